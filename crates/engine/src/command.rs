@@ -1,0 +1,106 @@
+//! Everything that can be asked of the engine. One door for people, agents and the clock.
+
+use tutti_model::{Greeting, JobId, JobSpec, NodeId, PartReport, Priority, Role, TaskId, Token};
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    pub user: String,
+    pub role: Role,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// A controller took over: the first command after every start.
+    Start,
+    Submit {
+        actor: Actor,
+        spec: Box<JobSpec>,
+        /// Runs and is accounted as this user; only an admin may name somebody else.
+        user: Option<String>,
+        /// The same key by the same user gives the same job.
+        key: Option<String>,
+    },
+    /// Without an index, all tasks of an array.
+    Cancel {
+        actor: Actor,
+        target: TaskId,
+    },
+    Hold {
+        actor: Actor,
+        job: JobId,
+    },
+    Release {
+        actor: Actor,
+        job: JobId,
+    },
+    SetPriority {
+        actor: Actor,
+        job: JobId,
+        priority: Priority,
+    },
+
+    /// An agent opened a stream. A later session of the same node replaces an earlier one.
+    Hello {
+        greeting: Box<Greeting>,
+        session: u64,
+    },
+    Heartbeat {
+        node: NodeId,
+        session: u64,
+        parts: Vec<PartReport>,
+    },
+    Report {
+        node: NodeId,
+        session: u64,
+        report: PartReport,
+    },
+    /// The stream of that session broke.
+    Gone {
+        node: NodeId,
+        session: u64,
+    },
+
+    Drain {
+        actor: Actor,
+        node: String,
+        reason: String,
+    },
+    Resume {
+        actor: Actor,
+        node: String,
+    },
+
+    AddToken {
+        actor: Actor,
+        token: Token,
+    },
+    RevokeToken {
+        actor: Actor,
+        id: String,
+    },
+    /// An agent joined with this token: counts a use, refuses when none is left.
+    UseJoinToken {
+        id: String,
+        node: String,
+    },
+
+    /// Time has passed: limits, lost nodes, kept history.
+    Tick,
+}
+
+/// What the engine answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Done,
+    /// `repeated`: the key was known, and this is the job it made.
+    Submitted {
+        job: JobId,
+        repeated: bool,
+    },
+    /// How many tasks it touched.
+    Tasks(u64),
+    Welcome {
+        node: NodeId,
+    },
+}

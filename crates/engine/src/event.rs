@@ -1,0 +1,148 @@
+//! What happened. The journal holds these; [`crate::apply`] turns them into state.
+//!
+//! Events are never renamed or given another meaning: an old journal must load. New fields need a
+//! serde default.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{
+    Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts, NodeId, PartError,
+    PartPlacement, Priority, RankExit, Seq, StopCause, TaskId, Time, Token,
+};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub seq: Seq,
+    pub at: Time,
+    pub event: Event,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    ControllerStarted {
+        epoch: Epoch,
+    },
+
+    JobSubmitted {
+        job: JobId,
+        user: String,
+        spec: Arc<JobSpec>,
+        key: Option<String>,
+    },
+    JobHeld {
+        job: JobId,
+        by: String,
+    },
+    JobReleased {
+        job: JobId,
+        by: String,
+    },
+    PriorityChanged {
+        job: JobId,
+        priority: Priority,
+        by: String,
+    },
+    /// All waiting tasks of an array that never started, ended at once.
+    WaitingEnded {
+        job: JobId,
+        ended: Ended,
+    },
+    JobsForgotten {
+        jobs: Vec<JobId>,
+    },
+
+    /// The scheduler gave this task these parts.
+    Placed {
+        task: TaskId,
+        generation: Generation,
+        parts: Vec<PartPlacement>,
+    },
+    PartPrepared {
+        lease: LeaseId,
+        node: NodeId,
+        port: u16,
+    },
+    PartRunning {
+        lease: LeaseId,
+        node: NodeId,
+        exits: Vec<RankExit>,
+    },
+    PartDone {
+        lease: LeaseId,
+        node: NodeId,
+        exits: Vec<RankExit>,
+        error: Option<PartError>,
+    },
+    /// The node no longer has a part that it had acknowledged.
+    PartLost {
+        lease: LeaseId,
+        node: NodeId,
+    },
+    Stopping {
+        lease: LeaseId,
+        why: StopCause,
+    },
+    /// The attempt is over and the task waits again.
+    Requeued {
+        lease: LeaseId,
+        cause: RetryCause,
+        avoid: Option<NodeId>,
+        not_before: Time,
+    },
+    TaskEnded {
+        task: TaskId,
+        ended: Ended,
+    },
+
+    NodeJoined {
+        node: NodeId,
+        facts: Box<NodeFacts>,
+    },
+    /// The agent is (again) connected; these leases on it are not current.
+    NodeUp {
+        node: NodeId,
+        facts: Box<NodeFacts>,
+        stale: Vec<LeaseId>,
+    },
+    NodeAway {
+        node: NodeId,
+    },
+    NodeLost {
+        node: NodeId,
+    },
+    StaleGone {
+        node: NodeId,
+        lease: LeaseId,
+    },
+    NodeDrained {
+        node: NodeId,
+        drain: Drain,
+    },
+    NodeResumed {
+        node: NodeId,
+        by: String,
+    },
+
+    TokenAdded {
+        token: Token,
+    },
+    TokenUsed {
+        id: String,
+        node: String,
+    },
+    TokenRevoked {
+        id: String,
+        by: String,
+    },
+}
+
+/// Which retry budget pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryCause {
+    NodeFailure,
+    Preemption,
+    JobFailure,
+}

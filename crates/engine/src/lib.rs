@@ -1,0 +1,10 @@
+mod command;
+mod effect;
+mod event;
+mod reject;
+mod settings;
+pub use command::*;
+pub use effect::*;
+pub use event::*;
+pub use reject::*;
+pub use settings::*;

@@ -1,0 +1,39 @@
+//! Why the engine refuses a command. Data first, words in one place.
+
+use tutti_model::{BadSpec, Impossible, JobId, NodeId, Role, TaskId};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    #[error("there is no job {0}")]
+    NoSuchJob(JobId),
+    #[error("job {} has no task {}", .0.job, .0.index.unwrap_or_default())]
+    NoSuchTask(TaskId),
+    #[error("there is no node '{0}'")]
+    NoSuchNode(String),
+    #[error("node {0} is not connected in this session")]
+    StaleSession(NodeId),
+    #[error("there is no token '{0}'")]
+    NoSuchToken(String),
+    #[error("job {job} belongs to {owner}, not to {user}")]
+    NotYours { job: JobId, owner: String, user: String },
+    #[error("this needs the role {needs}; {user} has {has}")]
+    RoleTooLow { user: String, has: Role, needs: Role },
+    #[error("{key}: {problem}")]
+    BadSpec { key: &'static str, problem: String },
+    #[error(transparent)]
+    Unparsable(#[from] BadSpec),
+    #[error("can never run: {0}")]
+    Impossible(#[from] Impossible),
+    #[error("after: there is no job {0} to wait for")]
+    UnknownDependency(JobId),
+    #[error("after: a job can't wait for itself ({0})")]
+    DependencyCycle(JobId),
+    #[error("after: job {0} has already ended in a way that this dependency excludes")]
+    DependencyUnmet(JobId),
+    #[error("the key was used before for another spec (job {0})")]
+    KeyReused(JobId),
+    #[error("job {0} has ended already")]
+    AlreadyEnded(JobId),
+    #[error("the join token is used up, expired, or not for node '{0}'")]
+    JoinRefused(String),
+}

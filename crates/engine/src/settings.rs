@@ -1,0 +1,43 @@
+//! The operator's knobs of the engine, with defaults that suit a rack of GPU servers.
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{Policy, Span};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// A node that was not heard for this long is lost, and its gangs start elsewhere.
+    pub node_timeout: Span,
+    /// Between SIGTERM and SIGKILL, unless the job says otherwise.
+    pub grace: Span,
+    /// The same for what is left of a gang that has already failed.
+    pub failure_grace: Span,
+    /// First wait before a failed task is started again; doubles with every further failure.
+    pub back_off: Span,
+    pub back_off_max: Span,
+    /// An order that shows no effect on the node after this long is sent again.
+    pub resend_after: Span,
+    /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
+    pub keep_jobs_for: Span,
+    pub jobs_kept: usize,
+    /// How long a submission may be repeated with its key.
+    pub keys_kept_for: Span,
+    pub policy: Policy,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            node_timeout: Span::secs(8),
+            grace: Span::secs(30),
+            failure_grace: Span::secs(2),
+            back_off: Span::secs(1),
+            back_off_max: Span::secs(300),
+            resend_after: Span::secs(3),
+            keep_jobs_for: Span::secs(7 * 86_400),
+            jobs_kept: 200_000,
+            keys_kept_for: Span::secs(86_400),
+            policy: Policy::default(),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What the engine tells agents and what agents tell the engine. The stream around it (hello,
+//! heartbeats, logs, exec) is in `wire::stream`.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, Rank, Restarts, Span, Time};
+
+/// An order of the engine to an agent. Each may arrive twice; the second time changes nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// Prepare this part; run it at once unless it waits for `Go`.
+    Start(Box<Launch>),
+    /// Every part of the gang is prepared: start the ranks.
+    Go { lease: LeaseId, master_port: u16 },
+    /// SIGTERM, then SIGKILL after `grace`, to every process of the part. If the agent does not
+    /// know the lease, it must never start it later and reports it as done.
+    Stop { lease: LeaseId, grace: Span },
+    /// The end of this part is on record; the agent may drop its own.
+    Forget { lease: LeaseId },
+}
+
+impl Order {
+    pub fn lease(&self) -> LeaseId {
+        match self {
+            Order::Start(l) => l.lease,
+            Order::Go { lease, .. } | Order::Stop { lease, .. } | Order::Forget { lease } => *lease,
+        }
+    }
+}
+
+/// Everything an agent needs to run its part of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    pub lease: LeaseId,
+    /// Counts from 1.
+    pub attempt: u32,
+    pub restarts: Restarts,
+    pub user: String,
+    pub spec: Arc<JobSpec>,
+    pub submitted_at: Time,
+    pub gpus: Vec<GpuIndex>,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub first_rank: Rank,
+    pub ranks: u32,
+    pub world_size: u32,
+    pub node_rank: u32,
+    /// Name and address of every node of the gang, in rank order; the first is the master.
+    pub hosts: Vec<Host>,
+    /// Wait for `Go` after preparing. False for a gang on one node.
+    pub wait_for_go: bool,
+    /// How many tasks the array has, for the rank's environment.
+    pub array_tasks: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub name: String,
+    pub address: String,
+}
+
+/// Where one part stands, as its agent sees it. Sent on every change, with every heartbeat and
+/// after every reconnect, until the controller says `Forget`: losing one loses nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartReport {
+    pub lease: LeaseId,
+    pub phase: ReportedPhase,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum ReportedPhase {
+    /// Ready to start; `port` is free on this node for the gang's rendezvous.
+    Prepared {
+        port: u16,
+    },
+    Running {
+        exits: Vec<RankExit>,
+    },
+    /// No process of the part is left. `error` says why ranks without an exit never ran.
+    Done {
+        exits: Vec<RankExit>,
+        error: Option<PartError>,
+    },
+}
+
+/// Why a part could not run, and whose fault it is: that decides which retry budget pays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartError {
+    pub message: String,
+    pub blame: Blame,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Blame {
+    Job,
+    Node,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RankExit {
+    pub rank: Rank,
+    pub status: ExitStatus,
+    /// By the node's clock.
+    pub at: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+impl ExitStatus {
+    pub fn is_success(self) -> bool {
+        self == ExitStatus::Code(0)
+    }
+    /// As a shell would say it.
+    pub fn code(self) -> i32 {
+        match self {
+            ExitStatus::Code(c) => c,
+            ExitStatus::Signal(s) => 128 + s,
+        }
+    }
+    pub fn signal(self) -> Option<i32> {
+        match self {
+            ExitStatus::Signal(s) => Some(s),
+            ExitStatus::Code(_) => None,
+        }
+    }
+}
+
+/// An agent's first word on a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Greeting {
+    pub facts: NodeFacts,
+    pub parts: Vec<PartReport>,
+}

@@ -1,0 +1,438 @@
+//! Jobs as the controller remembers them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, NodeId, Priority, Rank,
+    RankExit, TaskId, Time,
+};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    pub user: String,
+    pub submitted_at: Time,
+    /// Starts as the spec's; an operator may change it.
+    pub priority: Priority,
+    pub held: bool,
+    pub tasks: Tasks,
+}
+
+/// The tasks of a job. An array costs one record until its tasks start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Tasks {
+    One(Task),
+    Array(ArrayTasks),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ArrayTasks {
+    /// Never started yet.
+    pub waiting: IndexRanges,
+    /// Started at least once and not ended.
+    pub live: BTreeMap<u32, Task>,
+    pub ended: BTreeMap<u32, Ended>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    pub phase: Phase,
+    /// Attempts made so far, the running one included.
+    pub attempts: u32,
+    pub restarts: Restarts,
+    pub first_started_at: Option<Time>,
+    /// Nodes where an attempt of this task failed; placed there again only if nothing else fits.
+    pub avoid: BTreeSet<NodeId>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Restarts {
+    pub node_failure: u32,
+    pub preemption: u32,
+    pub job_failure: u32,
+}
+
+impl Restarts {
+    pub fn total(&self) -> u32 {
+        self.node_failure + self.preemption + self.job_failure
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Waiting since `since`, and not to be started before `not_before` (back-off after a failure).
+    Pending {
+        since: Time,
+        not_before: Time,
+    },
+    Active(Box<Attempt>),
+    Ended(Ended),
+}
+
+/// One try at running a task: the lease it holds and how far it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    pub number: u32,
+    pub generation: Generation,
+    pub placed_at: Time,
+    pub phase: AttemptPhase,
+    /// One part per node, in rank order.
+    pub parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AttemptPhase {
+    /// Agents have been told; not every part runs yet.
+    Starting,
+    Running {
+        since: Time,
+    },
+    /// Told to stop; the lease is held until every part is gone.
+    Stopping {
+        since: Time,
+        running_since: Option<Time>,
+        why: StopCause,
+    },
+}
+
+/// Why an attempt is being stopped. Decides what becomes of the task afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum StopCause {
+    Cancelled {
+        by: String,
+    },
+    TimeLimit,
+    /// A rank ended with something other than 0; the others are stopped.
+    RankFailed {
+        rank: Rank,
+    },
+    /// An agent could not start its part.
+    LaunchFailed {
+        node: NodeId,
+        error: String,
+    },
+    NodeLost {
+        node: NodeId,
+    },
+    Preempted {
+        for_job: JobId,
+    },
+}
+
+/// What one node contributes to an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub node: NodeId,
+    pub gpus: Vec<GpuIndex>,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub first_rank: Rank,
+    pub ranks: u32,
+    pub phase: PartState,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PartState {
+    /// The agent was told, or will be as soon as it can be reached.
+    Sent,
+    /// Everything is ready on the node; ranks start when all parts are.
+    Prepared {
+        port: u16,
+    },
+    Running {
+        exits: Vec<RankExit>,
+    },
+    /// No process left, GPUs free.
+    Done {
+        exits: Vec<RankExit>,
+        error: Option<String>,
+    },
+    /// The node is gone, and with it what ran there.
+    Lost,
+}
+
+impl PartState {
+    pub fn is_over(&self) -> bool {
+        matches!(self, PartState::Done { .. } | PartState::Lost)
+    }
+    pub fn exits(&self) -> &[RankExit] {
+        match self {
+            PartState::Running { exits } | PartState::Done { exits, .. } => exits,
+            _ => &[],
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    pub outcome: Outcome,
+    /// 128 + signal when killed; none if it never ran.
+    pub exit_code: Option<i32>,
+    pub reason: EndReason,
+    pub started_at: Option<Time>,
+    pub ended_at: Time,
+    pub attempts: u32,
+    pub restarts: Restarts,
+    /// Where the last attempt ran, in rank order; its logs are there.
+    pub nodes: Vec<NodeId>,
+    pub gpus: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum EndReason {
+    /// Every rank returned 0.
+    Finished,
+    /// This rank was the first to fail.
+    RankFailed {
+        rank: Rank,
+        signal: Option<i32>,
+    },
+    LaunchFailed {
+        node: NodeId,
+        error: String,
+    },
+    TimeLimit,
+    Cancelled {
+        by: String,
+    },
+    /// A dependency can no longer be met.
+    DependencyUnmet {
+        job: JobId,
+    },
+    /// Nodes failed under it more often than its budget allows.
+    NodeFailures {
+        last: NodeId,
+    },
+    Preemptions,
+}
+
+/// The eight words for where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    Pending,
+    Starting,
+    Running,
+    Suspended,
+    Stopping,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl JobState {
+    pub fn is_final(self) -> bool {
+        matches!(self, JobState::Completed | JobState::Failed | JobState::Cancelled)
+    }
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JobState::Pending => "pending",
+            JobState::Starting => "starting",
+            JobState::Running => "running",
+            JobState::Suspended => "suspended",
+            JobState::Stopping => "stopping",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl From<Outcome> for JobState {
+    fn from(o: Outcome) -> JobState {
+        match o {
+            Outcome::Completed => JobState::Completed,
+            Outcome::Failed => JobState::Failed,
+            Outcome::Cancelled => JobState::Cancelled,
+        }
+    }
+}
+
+impl Task {
+    pub fn pending(since: Time) -> Task {
+        Task {
+            phase: Phase::Pending { since, not_before: Time(0) },
+            attempts: 0,
+            restarts: Restarts::default(),
+            first_started_at: None,
+            avoid: BTreeSet::new(),
+        }
+    }
+
+    pub fn state(&self) -> JobState {
+        match &self.phase {
+            Phase::Pending { .. } => JobState::Pending,
+            Phase::Active(a) => match a.phase {
+                AttemptPhase::Starting => JobState::Starting,
+                AttemptPhase::Running { .. } => JobState::Running,
+                AttemptPhase::Stopping { .. } => JobState::Stopping,
+            },
+            Phase::Ended(e) => e.outcome.into(),
+        }
+    }
+
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match &self.phase {
+            Phase::Active(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    pub fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match &mut self.phase {
+            Phase::Active(a) => Some(a),
+            _ => None,
+        }
+    }
+}
+
+impl Attempt {
+    pub fn lease(&self, task: TaskId) -> LeaseId {
+        LeaseId { task, generation: self.generation }
+    }
+    pub fn world_size(&self) -> u32 {
+        self.parts.iter().map(|p| p.ranks).sum()
+    }
+    pub fn gpu_count(&self) -> u32 {
+        self.parts.iter().map(|p| p.gpus.len() as u32).sum()
+    }
+    pub fn running_since(&self) -> Option<Time> {
+        match self.phase {
+            AttemptPhase::Starting => None,
+            AttemptPhase::Running { since } => Some(since),
+            AttemptPhase::Stopping { running_since, .. } => running_since,
+        }
+    }
+    pub fn part_on(&self, node: NodeId) -> Option<&Part> {
+        self.parts.iter().find(|p| p.node == node)
+    }
+    pub fn is_over(&self) -> bool {
+        self.parts.iter().all(|p| p.phase.is_over())
+    }
+}
+
+impl Job {
+    /// The task with this id, if it has a record of its own (a waiting array task has none).
+    pub fn task(&self, index: Option<u32>) -> Option<&Task> {
+        match (&self.tasks, index) {
+            (Tasks::One(t), None) => Some(t),
+            (Tasks::Array(a), Some(i)) => a.live.get(&i),
+            _ => None,
+        }
+    }
+
+    /// Whether the job has such a task at all, started or not.
+    pub fn has_task(&self, index: Option<u32>) -> bool {
+        match (&self.tasks, index) {
+            (Tasks::One(_), None) => true,
+            (Tasks::Array(a), Some(i)) => {
+                a.waiting.contains(i) || a.live.contains_key(&i) || a.ended.contains_key(&i)
+            }
+            _ => false,
+        }
+    }
+
+    pub fn task_state(&self, index: Option<u32>) -> Option<JobState> {
+        match (&self.tasks, index) {
+            (Tasks::One(t), None) => Some(t.state()),
+            (Tasks::Array(a), Some(i)) => {
+                if let Some(t) = a.live.get(&i) {
+                    Some(t.state())
+                } else if let Some(e) = a.ended.get(&i) {
+                    Some(e.outcome.into())
+                } else {
+                    a.waiting.contains(i).then_some(JobState::Pending)
+                }
+            }
+            _ => None,
+        }
+    }
+
+    pub fn ended(&self, index: Option<u32>) -> Option<&Ended> {
+        match (&self.tasks, index) {
+            (Tasks::One(Task { phase: Phase::Ended(e), .. }), None) => Some(e),
+            (Tasks::Array(a), Some(i)) => a.ended.get(&i),
+            _ => None,
+        }
+    }
+
+    /// Tasks that hold or may get a lease, started ones only.
+    pub fn live_tasks(&self) -> Box<dyn Iterator<Item = (TaskId, &Task)> + '_> {
+        match &self.tasks {
+            Tasks::One(t) if matches!(t.phase, Phase::Ended(_)) => Box::new(std::iter::empty()),
+            Tasks::One(t) => Box::new(std::iter::once((TaskId::single(self.id), t))),
+            Tasks::Array(a) => {
+                Box::new(a.live.iter().map(|(&i, t)| (TaskId::of_array(self.id, i), t)))
+            }
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        match &self.tasks {
+            Tasks::One(t) => matches!(t.phase, Phase::Ended(_)),
+            Tasks::Array(a) => a.waiting.is_empty() && a.live.is_empty(),
+        }
+    }
+
+    /// The outcome of the whole job once it is over: the worst of its tasks.
+    pub fn outcome(&self) -> Option<Outcome> {
+        if !self.is_over() {
+            return None;
+        }
+        match &self.tasks {
+            Tasks::One(Task { phase: Phase::Ended(e), .. }) => Some(e.outcome),
+            Tasks::One(_) => None,
+            Tasks::Array(a) => {
+                let any = |o| a.ended.values().any(|e| e.outcome == o);
+                Some(if any(Outcome::Failed) {
+                    Outcome::Failed
+                } else if any(Outcome::Cancelled) {
+                    Outcome::Cancelled
+                } else {
+                    Outcome::Completed
+                })
+            }
+        }
+    }
+
+    /// Where the job as a whole stands: running if any task runs, else the most advanced of them.
+    pub fn state(&self) -> JobState {
+        if let Some(outcome) = self.outcome() {
+            return outcome.into();
+        }
+        match &self.tasks {
+            Tasks::One(t) => t.state(),
+            Tasks::Array(a) => {
+                let any = |s| a.live.values().any(|t| t.state() == s);
+                [JobState::Running, JobState::Starting, JobState::Stopping]
+                    .into_iter()
+                    .find(|&s| any(s))
+                    .unwrap_or(JobState::Pending)
+            }
+        }
+    }
+
+    pub fn ended_at(&self) -> Option<Time> {
+        match &self.tasks {
+            Tasks::One(Task { phase: Phase::Ended(e), .. }) => Some(e.ended_at),
+            Tasks::One(_) => None,
+            Tasks::Array(a) if self.is_over() => a.ended.values().map(|e| e.ended_at).max(),
+            Tasks::Array(_) => None,
+        }
+    }
+}

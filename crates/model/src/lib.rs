@@ -1,0 +1,33 @@
+//! The words of tutti as types: ids, units, job specs, nodes, leases, cluster state, plans and
+//! the orders that agents carry out.
+//!
+//! Everything here is data. Nothing here decides (that is `sched` and `engine`), and nothing here
+//! does IO. The same serde types go into the journal, over the API (JSON) and to agents
+//! (MessagePack with field names), so there is one schema and no mirror structs.
+//!
+//! ```text
+//! ids, units ─► spec ─► state (jobs, nodes, queue) ─► plan
+//!                 └───► agent (orders, reports)
+//! ```
+
+pub mod access;
+pub mod agent;
+pub mod ids;
+pub mod job;
+pub mod node;
+pub mod plan;
+pub mod queue;
+pub mod spec;
+pub mod state;
+pub mod units;
+
+pub use access::*;
+pub use agent::*;
+pub use ids::*;
+pub use job::*;
+pub use node::*;
+pub use plan::*;
+pub use queue::*;
+pub use spec::*;
+pub use state::*;
+pub use units::*;

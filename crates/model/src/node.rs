@@ -1,0 +1,134 @@
+//! Servers and their GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Bytes, GpuIndex, LeaseId, NodeId, Time};
+
+/// What an agent says about its machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeFacts {
+    pub name: String,
+    /// Where ranks on this node are reached by ranks on others.
+    pub address: String,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub gpus: Vec<Gpu>,
+    /// The devices are imagined; processes are real.
+    pub simulated: bool,
+    /// How a job's processes are held together: "cgroup2" or "process group".
+    pub isolation: String,
+    pub agent_version: String,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gpu {
+    pub index: GpuIndex,
+    /// Short and lower case: `h100`.
+    pub model: String,
+    pub uuid: String,
+    pub mem: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    pub id: NodeId,
+    pub facts: NodeFacts,
+    pub link: Link,
+    /// Set by an operator; nothing new starts, what runs goes on.
+    pub drain: Option<Drain>,
+    /// Leases that the node still runs but must not: its GPUs are given again when these are gone.
+    pub stale: BTreeSet<LeaseId>,
+    pub joined_at: Time,
+    /// Derived from the leases; kept by `apply`, rebuilt on load.
+    #[serde(skip)]
+    pub used: Used,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    pub gpus: BTreeMap<GpuIndex, LeaseId>,
+    pub cpus: u32,
+    pub mem: Bytes,
+    /// Every lease with a part here that is not over.
+    pub leases: BTreeSet<LeaseId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    Up,
+    /// The stream broke at this time; the agent may come back before it counts as lost.
+    Away {
+        since: Time,
+    },
+    Lost {
+        since: Time,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drain {
+    pub by: String,
+    pub reason: String,
+    pub since: Time,
+}
+
+impl Node {
+    /// May something new start here?
+    pub fn accepts_work(&self) -> bool {
+        self.link == Link::Up && self.drain.is_none() && self.stale.is_empty()
+    }
+    pub fn free_gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
+        self.facts.gpus.iter().filter(|g| !self.used.gpus.contains_key(&g.index))
+    }
+    pub fn free_gpu_count(&self) -> u32 {
+        (self.facts.gpus.len() - self.used.gpus.len()) as u32
+    }
+    pub fn free_cpus(&self) -> u32 {
+        self.facts.cpus.saturating_sub(self.used.cpus)
+    }
+    pub fn free_mem(&self) -> Bytes {
+        Bytes(self.facts.mem.0.saturating_sub(self.used.mem.0))
+    }
+    pub fn state(&self) -> NodeState {
+        match (self.link, &self.drain) {
+            (Link::Lost { .. }, _) => NodeState::Lost,
+            (Link::Away { .. }, _) => NodeState::Away,
+            (Link::Up, _) if !self.stale.is_empty() => NodeState::Cleaning,
+            (Link::Up, Some(_)) if self.used.leases.is_empty() => NodeState::Drained,
+            (Link::Up, Some(_)) => NodeState::Draining,
+            (Link::Up, None) => NodeState::Ready,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    Ready,
+    /// Stopping what it should no longer run.
+    Cleaning,
+    Draining,
+    Drained,
+    /// Its stream broke a moment ago.
+    Away,
+    Lost,
+}
+
+impl NodeState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NodeState::Ready => "ready",
+            NodeState::Cleaning => "cleaning",
+            NodeState::Draining => "draining",
+            NodeState::Drained => "drained",
+            NodeState::Away => "away",
+            NodeState::Lost => "lost",
+        }
+    }
+}

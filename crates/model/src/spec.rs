@@ -1,0 +1,576 @@
+//! The job file, as data. Reading TOML, YAML, JSON and `#SBATCH` into it is `wire::jobfile`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Bytes, JobId, Span};
+
+/// What a person asks for. Every key is optional but `run`.
+///
+/// Unknown keys are skipped here, so that an older agent understands a newer controller; the job
+/// file reader and the API refuse them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// A shell line, or a list of words that is executed without a shell.
+    pub run: Command,
+    /// How many nodes; 1 if neither this nor `gpus` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// Total GPUs, spread over nodes by the scheduler. Not together with `nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<GpuRequest>,
+    /// A part of one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_share: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus_per_gpu: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_per_gpu: Option<Bytes>,
+    /// CPUs per node, for work that is not counted by GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus_per_node: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem_per_node: Option<Bytes>,
+    /// Processes per node. Follows from the launcher unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks_per_node: Option<u32>,
+    /// After this long the job is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+    #[serde(default, skip_serializing_if = "Priority::is_normal")]
+    pub priority: Priority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<Elastic>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    #[serde(default, skip_serializing_if = "Launcher::is_none")]
+    pub launcher: Launcher,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Dependency>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArraySpec>,
+    /// Wait for `tutti release`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Time between SIGTERM and SIGKILL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempt: Option<Preempt>,
+    #[serde(default, skip_serializing_if = "Retry::is_default")]
+    pub retry: Retry,
+    /// Keep standard input open and fed from the client (`tutti run`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin: bool,
+}
+
+impl JobSpec {
+    /// The smallest job: one shell line on one node, no GPU.
+    pub fn shell(line: impl Into<String>) -> JobSpec {
+        JobSpec::new(Command::Shell(line.into()))
+    }
+
+    pub fn new(run: Command) -> JobSpec {
+        JobSpec {
+            name: None,
+            run,
+            nodes: None,
+            gpus: None,
+            gpus_per_node: None,
+            gpu_share: None,
+            cpus_per_gpu: None,
+            mem_per_gpu: None,
+            cpus_per_node: None,
+            mem_per_node: None,
+            ranks_per_node: None,
+            time: None,
+            team: None,
+            priority: Priority::NORMAL,
+            elastic: None,
+            topology: None,
+            launcher: Launcher::None,
+            after: Vec::new(),
+            env: BTreeMap::new(),
+            workdir: None,
+            array: None,
+            hold: false,
+            grace: None,
+            checkpoint: None,
+            preempt: None,
+            retry: Retry::default(),
+            stdin: false,
+        }
+    }
+
+    /// The name shown to people: the given one, else the first word of the command.
+    pub fn display_name(&self) -> &str {
+        if let Some(name) = &self.name {
+            return name;
+        }
+        let line = match &self.run {
+            Command::Shell(line) => line.as_str(),
+            Command::Argv(words) => words.first().map_or("", String::as_str),
+        };
+        let word = line.split_whitespace().next().unwrap_or("job");
+        word.rsplit('/').next().filter(|w| !w.is_empty()).unwrap_or("job")
+    }
+
+    pub fn task_count(&self) -> u64 {
+        self.array.as_ref().map_or(1, |a| a.indices.len())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Command {
+    Shell(String),
+    Argv(Vec<String>),
+}
+
+/// `8`, `"h100:8"` or `"h100"` (one).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuRequest {
+    pub model: Option<String>,
+    pub count: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSpec {
+    #[error("'{0}' is no GPU request: write a number, or model:number such as h100:8")]
+    Gpus(String),
+    #[error("'{0}' is no priority: write low, normal, high or a number")]
+    Priority(String),
+    #[error("'{0}' is no dependency: write 41, ok:41, failed:41 or any:41")]
+    Dependency(String),
+    #[error("'{0}' is no array: write 0-999, 1,3,5 or 0-99:2, with %N for at most N at once")]
+    Array(String),
+}
+
+impl FromStr for GpuRequest {
+    type Err = BadSpec;
+    fn from_str(s: &str) -> Result<Self, BadSpec> {
+        let bad = || BadSpec::Gpus(s.to_owned());
+        let model_ok = |m: &str| {
+            !m.is_empty() && m.chars().all(|c| c.is_ascii_alphanumeric() || "-_.|".contains(c))
+        };
+        if let Ok(count) = s.parse() {
+            return Ok(GpuRequest { model: None, count });
+        }
+        let (model, count) = match s.split_once(':') {
+            Some((m, n)) => (m, n.parse().map_err(|_| bad())?),
+            None => (s, 1),
+        };
+        if !model_ok(model) {
+            return Err(bad());
+        }
+        Ok(GpuRequest { model: Some(model.to_ascii_lowercase()), count })
+    }
+}
+
+impl fmt::Display for GpuRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.model {
+            Some(m) => write!(f, "{m}:{}", self.count),
+            None => write!(f, "{}", self.count),
+        }
+    }
+}
+
+/// Higher runs first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority(pub i32);
+
+impl Priority {
+    pub const LOW: Priority = Priority(-100);
+    pub const NORMAL: Priority = Priority(0);
+    pub const HIGH: Priority = Priority(100);
+    fn is_normal(&self) -> bool {
+        *self == Priority::NORMAL
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Priority::NORMAL
+    }
+}
+
+impl FromStr for Priority {
+    type Err = BadSpec;
+    fn from_str(s: &str) -> Result<Self, BadSpec> {
+        Ok(match s {
+            "low" => Priority::LOW,
+            "normal" => Priority::NORMAL,
+            "high" => Priority::HIGH,
+            n => Priority(n.parse().map_err(|_| BadSpec::Priority(s.to_owned()))?),
+        })
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Priority::LOW => f.write_str("low"),
+            Priority::NORMAL => f.write_str("normal"),
+            Priority::HIGH => f.write_str("high"),
+            Priority(n) => n.fmt(f),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Elastic {
+    pub min_nodes: u32,
+    pub max_nodes: u32,
+}
+
+/// The widest domain that a job may span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    Node,
+    Rack,
+    Any,
+}
+
+/// Who starts the processes, and so what environment they expect.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Launcher {
+    /// One process per node.
+    #[default]
+    None,
+    /// One process per GPU, with torch's `env://` variables.
+    Torch,
+    Torchrun,
+    Mpi,
+    Jax,
+    Tf,
+    Deepspeed,
+    Ray,
+}
+
+impl Launcher {
+    fn is_none(&self) -> bool {
+        *self == Launcher::None
+    }
+}
+
+/// `ok:41` (the default for a bare id), `failed:41` or `any:41`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dependency {
+    pub job: JobId,
+    pub on: DependOn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DependOn {
+    Ok,
+    Failed,
+    Any,
+}
+
+impl FromStr for Dependency {
+    type Err = BadSpec;
+    fn from_str(s: &str) -> Result<Self, BadSpec> {
+        let bad = || BadSpec::Dependency(s.to_owned());
+        let (on, job) = match s.split_once(':') {
+            None => (DependOn::Ok, s),
+            Some(("ok", j)) => (DependOn::Ok, j),
+            Some(("failed", j)) => (DependOn::Failed, j),
+            Some(("any", j)) => (DependOn::Any, j),
+            Some(_) => return Err(bad()),
+        };
+        Ok(Dependency { job: job.parse().map_err(|_| bad())?, on })
+    }
+}
+
+impl fmt::Display for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = match self.on {
+            DependOn::Ok => "ok",
+            DependOn::Failed => "failed",
+            DependOn::Any => "any",
+        };
+        write!(f, "{on}:{}", self.job)
+    }
+}
+
+/// Text that also accepts a bare number: job files write `gpus_per_node = 8` and `after = [41]`.
+macro_rules! text_or_number_serde {
+    ($name:ident, $what:literal) => {
+        crate::units::text_schema!($name, $what);
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl serde::de::Visitor<'_> for Visitor {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($what)
+                    }
+                    fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<$name, E> {
+                        s.parse().map_err(E::custom)
+                    }
+                    fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<$name, E> {
+                        self.visit_str(&n.to_string())
+                    }
+                    fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<$name, E> {
+                        self.visit_str(&n.to_string())
+                    }
+                }
+                d.deserialize_any(Visitor)
+            }
+        }
+    };
+}
+text_or_number_serde!(GpuRequest, "a number of GPUs, or model:number");
+text_or_number_serde!(Priority, "low, normal, high or a number");
+text_or_number_serde!(Dependency, "a job id with ok:, failed: or any: before it");
+text_or_number_serde!(ArraySpec, "array indices such as 0-999 or 1,3,5%2");
+
+/// `0-999`, `1,3,5`, `0-98:2`, each with `%N` for at most N tasks at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArraySpec {
+    pub indices: IndexRanges,
+    pub max_running: Option<u32>,
+}
+
+/// The largest array that is accepted; a guard against `0-4000000000`.
+pub const MAX_ARRAY_TASKS: u64 = 1_000_000;
+
+impl FromStr for ArraySpec {
+    type Err = BadSpec;
+    fn from_str(s: &str) -> Result<Self, BadSpec> {
+        let bad = || BadSpec::Array(s.to_owned());
+        let (list, max_running) = match s.split_once('%') {
+            Some((l, n)) => (l, Some(n.parse::<u32>().ok().filter(|&n| n > 0).ok_or_else(bad)?)),
+            None => (s, None),
+        };
+        let mut indices = IndexRanges::default();
+        let mut budget = MAX_ARRAY_TASKS;
+        for item in list.split(',') {
+            let (range, step) = match item.split_once(':') {
+                Some((r, n)) => (r, n.parse::<u32>().ok().filter(|&n| n > 0).ok_or_else(bad)?),
+                None => (item, 1),
+            };
+            let (a, b) = range.split_once('-').unwrap_or((range, range));
+            let (a, b): (u32, u32) =
+                (a.trim().parse().map_err(|_| bad())?, b.trim().parse().map_err(|_| bad())?);
+            if b < a {
+                return Err(bad());
+            }
+            let count = u64::from((b - a) / step) + 1;
+            budget = budget.checked_sub(count).ok_or_else(bad)?;
+            if step == 1 {
+                indices.insert_range(a, b);
+            } else {
+                (a..=b).step_by(step as usize).for_each(|i| indices.insert_range(i, i));
+            }
+        }
+        Ok(ArraySpec { indices, max_running })
+    }
+}
+
+impl fmt::Display for ArraySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.indices.fmt(f)?;
+        self.max_running.map_or(Ok(()), |n| write!(f, "%{n}"))
+    }
+}
+
+/// A set of array indices as ranges: a hundred thousand waiting tasks are one pair of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct IndexRanges {
+    /// First index to last index, both included; never touching or overlapping.
+    ranges: BTreeMap<u32, u32>,
+}
+
+impl IndexRanges {
+    pub fn insert_range(&mut self, first: u32, last: u32) {
+        let (mut first, mut last) = (first, last);
+        let touching: Vec<u32> = self
+            .ranges
+            .range(..=last.saturating_add(1))
+            .rev()
+            .take_while(|&(_, &end)| end.saturating_add(1) >= first)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in touching {
+            let end = self.ranges.remove(&start).expect("key was just listed");
+            first = first.min(start);
+            last = last.max(end);
+        }
+        self.ranges.insert(first, last);
+    }
+
+    /// Takes one index out; false if it was not in.
+    pub fn remove(&mut self, index: u32) -> bool {
+        let Some((&start, &end)) = self.ranges.range(..=index).next_back() else { return false };
+        if index > end {
+            return false;
+        }
+        self.ranges.remove(&start);
+        if start < index {
+            self.ranges.insert(start, index - 1);
+        }
+        if index < end {
+            self.ranges.insert(index + 1, end);
+        }
+        true
+    }
+
+    pub fn contains(&self, index: u32) -> bool {
+        self.ranges.range(..=index).next_back().is_some_and(|(_, &end)| index <= end)
+    }
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|(a, b)| u64::from(b - a) + 1).sum()
+    }
+    pub fn first(&self) -> Option<u32> {
+        self.ranges.keys().next().copied()
+    }
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges.iter().flat_map(|(&a, &b)| a..=b)
+    }
+    /// The smallest index that is larger than or equal to `from`.
+    pub fn next_from(&self, from: u32) -> Option<u32> {
+        if self.contains(from) {
+            return Some(from);
+        }
+        self.ranges.range(from..).next().map(|(&a, _)| a)
+    }
+}
+
+impl fmt::Display for IndexRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, (a, b)) in self.ranges.iter().enumerate() {
+            let comma = if n > 0 { "," } else { "" };
+            if a == b {
+                write!(f, "{comma}{a}")?;
+            } else {
+                write!(f, "{comma}{a}-{b}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checkpoint {
+    pub dir: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<Span>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Preempt {
+    pub mode: PreemptMode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PreemptMode {
+    Auto,
+    Suspend,
+    Checkpoint,
+    Requeue,
+    Never,
+}
+
+/// How often a task is started again, separately for each cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Retry {
+    pub node_failure: u32,
+    pub preemption: u32,
+    pub job_failure: u32,
+}
+
+impl Retry {
+    fn is_default(&self) -> bool {
+        *self == Retry::default()
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry { node_failure: 10, preemption: 1000, job_failure: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_parse_and_print() {
+        for (text, len, shown) in [
+            ("0-999", 1000, "0-999"),
+            ("1,3,5", 3, "1,3,5"),
+            ("0-8:2", 5, "0,2,4,6,8"),
+            ("0-9,5-20%4", 21, "0-20%4"),
+        ] {
+            let a: ArraySpec = text.parse().unwrap();
+            assert_eq!((a.indices.len(), a.to_string().as_str()), (len, shown), "{text}");
+        }
+        for text in ["", "5-1", "0-4000000000", "a", "1-5%0", "0-9:0", "1,,2"] {
+            assert!(text.parse::<ArraySpec>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn gpu_requests_parse() {
+        assert_eq!("8".parse::<GpuRequest>().unwrap(), GpuRequest { model: None, count: 8 });
+        assert_eq!("H100:8".parse::<GpuRequest>().unwrap().to_string(), "h100:8");
+        for text in ["", ":8", "h100:", "h100:x", "a b:1"] {
+            assert!(text.parse::<GpuRequest>().is_err(), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn index_ranges_are_a_set(ops in proptest::collection::vec((0u32..60, 0u32..8, proptest::bool::ANY), 0..60)) {
+            let mut ranges = IndexRanges::default();
+            let mut set = std::collections::BTreeSet::new();
+            for (at, len, add) in ops {
+                if add {
+                    ranges.insert_range(at, at + len);
+                    set.extend(at..=at + len);
+                } else {
+                    proptest::prop_assert_eq!(ranges.remove(at), set.remove(&at));
+                }
+                proptest::prop_assert_eq!(ranges.iter().collect::<Vec<_>>(), set.iter().copied().collect::<Vec<_>>());
+                proptest::prop_assert_eq!(ranges.len(), set.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The whole cluster in memory. Changed by `engine::apply` and by nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Epoch, Generation, Job, JobId, Node, NodeId, Queue, Seq, TaskId, Time, Token};
+
+/// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
+/// job only while such a clone is alive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The last record applied.
+    pub seq: Seq,
+    /// When it was made. Time never goes backwards in the journal.
+    pub at: Time,
+    pub epoch: Epoch,
+    pub next_job: u64,
+    pub next_node: u32,
+    pub next_generation: u64,
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub tokens: BTreeMap<String, Token>,
+    /// Answers to submissions that may be repeated: user and key to the job, and when.
+    pub keys: BTreeMap<(String, String), (JobId, Time)>,
+    #[serde(skip)]
+    pub index: Index,
+}
+
+/// Everything that follows from the rest of the state; kept by `apply`, rebuilt on load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Index {
+    pub queue: Queue,
+    /// Tasks with a lease.
+    pub active: BTreeSet<TaskId>,
+    /// Waiting jobs by a job they wait for.
+    pub dependents: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// Tasks that may be started again at this time.
+    pub back_off: BTreeSet<(Time, TaskId)>,
+    pub node_names: BTreeMap<String, NodeId>,
+    /// Jobs that are over, oldest end first.
+    pub ended: BTreeSet<(Time, JobId)>,
+}
+
+impl State {
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id).map(Arc::as_ref)
+    }
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+    pub fn node_named(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(self.index.node_names.get(name)?)
+    }
+    pub fn node_name(&self, id: NodeId) -> String {
+        self.nodes.get(&id).map_or_else(|| format!("node-{id}"), |n| n.facts.name.clone())
+    }
+    pub fn generation(&self) -> Generation {
+        Generation(self.next_generation)
+    }
+    pub fn jobs_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        self.jobs.get_mut(&id).map(Arc::make_mut)
+    }
+}

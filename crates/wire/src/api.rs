@@ -1,0 +1,384 @@
+//! The shapes of `/api/v1`. The CLI's `--json` prints the same.
+//!
+//! | method and path | body → answer | role |
+//! |---|---|---|
+//! | GET `/api/v1/openapi.json` | → document | viewer |
+//! | GET `/api/v1/cluster` | → [`ClusterInfo`] | viewer |
+//! | POST `/api/v1/jobs` | [`Submit`] → [`Submitted`]; header `Idempotency-Key` | user |
+//! | POST `/api/v1/jobs:batch` | `[`[`Submit`]`]` → `[`[`SubmitResult`]`]` | user |
+//! | GET `/api/v1/jobs` | query [`JobQuery`] → [`JobPage`] | viewer |
+//! | GET `/api/v1/jobs/{id}` | → [`JobDetail`]; id is `12` or `12_3` | viewer |
+//! | GET `/api/v1/jobs/{id}/why` | → `model::Explanation` | viewer |
+//! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
+//! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | admin |
+//! | GET `/api/v1/jobs/{id}/logs` | query [`LogQuery`] → SSE of [`LogEvent`] | user, own jobs; viewer role may read all |
+//! | PUT `/api/v1/jobs/{id}/stdin?rank=0` | streamed bytes; end of body closes stdin unless `keep=true` | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/exec` | [`ExecRequest`] → SSE of [`ExecEvent`]; first event has the session | user, own jobs |
+//! | PUT `/api/v1/exec/{session}/stdin` | streamed bytes | same user |
+//! | GET `/api/v1/nodes`, `/api/v1/nodes/{name}` | → [`NodeRow`] list / one | viewer |
+//! | POST `/api/v1/nodes/{name}/drain` | [`DrainRequest`] → [`Changed`] | admin |
+//! | POST `/api/v1/nodes/{name}/resume` | → [`Changed`] | admin |
+//! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
+//! | GET/POST `/api/v1/tokens`, DELETE `/api/v1/tokens/{id}` | [`NewToken`] → [`CreatedToken`] | admin |
+//! | POST `/api/v1/join` | [`JoinRequest`] → [`JoinResponse`]; bearer is a join token | join token |
+//! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
+//! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{
+    Bytes, EndReason, Grant, JobSpec, JobState, NodeFacts, NodeState, Priority, RankExit, Restarts,
+    Role, Span, TaskId, Time, Verdict,
+};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::stream::LogStream;
+
+/// Every error of the API. `exit` is what the CLI exits with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[error("{message}{}", hint.as_ref().map_or_else(String::new, |h| format!("\n  {h}")))]
+pub struct ApiError {
+    /// A word for programs: `not_found`, `denied`, `invalid`, `impossible`, ...
+    pub code: String,
+    /// What was wrong, with the offending value.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    #[serde(default)]
+    pub exit: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Submit {
+    pub spec: JobSpec,
+    /// On whose behalf; only for admins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// As the header, for batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    pub id: TaskId,
+    /// The idempotency key was known; nothing new was made.
+    #[serde(default)]
+    pub repeated: bool,
+    /// Keys of the job file that are understood but not acted on yet.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum SubmitResult {
+    Submitted(Submitted),
+    Refused { error: ApiError },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, IntoParams, ToSchema)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct JobQuery {
+    /// States, comma separated; none is every state; `active` is all that have not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+    /// Part of the name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Job ids, comma separated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Show each started or ended task of an array as a row of its own.
+    pub tasks: bool,
+    /// Newest first.
+    pub newest: bool,
+    /// Rows in a page; 100 if not given, at most 10,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// `next` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobPage {
+    pub jobs: Vec<JobRow>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Tasks in the whole cluster by state, whatever the filter.
+    pub totals: BTreeMap<String, u64>,
+}
+
+/// One line of `tutti ps`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobRow {
+    pub id: TaskId,
+    pub name: String,
+    pub user: String,
+    pub team: Option<String>,
+    pub state: JobState,
+    /// Nodes it has or, while pending, asks for.
+    pub nodes: u32,
+    /// GPUs it has or asks for, over all nodes.
+    pub gpus: u32,
+    pub priority: Priority,
+    pub submitted_at: Time,
+    pub started_at: Option<Time>,
+    pub ended_at: Option<Time>,
+    pub exit_code: Option<i32>,
+    pub restarts: u32,
+    pub verdict: Option<Verdict>,
+    /// The verdict, or how it ended, in one short sentence.
+    pub note: String,
+    /// For the row of a whole array: its tasks by state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayCounts>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_names: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArrayCounts {
+    pub pending: u64,
+    pub running: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+}
+
+/// All about one job or task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobDetail {
+    #[serde(flatten)]
+    pub row: JobRow,
+    pub spec: JobSpec,
+    pub attempt: Option<u32>,
+    pub generation: Option<u64>,
+    pub restarts_by_cause: Restarts,
+    pub parts: Vec<PartRow>,
+    pub end: Option<EndReason>,
+    pub time_left: Option<Span>,
+    pub held: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PartRow {
+    pub node: String,
+    pub address: String,
+    pub gpus: Vec<u16>,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub first_rank: u32,
+    pub ranks: u32,
+    /// sent, prepared, running, done or lost.
+    pub phase: String,
+    pub exits: Vec<RankExit>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Changed {
+    /// How many jobs, tasks, nodes or tokens were changed.
+    pub changed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetPriority {
+    pub priority: Priority,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct LogQuery {
+    /// Ranks, such as `0` or `0-3,7`; none is all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<String>,
+    /// Counts from 1; none is the newest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Go on until the job has ended, over restarts too.
+    pub follow: bool,
+    /// Only the last so many lines of each rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u32>,
+}
+
+/// SSE `data:` of a log. The event name is `line`, `note` or `end`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum LogEvent {
+    Line {
+        rank: u32,
+        at: Time,
+        stream: LogStream,
+        /// Without its newline. Bytes that are not UTF-8 come as base64 in `raw` instead.
+        text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        raw: Option<String>,
+        /// No newline was seen yet.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        partial: bool,
+    },
+    /// Something the reader should know: a restart, a lost node, lines removed by rotation.
+    Note { text: String },
+    /// Nothing more will come. With `follow`, the job has ended.
+    End { state: Option<JobState>, exit_code: Option<i32> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecRequest {
+    #[serde(default)]
+    pub rank: u32,
+    pub argv: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ExecEvent {
+    Started {
+        session: String,
+    },
+    /// base64
+    Data {
+        stream: LogStream,
+        data: String,
+    },
+    Exited {
+        code: i32,
+    },
+    Failed {
+        message: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeRow {
+    pub name: String,
+    pub state: NodeState,
+    #[serde(flatten)]
+    pub facts: NodeFactsRow,
+    pub gpus_used: u32,
+    pub cpus_used: u32,
+    pub mem_used: Bytes,
+    pub jobs: Vec<TaskId>,
+    pub drain_reason: Option<String>,
+    pub since: Option<Time>,
+}
+
+/// [`NodeFacts`] without the name, which is a column of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeFactsRow {
+    pub address: String,
+    pub gpu_model: Option<String>,
+    pub gpus: u32,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub simulated: bool,
+    pub isolation: String,
+    pub agent_version: String,
+    pub labels: BTreeMap<String, String>,
+}
+
+impl From<&NodeFacts> for NodeFactsRow {
+    fn from(f: &NodeFacts) -> Self {
+        NodeFactsRow {
+            address: f.address.clone(),
+            gpu_model: f.gpus.first().map(|g| g.model.clone()),
+            gpus: f.gpus.len() as u32,
+            cpus: f.cpus,
+            mem: f.mem,
+            simulated: f.simulated,
+            isolation: f.isolation.clone(),
+            agent_version: f.agent_version.clone(),
+            labels: f.labels.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DrainRequest {
+    #[serde(default)]
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterInfo {
+    pub version: String,
+    pub user: String,
+    pub role: Role,
+    pub nodes: u32,
+    pub nodes_ready: u32,
+    pub gpus: u32,
+    pub gpus_used: u32,
+    pub simulated: bool,
+    pub tasks: BTreeMap<String, u64>,
+    pub now: Time,
+    pub epoch: u64,
+    pub seq: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewToken {
+    pub grant: Grant,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in: Option<Span>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenRow {
+    pub id: String,
+    pub grant: Grant,
+    pub created_at: Time,
+    pub created_by: String,
+    pub expires_at: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedToken {
+    #[serde(flatten)]
+    pub row: TokenRow,
+    /// Shown once.
+    pub secret: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JoinRequest {
+    pub node: String,
+    /// PEM of a certificate request; the key never leaves the node.
+    pub csr: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JoinResponse {
+    pub certificate: String,
+    pub ca: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DoctorReport {
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    pub level: FindingLevel,
+    pub subject: String,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FindingLevel {
+    Ok,
+    Warning,
+    Error,
+}

@@ -1,0 +1,3 @@
+//! What goes over the network, and how: the REST shapes ([`api`]), the agent stream ([`stream`]).
+pub mod api;
+pub mod stream;

@@ -1,0 +1,216 @@
+//! The stream between an agent and the controller: length-prefixed MessagePack with field names,
+//! over mutual TLS with ALPN [`ALPN_AGENT`], opened by the agent.
+//!
+//! ```text
+//! agent ── Hello ─────────────► controller
+//!       ◄─ Welcome | Refused ──
+//!       ── Heartbeat, Report ─►
+//!       ◄─ Order ─────────────
+//!       ◄─ ReadLog ─── Log ───►     pull: the reader sets the pace
+//!       ◄─ Exec, Input ─ Output ►
+//! ```
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{Epoch, Greeting, NodeId, Order, PartReport, Rank, Span, TaskId};
+
+/// Chosen in the TLS handshake; anything else on the port is HTTP.
+pub const ALPN_AGENT: &[u8] = b"tutti-agent/1";
+
+/// Raised when an older peer could misunderstand a newer one. The controller refuses agents whose
+/// protocol it does not know and says which version to install.
+pub const PROTOCOL: u32 = 1;
+
+/// No frame is larger; a longer one is an error, not an allocation.
+pub const FRAME_MAX: usize = 16 << 20;
+
+/// Names one request on the stream, chosen by the controller.
+pub type RequestId = u64;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToController {
+    Hello {
+        protocol: u32,
+        greeting: Box<Greeting>,
+        /// The newest controller epoch that the agent has seen.
+        epoch: Epoch,
+        /// PEM of a certificate request, when two thirds of the certificate's time are over.
+        renew: Option<String>,
+    },
+    /// Every `Welcome::heartbeat`, with everything not yet forgotten.
+    Heartbeat {
+        parts: Vec<PartReport>,
+    },
+    Report {
+        report: PartReport,
+    },
+    Log {
+        request: RequestId,
+        reply: LogReply,
+    },
+    /// Output of an `Exec`.
+    Output {
+        request: RequestId,
+        output: ExecOutput,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToAgent {
+    Welcome {
+        node: NodeId,
+        epoch: Epoch,
+        heartbeat: Span,
+        certificate: Option<String>,
+    },
+    /// The controller closes after this.
+    Refused {
+        reason: String,
+    },
+    Order(Order),
+    ReadLog {
+        request: RequestId,
+        read: LogRead,
+    },
+    Exec {
+        request: RequestId,
+        exec: Exec,
+    },
+    /// Input for a rank's standard input (`tutti run`, `tutti attach`).
+    Stdin {
+        task: TaskId,
+        rank: Rank,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+        eof: bool,
+    },
+    /// Input for a running `Exec`.
+    ExecInput {
+        request: RequestId,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+        eof: bool,
+    },
+    /// Nobody waits for this request any more.
+    Abandon {
+        request: RequestId,
+    },
+}
+
+/// Asks for a piece of one rank's log. With `wait`, the answer comes when there is something after
+/// `offset` or the rank has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRead {
+    pub task: TaskId,
+    /// Counts from 1; none is the newest.
+    pub attempt: Option<u32>,
+    pub rank: Rank,
+    pub from: LogFrom,
+    pub max_bytes: u32,
+    pub wait: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFrom {
+    /// Counts from the first byte ever written, over rotated files too.
+    Offset(u64),
+    /// The last so many lines.
+    Tail(u32),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "log", rename_all = "snake_case")]
+pub enum LogReply {
+    Piece {
+        lines: Vec<LogLine>,
+        /// Where to go on.
+        next: u64,
+        /// The rank has ended and this was the last of it.
+        end: bool,
+        /// Bytes that rotation had removed before they were asked for.
+        skipped: u64,
+    },
+    Missing {
+        reason: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Milliseconds since 1970 by the node's clock.
+    pub at: u64,
+    pub stream: LogStream,
+    #[serde(with = "bytes_serde")]
+    pub text: Vec<u8>,
+    /// The line goes on in the next entry (no newline was seen).
+    pub partial: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogStream {
+    Out,
+    Err,
+}
+
+/// Runs another program inside a running task, with its user, environment, directory and cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    pub task: TaskId,
+    pub rank: Rank,
+    pub argv: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "exec", rename_all = "snake_case")]
+pub enum ExecOutput {
+    Data {
+        stream: LogStream,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+    },
+    Exited {
+        status: tutti_model::ExitStatus,
+    },
+    Failed {
+        reason: String,
+    },
+}
+
+/// MessagePack's binary type instead of an array of numbers.
+pub mod bytes_serde {
+    use serde::{Deserializer, Serializer, de::Visitor};
+
+    pub fn serialize<S: Serializer>(data: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(data)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Vec<u8>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E>(self, v: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(v.to_vec())
+            }
+            fn visit_byte_buf<E>(self, v: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(v)
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> Result<Vec<u8>, A::Error> {
+                let mut out = Vec::new();
+                while let Some(b) = seq.next_element()? {
+                    out.push(b);
+                }
+                Ok(out)
+            }
+        }
+        d.deserialize_byte_buf(Bytes)
+    }
+}
