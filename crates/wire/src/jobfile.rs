@@ -90,8 +90,7 @@ fn read_text(name: Option<&str>, bytes: &[u8]) -> Result<Parsed, JobFileError> {
 
 /// The format by the file's extension, else by how the text looks.
 pub fn format_of(name: Option<&str>, text: &str) -> Format {
-    let extension =
-        name.and_then(|n| std::path::Path::new(n).extension()).and_then(|e| e.to_str());
+    let extension = name.and_then(|n| std::path::Path::new(n).extension()).and_then(|e| e.to_str());
     match extension.map(str::to_ascii_lowercase).as_deref() {
         Some("toml") => return Format::Toml,
         Some("yaml" | "yml") => return Format::Yaml,

@@ -15,7 +15,7 @@ pub struct JobFileError {
     pub column: u32,
     /// The path of the key, such as `checkpoint.signal`, or the option of a script.
     pub key: Option<String>,
-    pub problem: Problem,
+    pub problem: Box<Problem>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,11 +60,16 @@ fn did_you_mean(suggestion: &Option<String>) -> String {
 }
 
 impl JobFileError {
-    pub(super) fn new(at: Place, problem: Problem) -> Self {
+    pub(super) fn new(at: Place, problem: impl Into<Box<Problem>>) -> Self {
+        let problem = problem.into();
         JobFileError { file: None, line: at.line, column: at.column, key: None, problem }
     }
 
-    pub(super) fn of_key(at: Place, key: impl Into<String>, problem: Problem) -> Self {
+    pub(super) fn of_key(
+        at: Place,
+        key: impl Into<String>,
+        problem: impl Into<Box<Problem>>,
+    ) -> Self {
         JobFileError { key: Some(key.into()), ..JobFileError::new(at, problem) }
     }
 
@@ -74,7 +79,7 @@ impl JobFileError {
 
     /// What to do about it, in one line.
     pub fn hint(&self) -> Option<String> {
-        Some(match &self.problem {
+        Some(match self.problem.as_ref() {
             Problem::UnknownKey { known, .. } if known.is_empty() => return None,
             Problem::UnknownKey { known, .. } => format!("keys here: {}", known.join(", ")),
             Problem::UnknownWord { known, .. } => format!("write one of: {}", known.join(", ")),

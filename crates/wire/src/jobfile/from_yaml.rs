@@ -66,7 +66,11 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
         Raw::Table(pairs) => Value::Table(
             pairs
                 .into_iter()
-                .map(|(k, v)| Entry { key_at: place(k.referenced), key: k.value, node: node(v, text) })
+                .map(|(k, v)| Entry {
+                    key_at: place(k.referenced),
+                    key: k.value,
+                    node: node(v, text),
+                })
                 .collect(),
         ),
     };

@@ -1,8 +1,6 @@
 //! The options of `sbatch`: which there are, what they take, and what they mean here.
 
-use tutti_model::{
-    Bytes, DependOn, Dependency, GpuRequest, JobId, JobSpec, Priority, Retry, Span,
-};
+use tutti_model::{Bytes, DependOn, Dependency, GpuRequest, JobId, JobSpec, Priority, Retry, Span};
 
 use super::Inherit;
 use super::error::{JobFileError, Problem, nearest};
@@ -76,8 +74,7 @@ fn identify(word: &Word) -> Result<(&'static Known, Option<&str>, String), JobFi
     if let Some(long) = text.strip_prefix("--") {
         let (name, value) = long.split_once('=').map_or((long, None), |(n, v)| (n, Some(v)));
         let known = KNOWN.iter().find(|k| k.long == name).ok_or_else(|| {
-            let suggestion =
-                nearest(name, KNOWN.iter().map(|k| k.long)).map(|s| format!("--{s}"));
+            let suggestion = nearest(name, KNOWN.iter().map(|k| k.long)).map(|s| format!("--{s}"));
             let problem = Problem::UnknownOption { suggestion };
             JobFileError::of_key(word.at, format!("--{name}"), problem)
         })?;
@@ -188,7 +185,8 @@ impl Request {
                 Some("") => "1",
                 Some(r) if r.starts_with(':') => r[1..].split('(').next().unwrap_or_default(),
                 _ => {
-                    let why = format!("'{item}' is no GPU request: only gpu[:model][:number] is known");
+                    let why =
+                        format!("'{item}' is no GPU request: only gpu[:model][:number] is known");
                     return Err(c.bad(why));
                 }
             };
@@ -222,16 +220,21 @@ impl Request {
     fn take_nice(&mut self, c: &Chosen) -> Result<(), JobFileError> {
         let nice: i32 = match &c.value {
             None => 100,
-            Some(_) => c.text().parse().map_err(|_| {
-                c.bad(format!("'{}' is not a whole number", c.text()))
-            })?,
+            Some(_) => c
+                .text()
+                .parse()
+                .map_err(|_| c.bad(format!("'{}' is not a whole number", c.text())))?,
         };
         self.priority = Some(Priority(nice.saturating_neg()));
         Ok(())
     }
 
     /// Slurm's terms into ours.
-    pub fn fill(mut self, spec: &mut JobSpec, warnings: &mut Vec<String>) -> Result<(), JobFileError> {
+    pub fn fill(
+        mut self,
+        spec: &mut JobSpec,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), JobFileError> {
         let tasks = self.tasks.unwrap_or(1);
         let nodes = self.nodes.or_else(|| Some(tasks.div_ceil(self.tasks_per_node?)));
         let tasks_per_node =
@@ -244,7 +247,8 @@ impl Request {
             );
         }
         if self.cpus_per_task.is_some() || tasks_per_node > 1 {
-            spec.cpus_per_node = Some(self.cpus_per_task.unwrap_or(1).saturating_mul(tasks_per_node));
+            spec.cpus_per_node =
+                Some(self.cpus_per_task.unwrap_or(1).saturating_mul(tasks_per_node));
         }
         spec.nodes = nodes;
         spec.cpus_per_gpu = self.cpus_per_gpu;
@@ -326,9 +330,9 @@ fn least_nodes(c: &Chosen) -> Result<u32, JobFileError> {
 fn memory(c: &Chosen) -> Result<Bytes, JobFileError> {
     let text = c.text();
     let unit = if text.ends_with(|ch: char| ch.is_ascii_digit()) { "M" } else { "" };
-    format!("{text}{unit}").parse().map_err(|_| {
-        c.bad(format!("'{text}' is not a size: write 4000 (mebibytes), 512M or 64G"))
-    })
+    format!("{text}{unit}")
+        .parse()
+        .map_err(|_| c.bad(format!("'{text}' is not a size: write 4000 (mebibytes), 512M or 64G")))
 }
 
 /// Minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, or no limit.
@@ -343,7 +347,9 @@ fn time(c: &Chosen) -> Result<Option<Span>, JobFileError> {
         text.to_owned()
     };
     full.parse().map(Some).map_err(|_| {
-        c.bad(format!("'{text}' is not a length of time: write 90 (minutes), 02:30:00 or 1-12:00:00"))
+        c.bad(format!(
+            "'{text}' is not a length of time: write 90 (minutes), 02:30:00 or 1-12:00:00"
+        ))
     })
 }
 

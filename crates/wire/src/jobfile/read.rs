@@ -26,7 +26,7 @@ struct Fault {
     at: Option<Place>,
     /// Innermost first.
     steps: Vec<Step>,
-    problem: Problem,
+    problem: Box<Problem>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum Step {
 
 impl Fault {
     fn of(problem: Problem) -> Fault {
-        Fault { at: None, steps: Vec::new(), problem }
+        Fault { at: None, steps: Vec::new(), problem: Box::new(problem) }
     }
     fn at(mut self, at: Place) -> Fault {
         self.at.get_or_insert(at);
@@ -132,7 +132,7 @@ fn placed<'t, T>(
 ) -> Result<T, Fault> {
     read(reader).map_err(|mut fault| {
         if fault.at.is_none()
-            && let Problem::WrongType { found, .. } = &mut fault.problem
+            && let Problem::WrongType { found, .. } = fault.problem.as_mut()
         {
             *found = reader.node.describe();
         }
@@ -252,7 +252,10 @@ struct Entries<'t> {
 
 impl<'de> MapAccess<'de> for Entries<'de> {
     type Error = Fault;
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Fault> {
         self.next = self.entries.next();
         let Some(entry) = self.next else { return Ok(None) };
         seed.deserialize(entry.key.as_str().into_deserializer())
