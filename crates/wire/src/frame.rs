@@ -17,6 +17,9 @@ const HEAD: usize = 4;
 /// Room asked for before a read: enough for hundreds of small frames in one system call.
 const READ_SIZE: usize = 64 << 10;
 
+/// Real messages nest less than half as deep; without a limit a peer could fill the stack.
+const DEPTH_MAX: usize = 32;
+
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {0} bytes is over the limit of {FRAME_MAX}")]
@@ -57,7 +60,9 @@ pub fn append<T: Serialize + ?Sized>(out: &mut Vec<u8>, message: &T) -> Result<(
 
 /// What is inside one frame.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FrameError> {
-    rmp_serde::from_slice(payload).map_err(FrameError::Decode)
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(payload);
+    deserializer.set_max_depth(DEPTH_MAX);
+    T::deserialize(&mut deserializer).map_err(FrameError::Decode)
 }
 
 /// Frames out of bytes that come in pieces. Does no IO, so that threads and tasks share it.
@@ -77,7 +82,7 @@ impl Decoder {
 
     /// The next whole frame, or none until more bytes have come. After an error the stream is of no
     /// more use, except after `Decode`: then the bad frame is gone and the next one may be read.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let Some(head) = self.buffer.first_chunk::<HEAD>() else { return Ok(None) };
         let len = u32::from_be_bytes(*head) as usize;
         if len > FRAME_MAX {
@@ -111,7 +116,7 @@ impl<R> FrameReader<R> {
 
     /// A frame that has come already; none means that only waiting gives more.
     pub fn buffered<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        self.decoder.next()
+        self.decoder.take()
     }
 }
 
@@ -120,7 +125,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// so it may stand in a `select!`.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
-            if let Some(message) = self.decoder.next()? {
+            if let Some(message) = self.decoder.take()? {
                 return Ok(Some(message));
             }
             self.decoder.buffer.reserve(READ_SIZE);
