@@ -74,7 +74,9 @@ pub enum Verdict {
 /// What is missing, counted over nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Shortage {
+    /// 0 when only the number of GPUs counts, on however many nodes.
     pub nodes_wanted: u32,
+    /// Over all nodes.
     pub gpus_wanted: u32,
     /// Nodes that could take a part now.
     pub nodes_fitting: u32,
@@ -139,6 +141,9 @@ pub enum Impossible {
     TooManyCpus { wanted: u32, have: u32 },
     #[error("asks for {wanted} of memory on one node; the largest suitable node has {have}")]
     TooMuchMemory { wanted: Bytes, have: Bytes },
+    /// Each need alone is met somewhere, but not on enough nodes together.
+    #[error("asks for {wanted} {of}; the cluster has room for {have}")]
+    TooFew { wanted: u32, have: u32, of: String },
 }
 
 fn suffix(model: &Option<String>) -> String {
