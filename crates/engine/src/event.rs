@@ -52,6 +52,10 @@ pub enum Event {
     JobsForgotten {
         jobs: Vec<JobId>,
     },
+    /// Submissions before this time can no longer be repeated by their key.
+    KeysForgotten {
+        before: Time,
+    },
 
     /// The scheduler gave this task these parts.
     Placed {
@@ -90,6 +94,10 @@ pub enum Event {
         cause: RetryCause,
         avoid: Option<NodeId>,
         not_before: Time,
+    },
+    /// The wait after a failure is over; the task may be placed again.
+    Ready {
+        task: TaskId,
     },
     TaskEnded {
         task: TaskId,

@@ -1,10 +1,39 @@
+//! The engine: commands become events, events become state, state says what agents must be told.
+//!
+//! Pure: no clock, no files, no network, no randomness. The controller and the simulator own the
+//! same [`Engine`] and differ only in where time, commands and storage come from.
+//!
+//! ```text
+//!  Command ─► decide ─► Event ─► apply ─► State
+//!                         │        └────► effects ─► Order to agents
+//!                         └─ consequences ─► Event ...
+//!  State ─► sched::plan ─► check ─► Event::Placed
+//! ```
+//!
+//! What it does not do: store records (the journal), talk to anybody (the controller), or choose
+//! where work runs (`sched`).
+
+mod apply;
+mod check;
 mod command;
+mod consequences;
+mod decide;
 mod effect;
+mod effects;
+mod engine;
 mod event;
+mod index;
+pub mod invariants;
+mod live;
 mod reject;
 mod settings;
+
+pub use apply::apply;
+pub use check::{Violation, check};
 pub use command::*;
+pub use decide::warnings;
 pub use effect::*;
+pub use engine::*;
 pub use event::*;
 pub use reject::*;
 pub use settings::*;

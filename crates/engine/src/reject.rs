@@ -34,6 +34,8 @@ pub enum Rejected {
     KeyReused(JobId),
     #[error("job {0} has ended already")]
     AlreadyEnded(JobId),
+    #[error("the plan checker refused a plan: {0}")]
+    PlanRefused(crate::check::Violation),
     #[error("the join token is used up, expired, or not for node '{0}'")]
     JoinRefused(String),
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, NodeId, Priority, Rank,
-    RankExit, TaskId, Time,
+    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, NodeId, PartError, Priority,
+    Rank, RankExit, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,36 @@ pub struct ArrayTasks {
     /// Started at least once and not ended.
     pub live: BTreeMap<u32, Task>,
     pub ended: BTreeMap<u32, Ended>,
+    /// Tasks that ended together before they ever started: one record, however many.
+    pub never_started: Option<Box<(IndexRanges, Ended)>>,
+    pub tally: Tally,
+}
+
+/// Ended tasks of an array, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub completed: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, outcome: Outcome, count: u64) {
+        match outcome {
+            Outcome::Completed => self.completed += count,
+            Outcome::Failed => self.failed += count,
+            Outcome::Cancelled => self.cancelled += count,
+        }
+    }
+}
+
+impl ArrayTasks {
+    pub fn ended_task(&self, index: u32) -> Option<&Ended> {
+        self.ended.get(&index).or_else(|| {
+            let (indices, ended) = self.never_started.as_deref()?;
+            indices.contains(index).then_some(ended)
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,6 +111,8 @@ pub struct Attempt {
     pub generation: Generation,
     pub placed_at: Time,
     pub phase: AttemptPhase,
+    /// Where the gang meets: a free port on the first part's node, known once that is prepared.
+    pub master_port: Option<u16>,
     /// One part per node, in rank order.
     pub parts: Vec<Part>,
 }
@@ -151,7 +183,7 @@ pub enum PartState {
     /// No process left, GPUs free.
     Done {
         exits: Vec<RankExit>,
-        error: Option<String>,
+        error: Option<PartError>,
     },
     /// The node is gone, and with it what ran there.
     Lost,
@@ -341,7 +373,7 @@ impl Job {
         match (&self.tasks, index) {
             (Tasks::One(_), None) => true,
             (Tasks::Array(a), Some(i)) => {
-                a.waiting.contains(i) || a.live.contains_key(&i) || a.ended.contains_key(&i)
+                a.waiting.contains(i) || a.live.contains_key(&i) || a.ended_task(i).is_some()
             }
             _ => false,
         }
@@ -353,7 +385,7 @@ impl Job {
             (Tasks::Array(a), Some(i)) => {
                 if let Some(t) = a.live.get(&i) {
                     Some(t.state())
-                } else if let Some(e) = a.ended.get(&i) {
+                } else if let Some(e) = a.ended_task(i) {
                     Some(e.outcome.into())
                 } else {
                     a.waiting.contains(i).then_some(JobState::Pending)
@@ -366,7 +398,7 @@ impl Job {
     pub fn ended(&self, index: Option<u32>) -> Option<&Ended> {
         match (&self.tasks, index) {
             (Tasks::One(Task { phase: Phase::Ended(e), .. }), None) => Some(e),
-            (Tasks::Array(a), Some(i)) => a.ended.get(&i),
+            (Tasks::Array(a), Some(i)) => a.ended_task(i),
             _ => None,
         }
     }
@@ -397,16 +429,13 @@ impl Job {
         match &self.tasks {
             Tasks::One(Task { phase: Phase::Ended(e), .. }) => Some(e.outcome),
             Tasks::One(_) => None,
-            Tasks::Array(a) => {
-                let any = |o| a.ended.values().any(|e| e.outcome == o);
-                Some(if any(Outcome::Failed) {
-                    Outcome::Failed
-                } else if any(Outcome::Cancelled) {
-                    Outcome::Cancelled
-                } else {
-                    Outcome::Completed
-                })
-            }
+            Tasks::Array(a) => Some(if a.tally.failed > 0 {
+                Outcome::Failed
+            } else if a.tally.cancelled > 0 {
+                Outcome::Cancelled
+            } else {
+                Outcome::Completed
+            }),
         }
     }
 
@@ -431,7 +460,10 @@ impl Job {
         match &self.tasks {
             Tasks::One(Task { phase: Phase::Ended(e), .. }) => Some(e.ended_at),
             Tasks::One(_) => None,
-            Tasks::Array(a) if self.is_over() => a.ended.values().map(|e| e.ended_at).max(),
+            Tasks::Array(a) if self.is_over() => {
+                let unstarted = a.never_started.as_deref().map(|(_, e)| e.ended_at);
+                a.ended.values().map(|e| e.ended_at).chain(unstarted).max()
+            }
             Tasks::Array(_) => None,
         }
     }

@@ -87,7 +87,7 @@ impl Node {
         self.facts.gpus.iter().filter(|g| !self.used.gpus.contains_key(&g.index))
     }
     pub fn free_gpu_count(&self) -> u32 {
-        (self.facts.gpus.len() - self.used.gpus.len()) as u32
+        self.free_gpus().count() as u32
     }
     pub fn free_cpus(&self) -> u32 {
         self.facts.cpus.saturating_sub(self.used.cpus)

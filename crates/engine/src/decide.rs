@@ -1,0 +1,84 @@
+//! Commands to events. Looks, never changes; what follows from an event is in
+//! [`crate::consequences`].
+
+mod jobs;
+mod nodes;
+mod submit;
+mod tick;
+mod tokens;
+
+pub(crate) use jobs::{ended_waiting, never_ran};
+pub(crate) use nodes::answer;
+pub use submit::warnings;
+pub(crate) use tick::next_due;
+
+use tutti_model::{Job, JobId, Role, State, Time};
+
+use crate::command::{Actor, Command, Reply};
+use crate::event::Event;
+use crate::live::Live;
+use crate::reject::Rejected;
+use crate::settings::Settings;
+
+/// What a decision may look at.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub state: &'a State,
+    pub live: &'a Live,
+    pub settings: &'a Settings,
+    pub now: Time,
+}
+
+pub type Decision = Result<(Reply, Vec<Event>), Rejected>;
+
+pub fn decide(view: View<'_>, command: &Command) -> Decision {
+    match command {
+        Command::Start => Ok(tick::start(view)),
+        Command::Tick => Ok((Reply::Done, tick::tick(view))),
+        Command::Submit { actor, spec, user, key } => {
+            submit::submit(view, actor, spec, user.as_deref(), key.as_deref())
+        }
+        Command::Cancel { actor, target } => jobs::cancel(view, actor, *target),
+        Command::Hold { actor, job } => jobs::hold(view, actor, *job),
+        Command::Release { actor, job } => jobs::release(view, actor, *job),
+        Command::SetPriority { actor, job, priority } => {
+            jobs::set_priority(view, actor, *job, *priority)
+        }
+        Command::Hello { greeting, session } => Ok(nodes::hello(view, greeting, *session)),
+        Command::Heartbeat { node, session, parts } => {
+            nodes::heartbeat(view, *node, *session, parts)
+        }
+        Command::Report { node, session, report } => nodes::report(view, *node, *session, report),
+        Command::Gone { node, session } => Ok((Reply::Done, nodes::gone(view, *node, *session))),
+        Command::Drain { actor, node, reason } => nodes::drain(view, actor, node, reason),
+        Command::Resume { actor, node } => nodes::resume(view, actor, node),
+        Command::AddToken { actor, token } => tokens::add(actor, token),
+        Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),
+        Command::UseJoinToken { id, node } => tokens::use_join(view, id, node),
+    }
+}
+
+fn done(events: Vec<Event>) -> Decision {
+    Ok((Reply::Done, events))
+}
+
+fn need_role(actor: &Actor, needs: Role) -> Result<(), Rejected> {
+    if actor.role < needs {
+        return Err(Rejected::RoleTooLow { user: actor.user.clone(), has: actor.role, needs });
+    }
+    Ok(())
+}
+
+/// The job, if the actor may act on it: its owner, or an admin.
+fn own_job<'a>(view: View<'a>, actor: &Actor, id: JobId) -> Result<&'a Job, Rejected> {
+    need_role(actor, Role::User)?;
+    let job = view.state.job(id).ok_or(Rejected::NoSuchJob(id))?;
+    if actor.role < Role::Admin && job.user != actor.user {
+        return Err(Rejected::NotYours {
+            job: id,
+            owner: job.user.clone(),
+            user: actor.user.clone(),
+        });
+    }
+    Ok(job)
+}

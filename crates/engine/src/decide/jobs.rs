@@ -1,0 +1,133 @@
+//! What people do to jobs that exist.
+
+use tutti_model::{
+    EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role, StopCause, Task,
+    TaskId, Tasks, Time,
+};
+
+use super::{Decision, View, done, need_role, own_job};
+use crate::command::{Actor, Reply};
+use crate::event::Event;
+use crate::reject::Rejected;
+
+pub(super) fn cancel(view: View<'_>, actor: &Actor, target: TaskId) -> Decision {
+    let job = own_job(view, actor, target.job)?;
+    let mut events = Vec::new();
+    let mut touched = 0;
+    match target.index {
+        None => {
+            if job.is_over() {
+                return Err(Rejected::AlreadyEnded(job.id));
+            }
+            if let Tasks::Array(array) = &job.tasks
+                && !array.waiting.is_empty()
+            {
+                touched += array.waiting.len();
+                let ended = never_ran(cancelled_by(actor), view.now);
+                events.push(Event::WaitingEnded { job: job.id, ended });
+            }
+            for (id, task) in job.live_tasks() {
+                touched += cancel_task(actor, id, task, view.now, &mut events);
+            }
+        }
+        Some(_) => {
+            if !job.has_task(target.index) {
+                return Err(Rejected::NoSuchTask(target));
+            }
+            if job.ended(target.index).is_some() {
+                return Err(Rejected::AlreadyEnded(job.id));
+            }
+            match job.task(target.index) {
+                Some(task) => touched += cancel_task(actor, target, task, view.now, &mut events),
+                None => {
+                    touched += 1;
+                    let ended = never_ran(cancelled_by(actor), view.now);
+                    events.push(Event::TaskEnded { task: target, ended });
+                }
+            }
+        }
+    }
+    Ok((Reply::Tasks(touched), events))
+}
+
+fn cancelled_by(actor: &Actor) -> EndReason {
+    EndReason::Cancelled { by: actor.user.clone() }
+}
+
+fn cancel_task(actor: &Actor, id: TaskId, task: &Task, now: Time, events: &mut Vec<Event>) -> u64 {
+    match &task.phase {
+        Phase::Ended(_) => 0,
+        Phase::Pending { .. } => {
+            let ended = ended_waiting(task, cancelled_by(actor), now);
+            events.push(Event::TaskEnded { task: id, ended });
+            1
+        }
+        // A cancel outranks any other reason to stop: it must not be started again.
+        Phase::Active(attempt) => {
+            let why = StopCause::Cancelled { by: actor.user.clone() };
+            events.push(Event::Stopping { lease: attempt.lease(id), why });
+            1
+        }
+    }
+}
+
+/// How a task ends that waits, whether or not it ran before.
+pub(crate) fn ended_waiting(task: &Task, reason: EndReason, now: Time) -> Ended {
+    Ended {
+        started_at: task.first_started_at,
+        attempts: task.attempts,
+        restarts: task.restarts,
+        ..never_ran(reason, now)
+    }
+}
+
+pub(crate) fn never_ran(reason: EndReason, now: Time) -> Ended {
+    Ended {
+        outcome: Outcome::Cancelled,
+        exit_code: None,
+        reason,
+        started_at: None,
+        ended_at: now,
+        attempts: 0,
+        restarts: Restarts::default(),
+        nodes: Vec::new(),
+        gpus: 0,
+    }
+}
+
+fn not_over(job: &Job) -> Result<(), Rejected> {
+    if job.is_over() { Err(Rejected::AlreadyEnded(job.id)) } else { Ok(()) }
+}
+
+pub(super) fn hold(view: View<'_>, actor: &Actor, id: JobId) -> Decision {
+    let job = own_job(view, actor, id)?;
+    not_over(job)?;
+    if job.held {
+        return done(Vec::new());
+    }
+    done(vec![Event::JobHeld { job: id, by: actor.user.clone() }])
+}
+
+pub(super) fn release(view: View<'_>, actor: &Actor, id: JobId) -> Decision {
+    let job = own_job(view, actor, id)?;
+    not_over(job)?;
+    if !job.held {
+        return done(Vec::new());
+    }
+    done(vec![Event::JobReleased { job: id, by: actor.user.clone() }])
+}
+
+pub(super) fn set_priority(
+    view: View<'_>,
+    actor: &Actor,
+    id: JobId,
+    priority: Priority,
+) -> Decision {
+    let job = own_job(view, actor, id)?;
+    not_over(job)?;
+    // Anybody may step back in the queue; only an admin lets somebody jump it.
+    if priority > job.priority {
+        need_role(actor, Role::Admin)?;
+    }
+    done(vec![Event::PriorityChanged { job: id, priority, by: actor.user.clone() }])
+}

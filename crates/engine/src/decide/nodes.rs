@@ -1,0 +1,181 @@
+//! What agents say. Reports are level-triggered: each says where a part stands, so one that is
+//! lost, late or repeated does no harm.
+
+use std::collections::BTreeSet;
+
+use tutti_model::{
+    Drain, Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport, PartState,
+    ReportedPhase, Role, State,
+};
+
+use super::{Decision, View, done, need_role};
+use crate::command::{Actor, Command, Reply};
+use crate::effect::Effect;
+use crate::effects::{find_part, order_for};
+use crate::event::Event;
+use crate::reject::Rejected;
+
+pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply, Vec<Event>) {
+    let _ = session;
+    let facts = &greeting.facts;
+    let known = view.state.node_named(&facts.name).map(|n| n.id);
+    let node = known.unwrap_or(NodeId(view.state.next_node.max(1)));
+    let mut events = Vec::new();
+    if known.is_none() {
+        events.push(Event::NodeJoined { node, facts: Box::new(facts.clone()) });
+    }
+    let stale = greeting
+        .parts
+        .iter()
+        .filter(|r| !is_done(r) && find_part(view.state, r.lease, node).is_none())
+        .map(|r| r.lease)
+        .collect();
+    events.push(Event::NodeUp { node, facts: Box::new(facts.clone()), stale });
+    events.extend(changes(view.state, node, &greeting.parts));
+    events.extend(missing(view.state, node, &greeting.parts));
+    (Reply::Welcome { node }, events)
+}
+
+pub(super) fn heartbeat(
+    view: View<'_>,
+    node: NodeId,
+    session: u64,
+    parts: &[PartReport],
+) -> Decision {
+    need_session(view, node, session)?;
+    let mut events = changes(view.state, node, parts);
+    events.extend(missing(view.state, node, parts));
+    done(events)
+}
+
+pub(super) fn report(view: View<'_>, node: NodeId, session: u64, report: &PartReport) -> Decision {
+    need_session(view, node, session)?;
+    done(changes(view.state, node, std::slice::from_ref(report)))
+}
+
+fn need_session(view: View<'_>, node: NodeId, session: u64) -> Result<(), Rejected> {
+    let up = view.state.node(node).is_some_and(|n| n.link == Link::Up);
+    if up && view.live.is_session(node, session) {
+        Ok(())
+    } else {
+        Err(Rejected::StaleSession(node))
+    }
+}
+
+fn is_done(report: &PartReport) -> bool {
+    matches!(report.phase, ReportedPhase::Done { .. })
+}
+
+/// The events that bring the state to what the node reports.
+fn changes(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
+    reports.iter().filter_map(|r| change(state, node, r)).collect()
+}
+
+fn change(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
+    let lease = report.lease;
+    let Some(part) = find_part(state, lease, node) else {
+        let stale = state.node(node).is_some_and(|n| n.stale.contains(&lease));
+        return (stale && is_done(report)).then_some(Event::StaleGone { node, lease });
+    };
+    match (&report.phase, &part.phase) {
+        (ReportedPhase::Prepared { port }, PartState::Sent) => {
+            Some(Event::PartPrepared { lease, node, port: *port })
+        }
+        (ReportedPhase::Running { exits }, PartState::Sent | PartState::Prepared { .. }) => {
+            Some(Event::PartRunning { lease, node, exits: exits.clone() })
+        }
+        (ReportedPhase::Running { exits }, PartState::Running { exits: known })
+            if exits.len() > known.len() =>
+        {
+            Some(Event::PartRunning { lease, node, exits: exits.clone() })
+        }
+        (ReportedPhase::Done { exits, error }, _) => {
+            Some(Event::PartDone { lease, node, exits: exits.clone(), error: error.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// Parts that the node had acknowledged and no longer has: a full report without them means that
+/// they are gone (a node that was reinstalled, say).
+fn missing(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
+    let reported: BTreeSet<LeaseId> = reports.iter().map(|r| r.lease).collect();
+    held_parts(state, node)
+        .filter(|(lease, part)| part.phase != PartState::Sent && !reported.contains(lease))
+        .map(|(lease, _)| Event::PartLost { lease, node })
+        .collect()
+}
+
+/// Every part on this node that is not over.
+fn held_parts(state: &State, node: NodeId) -> impl Iterator<Item = (LeaseId, &Part)> {
+    let leases = state.node(node).into_iter().flat_map(|n: &Node| n.used.leases.iter().copied());
+    leases.filter_map(move |lease| Some((lease, find_part(state, lease, node)?)))
+}
+
+/// What to tell a node beyond what follows from new records: stop what is not current, forget what
+/// is on record, and repeat orders that had no effect.
+pub(crate) fn answer(view: View<'_>, command: &Command) -> Vec<Effect> {
+    let (node, reports, full, resend_now) = match command {
+        Command::Hello { greeting, .. } => {
+            let Some(node) = view.state.node_named(&greeting.facts.name) else { return Vec::new() };
+            (node.id, greeting.parts.as_slice(), true, true)
+        }
+        Command::Heartbeat { node, parts, .. } => (*node, parts.as_slice(), true, false),
+        Command::Report { node, report, .. } => (*node, std::slice::from_ref(report), false, false),
+        _ => return Vec::new(),
+    };
+    let mut orders: Vec<Order> =
+        reports.iter().filter_map(|r| answer_report(view, node, r, full)).collect();
+    if full {
+        let reported: BTreeSet<LeaseId> = reports.iter().map(|r| r.lease).collect();
+        let unheard = held_parts(view.state, node).filter(|(l, _)| !reported.contains(l));
+        orders.extend(unheard.filter_map(|(lease, _)| {
+            let placed_at = crate::effects::find_attempt(view.state, lease)?.placed_at;
+            let overdue = view.now.since(placed_at) >= view.settings.resend_after;
+            (resend_now || overdue).then(|| order_for(view.state, view.settings, lease, node))?
+        }));
+    }
+    orders.into_iter().map(|order| Effect::Tell { node, order }).collect()
+}
+
+fn answer_report(view: View<'_>, node: NodeId, report: &PartReport, full: bool) -> Option<Order> {
+    let lease = report.lease;
+    if find_part(view.state, lease, node).is_some() {
+        // Repeating is for heartbeats; a single report is answered by what it brings about.
+        return if full { order_for(view.state, view.settings, lease, node) } else { None };
+    }
+    Some(if is_done(report) {
+        Order::Forget { lease }
+    } else {
+        Order::Stop { lease, grace: view.settings.failure_grace }
+    })
+}
+
+pub(super) fn gone(view: View<'_>, node: NodeId, session: u64) -> Vec<Event> {
+    let up = view.state.node(node).is_some_and(|n| n.link == Link::Up);
+    if up && view.live.is_session(node, session) {
+        vec![Event::NodeAway { node }]
+    } else {
+        Vec::new()
+    }
+}
+
+fn named<'a>(view: View<'a>, name: &str) -> Result<&'a Node, Rejected> {
+    view.state.node_named(name).ok_or_else(|| Rejected::NoSuchNode(name.to_owned()))
+}
+
+pub(super) fn drain(view: View<'_>, actor: &Actor, name: &str, reason: &str) -> Decision {
+    need_role(actor, Role::Admin)?;
+    let node = named(view, name)?;
+    let drain = Drain { by: actor.user.clone(), reason: reason.to_owned(), since: view.now };
+    done(vec![Event::NodeDrained { node: node.id, drain }])
+}
+
+pub(super) fn resume(view: View<'_>, actor: &Actor, name: &str) -> Decision {
+    need_role(actor, Role::Admin)?;
+    let node = named(view, name)?;
+    if node.drain.is_none() {
+        return done(Vec::new());
+    }
+    done(vec![Event::NodeResumed { node: node.id, by: actor.user.clone() }])
+}

@@ -1,0 +1,32 @@
+//! Tokens: made and revoked by admins, join tokens counted down by the nodes that use them.
+
+use tutti_model::{Grant, Role, Token};
+
+use super::{Decision, View, done, need_role};
+use crate::command::Actor;
+use crate::event::Event;
+use crate::reject::Rejected;
+
+pub(super) fn add(actor: &Actor, token: &Token) -> Decision {
+    need_role(actor, Role::Admin)?;
+    done(vec![Event::TokenAdded { token: token.clone() }])
+}
+
+pub(super) fn revoke(view: View<'_>, actor: &Actor, id: &str) -> Decision {
+    need_role(actor, Role::Admin)?;
+    if !view.state.tokens.contains_key(id) {
+        return Err(Rejected::NoSuchToken(id.to_owned()));
+    }
+    done(vec![Event::TokenRevoked { id: id.to_owned(), by: actor.user.clone() }])
+}
+
+pub(super) fn use_join(view: View<'_>, id: &str, node: &str) -> Decision {
+    let refused = || Rejected::JoinRefused(node.to_owned());
+    let token = view.state.tokens.get(id).ok_or_else(refused)?;
+    let Grant::Join { node: only, uses } = &token.grant else { return Err(refused()) };
+    let named = only.as_ref().is_none_or(|n| n == node);
+    if !named || *uses == Some(0) || token.is_expired(view.now) {
+        return Err(refused());
+    }
+    done(vec![Event::TokenUsed { id: id.to_owned(), node: node.to_owned() }])
+}

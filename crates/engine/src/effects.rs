@@ -1,0 +1,148 @@
+//! What agents must be told after a record. Every order may be repeated.
+
+use tutti_model::{
+    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, Span, State,
+    StopCause, Tasks,
+};
+
+use crate::effect::Effect;
+use crate::event::{Event, Record};
+use crate::settings::Settings;
+
+pub fn effects(state: &State, settings: &Settings, record: &Record) -> Vec<Effect> {
+    match &record.event {
+        Event::Placed { task, generation, .. }
+        | Event::Stopping { lease: LeaseId { task, generation }, .. } => {
+            let lease = LeaseId { task: *task, generation: *generation };
+            tell_all(state, settings, lease)
+        }
+        Event::PartPrepared { lease, .. } if all_prepared(state, *lease) => {
+            tell_all(state, settings, *lease)
+        }
+        Event::PartDone { lease, node, .. } | Event::StaleGone { node, lease } => {
+            vec![Effect::Tell { node: *node, order: Order::Forget { lease: *lease } }]
+        }
+        Event::NodeUp { node, stale, .. } => stale
+            .iter()
+            .map(|&lease| Effect::Tell {
+                node: *node,
+                order: Order::Stop { lease, grace: settings.failure_grace },
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Everything that agents should be told as the state stands: what a new controller says.
+pub fn reconcile(state: &State, settings: &Settings) -> Vec<Effect> {
+    let leases = state.index.active.iter().filter_map(|&task| {
+        let attempt = state.job(task.job)?.task(task.index)?.attempt()?;
+        Some(attempt.lease(task))
+    });
+    leases.flat_map(|lease| tell_all(state, settings, lease)).collect()
+}
+
+fn tell_all(state: &State, settings: &Settings, lease: LeaseId) -> Vec<Effect> {
+    let Some(attempt) = find_attempt(state, lease) else { return Vec::new() };
+    let nodes = attempt.parts.iter().filter(|p| !p.phase.is_over()).map(|p| p.node);
+    nodes
+        .filter_map(|node| {
+            let order = order_for(state, settings, lease, node)?;
+            Some(Effect::Tell { node, order })
+        })
+        .collect()
+}
+
+/// The one order that moves this part on, if it needs any.
+pub(crate) fn order_for(
+    state: &State,
+    settings: &Settings,
+    lease: LeaseId,
+    node: NodeId,
+) -> Option<Order> {
+    let job = state.job(lease.task.job)?;
+    let attempt = find_attempt(state, lease)?;
+    let part = attempt.part_on(node)?;
+    if part.phase.is_over() {
+        return None;
+    }
+    if let AttemptPhase::Stopping { why, .. } = &attempt.phase {
+        return Some(Order::Stop { lease, grace: grace(settings, job, why) });
+    }
+    match part.phase {
+        PartState::Sent => Some(Order::Start(Box::new(launch(state, job, attempt, part, lease)?))),
+        PartState::Prepared { .. } => {
+            let master_port = go_port(attempt)?;
+            Some(Order::Go { lease, master_port })
+        }
+        _ => None,
+    }
+}
+
+/// A gang that was cancelled or ran out of time may save its work; one that has already failed
+/// has nothing to wait for.
+fn grace(settings: &Settings, job: &Job, why: &StopCause) -> Span {
+    match why {
+        StopCause::Cancelled { .. } | StopCause::TimeLimit | StopCause::Preempted { .. } => {
+            job.spec.grace.unwrap_or(settings.grace)
+        }
+        StopCause::RankFailed { .. }
+        | StopCause::LaunchFailed { .. }
+        | StopCause::NodeLost { .. } => {
+            job.spec.grace.unwrap_or(settings.grace).min(settings.failure_grace)
+        }
+    }
+}
+
+fn all_prepared(state: &State, lease: LeaseId) -> bool {
+    find_attempt(state, lease).is_some_and(|a| go_port(a).is_some())
+}
+
+/// The master's port, once every part is ready or already under way.
+fn go_port(attempt: &Attempt) -> Option<u16> {
+    if attempt.parts.iter().any(|p| matches!(p.phase, PartState::Sent | PartState::Lost)) {
+        return None;
+    }
+    attempt.master_port
+}
+
+fn launch(
+    state: &State,
+    job: &Job,
+    attempt: &Attempt,
+    part: &Part,
+    lease: LeaseId,
+) -> Option<Launch> {
+    let host = |p: &Part| {
+        let facts = &state.node(p.node)?.facts;
+        Some(Host { name: facts.name.clone(), address: facts.address.clone() })
+    };
+    Some(Launch {
+        lease,
+        attempt: attempt.number,
+        restarts: job.task(lease.task.index)?.restarts,
+        user: job.user.clone(),
+        spec: job.spec.clone(),
+        submitted_at: job.submitted_at,
+        gpus: part.gpus.clone(),
+        cpus: part.cpus,
+        mem: part.mem,
+        first_rank: part.first_rank,
+        ranks: part.ranks,
+        world_size: attempt.world_size(),
+        node_rank: attempt.parts.iter().position(|p| p.node == part.node)? as u32,
+        hosts: attempt.parts.iter().map(host).collect::<Option<_>>()?,
+        wait_for_go: attempt.parts.len() > 1,
+        array_tasks: matches!(job.tasks, Tasks::Array(_)).then(|| job.spec.task_count()),
+    })
+}
+
+pub(crate) fn find_attempt(state: &State, lease: LeaseId) -> Option<&Attempt> {
+    let attempt = state.job(lease.task.job)?.task(lease.task.index)?.attempt()?;
+    (attempt.generation == lease.generation).then_some(attempt)
+}
+
+/// The part of a current attempt on this node, unless it is over.
+pub(crate) fn find_part(state: &State, lease: LeaseId, node: NodeId) -> Option<&Part> {
+    find_attempt(state, lease)?.part_on(node).filter(|p| !p.phase.is_over())
+}

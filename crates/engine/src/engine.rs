@@ -1,0 +1,188 @@
+//! The engine: state, what is known only now, and the steps between them.
+
+use std::collections::VecDeque;
+
+use tutti_model::{Generation, Link, Plan, Seq, Span, State, Time};
+
+use crate::apply::apply;
+use crate::check::check;
+use crate::command::{Command, Reply};
+use crate::consequences::consequences;
+use crate::decide::{View, answer, decide, next_due};
+use crate::effect::Effect;
+use crate::effects::{effects, reconcile};
+use crate::event::{Event, Record};
+use crate::index;
+use crate::live::Live;
+use crate::reject::Rejected;
+use crate::settings::Settings;
+
+/// What a step brought. The records are applied in memory already; they must be durable before
+/// an effect or the reply leaves.
+#[derive(Debug)]
+pub struct Step {
+    pub reply: Result<Reply, Rejected>,
+    pub records: Vec<Record>,
+    pub effects: Vec<Effect>,
+}
+
+pub struct Engine {
+    state: State,
+    live: Live,
+    settings: Settings,
+    plan: Plan,
+    /// Something changed that could let a waiting task start.
+    dirty: bool,
+}
+
+impl Engine {
+    pub fn new(settings: Settings) -> Engine {
+        Engine::restore(State::default(), settings)
+    }
+
+    /// Goes on from a snapshot. [`Engine::replay`] the records after it, then [`Command::Start`].
+    pub fn restore(mut state: State, settings: Settings) -> Engine {
+        index::rebuild(&mut state);
+        Engine { state, live: Live::default(), settings, plan: Plan::default(), dirty: true }
+    }
+
+    pub fn replay(&mut self, record: &Record) {
+        apply(&mut self.state, record);
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The newest plan, for the verdicts in it.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn step(&mut self, command: Command, now: Time) -> Step {
+        let now = self.live.clock(now, self.state.at);
+        if command == Command::Tick {
+            self.live.tick(now, Span(self.settings.node_timeout.0 / 2));
+        }
+        let (reply, events) = match decide(self.view(now), &command) {
+            Ok(decided) => decided,
+            Err(rejected) => {
+                return Step { reply: Err(rejected), records: Vec::new(), effects: Vec::new() };
+            }
+        };
+        let mut step = Step { reply: Ok(reply), records: Vec::new(), effects: Vec::new() };
+        self.run(events, now, &mut step);
+        self.note_live(&command, &step, now);
+        step.effects.extend(answer(self.view(now), &command));
+        step
+    }
+
+    /// One scheduling pass: plan, check, place.
+    pub fn schedule(&mut self, now: Time) -> Step {
+        let now = self.live.clock(now, self.state.at);
+        let mut step = Step { reply: Ok(Reply::Done), records: Vec::new(), effects: Vec::new() };
+        self.plan = tutti_sched::plan(&self.state, &self.settings.policy, now);
+        self.dirty = false;
+        if let Err(violation) = check(&self.state, &self.plan) {
+            // Waiting longer is better than giving a GPU twice. The shell reports it.
+            self.plan.placements.clear();
+            step.reply = Err(Rejected::PlanRefused(violation));
+            return step;
+        }
+        let placements = std::mem::take(&mut self.plan.placements);
+        let more = placements.len() >= self.settings.policy.placements_max;
+        let first = self.state.next_generation.max(1);
+        let events = placements.into_iter().zip(first..).map(|(p, generation)| Event::Placed {
+            task: p.task,
+            generation: Generation(generation),
+            parts: p.parts,
+        });
+        self.run(events.collect(), now, &mut step);
+        self.dirty = more;
+        step
+    }
+
+    pub fn wants_schedule(&self) -> bool {
+        self.dirty && !self.state.index.queue.is_empty()
+    }
+
+    /// When a tick would next find something to do, beyond watching over nodes.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        next_due(self.view(self.state.at))
+    }
+
+    /// What agents should be told as things stand. For a controller that took over; single nodes
+    /// are brought up to date when they say hello.
+    pub fn reconcile(&self) -> Vec<Effect> {
+        reconcile(&self.state, &self.settings)
+    }
+
+    fn view(&self, now: Time) -> View<'_> {
+        View { state: &self.state, live: &self.live, settings: &self.settings, now }
+    }
+
+    /// Applies events and all that follows from them.
+    fn run(&mut self, events: Vec<Event>, now: Time, step: &mut Step) {
+        let mut todo = VecDeque::from(events);
+        while let Some(event) = todo.pop_front() {
+            let record = Record { seq: Seq(self.state.seq.0 + 1), at: now, event };
+            apply(&mut self.state, &record);
+            self.dirty |= opens_room(&record.event);
+            step.effects.extend(effects(&self.state, &self.settings, &record));
+            todo.extend(consequences(&self.state, &self.settings, &record.event, now));
+            step.records.push(record);
+        }
+    }
+
+    fn note_live(&mut self, command: &Command, step: &Step, now: Time) {
+        match (command, &step.reply) {
+            (Command::Start, _) => {
+                let ids: Vec<_> = self.state.nodes.keys().copied().collect();
+                ids.into_iter().for_each(|node| self.live.disconnected(node, now));
+            }
+            (Command::Hello { session, .. }, Ok(Reply::Welcome { node })) => {
+                self.live.connected(*node, *session, now);
+            }
+            (Command::Heartbeat { node, .. } | Command::Report { node, .. }, Ok(_)) => {
+                self.live.heard(*node, now);
+            }
+            (Command::Gone { node, session }, _) if self.live.is_session(*node, *session) => {
+                self.live.disconnected(*node, now);
+            }
+            (Command::Tick, _) => {
+                let lost = |l: Link| matches!(l, Link::Lost { .. });
+                let ids: Vec<_> = step
+                    .records
+                    .iter()
+                    .filter_map(|r| match r.event {
+                        Event::NodeLost { node } => Some(node),
+                        _ => None,
+                    })
+                    .filter(|id| self.state.node(*id).is_some_and(|n| lost(n.link)))
+                    .collect();
+                ids.into_iter().for_each(|node| self.live.disconnected(node, now));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Could this let something start that could not before?
+fn opens_room(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::Placed { .. }
+            | Event::PartPrepared { .. }
+            | Event::PartRunning { .. }
+            | Event::Stopping { .. }
+            | Event::NodeAway { .. }
+            | Event::NodeLost { .. }
+            | Event::TokenAdded { .. }
+            | Event::TokenUsed { .. }
+            | Event::TokenRevoked { .. }
+    )
+}

@@ -1,0 +1,231 @@
+//! Keeps what follows from the state beside it: the queue, who is active, who waits for whom.
+//!
+//! Small steps while records are applied, a full rebuild on load; an invariant holds the two
+//! against each other.
+
+use tutti_model::{
+    Demand, DependOn, Dependency, IndexRanges, Job, JobId, LeaseId, Outcome, Part, Phase, QueueKey,
+    State, Task, TaskId, Tasks, Time, Used,
+};
+
+/// Rebuilds every index, after a snapshot was read.
+pub fn rebuild(state: &mut State) {
+    state.index = Default::default();
+    for node in state.nodes.values_mut() {
+        node.used = Used::default();
+        state.index.node_names.insert(node.facts.name.clone(), node.id);
+    }
+    let ids: Vec<JobId> = state.jobs.keys().copied().collect();
+    for &id in &ids {
+        take_leases(state, id);
+        job_added(state, id);
+        note_over(state, id);
+    }
+}
+
+fn take_leases(state: &mut State, id: JobId) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    for (task, t) in job.live_tasks() {
+        let Some(attempt) = t.attempt() else { continue };
+        for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
+            if let Some(node) = state.nodes.get_mut(&part.node) {
+                take(&mut node.used, attempt.lease(task), part);
+            }
+        }
+    }
+}
+
+pub fn take(used: &mut Used, lease: LeaseId, part: &Part) {
+    used.gpus.extend(part.gpus.iter().map(|&g| (g, lease)));
+    used.cpus += part.cpus;
+    used.mem.0 += part.mem.0;
+    used.leases.insert(lease);
+}
+
+pub fn give_back(used: &mut Used, lease: LeaseId, part: &Part) {
+    used.gpus.retain(|_, l| *l != lease);
+    used.cpus -= part.cpus;
+    used.mem.0 -= part.mem.0;
+    used.leases.remove(&lease);
+}
+
+/// A new or reloaded job: its dependencies and everything of it that waits or runs.
+pub fn job_added(state: &mut State, id: JobId) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    if !job.is_over() {
+        for dep in &job.spec.after {
+            state.index.dependents.entry(dep.job).or_default().insert(id);
+        }
+    }
+    add_all(state, &job);
+}
+
+pub fn job_removed(state: &mut State, id: JobId) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    remove_all(state, &job);
+    drop_dependencies(state, &job);
+    if let Some(at) = job.ended_at() {
+        state.index.ended.remove(&(at, id));
+    }
+}
+
+/// Changes something that moves the whole job in the queue.
+pub fn change_job(state: &mut State, id: JobId, change: impl FnOnce(&mut Job)) {
+    let Some(before) = state.jobs.get(&id).cloned() else { return };
+    remove_all(state, &before);
+    drop(before);
+    if let Some(job) = state.jobs_mut(id) {
+        change(job);
+    }
+    if let Some(after) = state.jobs.get(&id).cloned() {
+        add_all(state, &after);
+    }
+}
+
+fn add_all(state: &mut State, job: &Job) {
+    add_waiting(state, job);
+    job.live_tasks().for_each(|(id, task)| add_one(state, job, id, task));
+}
+
+fn remove_all(state: &mut State, job: &Job) {
+    remove_waiting(state, job);
+    job.live_tasks().for_each(|(id, task)| remove_one(state, job, id, task));
+}
+
+/// Called after the last task of a job may have ended: those that waited for it can go on.
+pub fn note_over(state: &mut State, id: JobId) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    let (true, Some(at)) = (job.is_over(), job.ended_at()) else { return };
+    state.index.ended.insert((at, id));
+    drop_dependencies(state, &job);
+    let waiting: Vec<JobId> =
+        state.index.dependents.get(&id).into_iter().flatten().copied().collect();
+    for dependent in waiting {
+        if let Some(job) = state.jobs.get(&dependent).cloned() {
+            add_all(state, &job);
+        }
+    }
+}
+
+fn drop_dependencies(state: &mut State, job: &Job) {
+    for dep in &job.spec.after {
+        if let Some(set) = state.index.dependents.get_mut(&dep.job) {
+            set.remove(&job.id);
+            if set.is_empty() {
+                state.index.dependents.remove(&dep.job);
+            }
+        }
+    }
+}
+
+/// Takes a task out of the indexes before it changes.
+pub fn remove_task(state: &mut State, id: TaskId) {
+    let Some(job) = state.jobs.get(&id.job).cloned() else { return };
+    if let Some(task) = job.task(id.index) {
+        remove_one(state, &job, id, task);
+    } else if id.index.is_some() {
+        // It may be among an array's waiting tasks, whose entry goes when the last of them does.
+        remove_waiting(state, &job);
+    }
+}
+
+/// Puts a task back after it changed.
+pub fn add_task(state: &mut State, id: TaskId) {
+    let Some(job) = state.jobs.get(&id.job).cloned() else { return };
+    if let Some(task) = job.task(id.index) {
+        add_one(state, &job, id, task);
+    }
+    if id.index.is_some() {
+        add_waiting(state, &job);
+    }
+}
+
+/// Gives a waiting array task a record of its own, just before it is placed.
+pub fn start_waiting_task(state: &mut State, id: TaskId) {
+    let Some(index) = id.index else { return };
+    let Some(job) = state.jobs.get(&id.job).cloned() else { return };
+    remove_waiting(state, &job);
+    let submitted_at = job.submitted_at;
+    drop(job);
+    if let Some(Job { tasks: Tasks::Array(array), .. }) = state.jobs_mut(id.job)
+        && array.waiting.remove(index)
+    {
+        array.live.insert(index, Task::pending(submitted_at));
+    }
+    if let Some(job) = state.jobs.get(&id.job).cloned() {
+        add_waiting(state, &job);
+    }
+}
+
+fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
+    match &task.phase {
+        Phase::Active(_) => {
+            state.index.active.insert(id);
+        }
+        Phase::Pending { not_before, .. } if *not_before > Time(0) => {
+            state.index.back_off.insert((*not_before, id));
+        }
+        Phase::Pending { .. } if may_start(state, job) => {
+            state.index.queue.insert(Demand::of(&job.spec), key(job, id.index));
+        }
+        Phase::Pending { .. } | Phase::Ended(_) => {}
+    }
+}
+
+fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
+    match &task.phase {
+        Phase::Active(_) => {
+            state.index.active.remove(&id);
+        }
+        Phase::Pending { not_before, .. } => {
+            state.index.back_off.remove(&(*not_before, id));
+            state.index.queue.remove(&Demand::of(&job.spec), &key(job, id.index));
+        }
+        Phase::Ended(_) => {}
+    }
+}
+
+fn add_waiting(state: &mut State, job: &Job) {
+    if has_waiting(job) && may_start(state, job) {
+        state.index.queue.insert(Demand::of(&job.spec), key(job, None));
+    }
+}
+
+fn remove_waiting(state: &mut State, job: &Job) {
+    if has_waiting(job) {
+        state.index.queue.remove(&Demand::of(&job.spec), &key(job, None));
+    }
+}
+
+fn has_waiting(job: &Job) -> bool {
+    matches!(&job.tasks, Tasks::Array(a) if !IndexRanges::is_empty(&a.waiting))
+}
+
+fn key(job: &Job, index: Option<u32>) -> QueueKey {
+    QueueKey { priority: std::cmp::Reverse(job.priority), job: job.id, index }
+}
+
+/// Not held, and everything it waits for has ended as it should.
+fn may_start(state: &State, job: &Job) -> bool {
+    !job.held && job.spec.after.iter().all(|dep| dependency(state, dep) == DependencyState::Met)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DependencyState {
+    Open,
+    Met,
+    /// The job ended in another way; this can never be met.
+    Unmet,
+}
+
+pub fn dependency(state: &State, dep: &Dependency) -> DependencyState {
+    // A job that was forgotten had no dependents left to care.
+    let Some(outcome) = state.job(dep.job).map(Job::outcome) else { return DependencyState::Unmet };
+    match (outcome, dep.on) {
+        (None, _) => DependencyState::Open,
+        (Some(_), DependOn::Any)
+        | (Some(Outcome::Completed), DependOn::Ok)
+        | (Some(Outcome::Failed), DependOn::Failed) => DependencyState::Met,
+        _ => DependencyState::Unmet,
+    }
+}

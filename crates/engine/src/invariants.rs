@@ -1,0 +1,58 @@
+//! What must hold after every step. One file per property, named after it.
+//!
+//! | property | file |
+//! |---|---|
+//! | A GPU is held by at most one lease, and `used` is what the leases say | `gpu_held_once` |
+//! | An attempt has the ranks and nodes that its spec asks for | `gang_whole` |
+//! | Generations are unique and below the next | `generations_unique` |
+//! | What is derived equals what would be rebuilt | `index_matches` |
+//! | No live lease part on a lost node | `no_lease_on_lost_node` |
+//! | Every array task is in exactly one place | `array_complete` |
+//! | Nothing runs before what it waits for | `dependencies_kept` |
+//! | No cause has used more retries than its budget | `retries_within_budget` |
+//! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
+
+mod array_complete;
+mod dependencies_kept;
+mod gang_whole;
+mod generations_unique;
+mod gpu_held_once;
+mod history_forward;
+mod index_matches;
+mod no_lease_on_lost_node;
+mod retries_within_budget;
+
+pub use history_forward::history_forward;
+use tutti_model::{Attempt, Job, State, TaskId};
+
+/// A property that does not hold, with the values that show it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{property}: {found}")]
+pub struct Breach {
+    pub property: &'static str,
+    pub found: String,
+}
+
+type Check = (&'static str, fn(&State) -> Result<(), String>);
+
+pub fn check_all(state: &State) -> Vec<Breach> {
+    let checks: [Check; 8] = [
+        ("gpu_held_once", gpu_held_once::check),
+        ("gang_whole", gang_whole::check),
+        ("generations_unique", generations_unique::check),
+        ("index_matches", index_matches::check),
+        ("no_lease_on_lost_node", no_lease_on_lost_node::check),
+        ("array_complete", array_complete::check),
+        ("dependencies_kept", dependencies_kept::check),
+        ("retries_within_budget", retries_within_budget::check),
+    ];
+    let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
+    checks.into_iter().filter_map(run).collect()
+}
+
+/// Every attempt that holds a lease, found through the jobs and not through an index.
+fn attempts(state: &State) -> impl Iterator<Item = (TaskId, &Job, &Attempt)> {
+    state.jobs.values().flat_map(|job| {
+        job.live_tasks().filter_map(|(id, task)| Some((id, job.as_ref(), task.attempt()?)))
+    })
+}

@@ -1,0 +1,98 @@
+//! What is known only while this controller lives: sessions and when each node was last heard.
+//! Never in the journal; only its consequences are.
+
+use std::collections::BTreeMap;
+
+use tutti_model::{NodeId, Span, Time};
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    nodes: BTreeMap<NodeId, Heard>,
+    last_tick: Option<Time>,
+    hour_turned: bool,
+    /// Added to the shell's clock when that is behind the journal: time goes on, never back.
+    offset: Span,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    session: Option<u64>,
+    at: Time,
+}
+
+impl Live {
+    /// The engine's time for the shell's `now`.
+    pub fn clock(&mut self, now: Time, journal: Time) -> Time {
+        let shifted = now.plus(self.offset);
+        if shifted < journal {
+            self.offset = Span(self.offset.0 + (journal.0 - shifted.0));
+            return journal;
+        }
+        shifted
+    }
+
+    /// A long gap between ticks is the controller's own absence (suspended, or the clock was set),
+    /// not the nodes': it is not held against them.
+    pub fn tick(&mut self, now: Time, gap_max: Span) {
+        self.hour_turned = self.last_tick.is_some_and(|last| last.0 / HOUR_MS != now.0 / HOUR_MS);
+        if let Some(last) = self.last_tick {
+            let gap = now.since(last);
+            if gap > gap_max {
+                self.nodes.values_mut().for_each(|h| h.at = h.at.plus(gap));
+            }
+        }
+        self.last_tick = Some(now);
+    }
+
+    /// Whether an hour ended with the last tick: the time for chores.
+    pub fn hour_turned(&self) -> bool {
+        self.hour_turned
+    }
+
+    pub fn connected(&mut self, node: NodeId, session: u64, now: Time) {
+        self.nodes.insert(node, Heard { session: Some(session), at: now });
+    }
+
+    pub fn heard(&mut self, node: NodeId, now: Time) {
+        if let Some(h) = self.nodes.get_mut(&node) {
+            h.at = now;
+        }
+    }
+
+    /// From now on the node has no session, and the time to come back runs.
+    pub fn disconnected(&mut self, node: NodeId, now: Time) {
+        self.nodes.insert(node, Heard { session: None, at: now });
+    }
+
+    pub fn is_session(&self, node: NodeId, session: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|h| h.session == Some(session))
+    }
+
+    pub fn last_heard(&self, node: NodeId) -> Option<Time> {
+        self.nodes.get(&node).map(|h| h.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_when_the_clock_was_set_back() {
+        let mut live = Live::default();
+        assert_eq!(live.clock(Time(100), Time(500)), Time(500));
+        assert_eq!(live.clock(Time(110), Time(500)), Time(510));
+        assert_eq!(live.clock(Time(90), Time(510)), Time(510));
+    }
+
+    #[test]
+    fn an_absent_controller_does_not_blame_its_nodes() {
+        let mut live = Live::default();
+        live.connected(NodeId(1), 1, Time(0));
+        live.tick(Time(1000), Span::secs(4));
+        live.tick(Time(61_000), Span::secs(4));
+        assert_eq!(live.last_heard(NodeId(1)), Some(Time(60_000)));
+    }
+}

@@ -1,0 +1,103 @@
+//! The controller's shell, without IO: journal, crash, replay.
+
+use tutti_engine::{Command, Effect, Engine, Record, Rejected, Reply, Settings};
+use tutti_model::{State, Time};
+
+/// When the controller dies during a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    No,
+    /// Nothing of the step is on disk.
+    BeforeAppend,
+    /// It is on disk, but nobody was told.
+    AfterAppend,
+}
+
+pub struct Controller {
+    pub engine: Engine,
+    settings: Settings,
+    /// What is durable: encoded records, as the journal has them.
+    journal: Vec<Vec<u8>>,
+    snapshot: Option<(usize, State)>,
+    hasher: blake3::Hasher,
+}
+
+pub struct Done {
+    pub reply: Option<Result<Reply, Rejected>>,
+    pub effects: Vec<Effect>,
+}
+
+impl Controller {
+    pub fn new(settings: Settings) -> Controller {
+        let mut controller = Controller {
+            engine: Engine::new(settings.clone()),
+            settings,
+            journal: Vec::new(),
+            snapshot: None,
+            hasher: blake3::Hasher::new(),
+        };
+        controller.step(Command::Start, Time(1_000_000), Crash::No);
+        controller
+    }
+
+    pub fn step(&mut self, command: Command, now: Time, crash: Crash) -> Done {
+        let step = self.engine.step(command, now);
+        let (mut records, mut effects) = (step.records, step.effects);
+        if self.engine.wants_schedule() {
+            let pass = self.engine.schedule(now);
+            if let Err(refused) = &pass.reply {
+                panic!("the scheduler made a plan that the checker refused: {refused}");
+            }
+            records.extend(pass.records);
+            effects.extend(pass.effects);
+        }
+        if crash == Crash::BeforeAppend {
+            self.restart(now);
+            return Done { reply: None, effects: Vec::new() };
+        }
+        records.iter().for_each(|r| self.append(r));
+        if crash == Crash::AfterAppend {
+            self.restart(now);
+            return Done { reply: None, effects: Vec::new() };
+        }
+        Done { reply: Some(step.reply), effects }
+    }
+
+    fn append(&mut self, record: &Record) {
+        let bytes = rmp_serde::to_vec_named(record).expect("a record encodes");
+        self.hasher.update(&bytes);
+        self.journal.push(bytes);
+    }
+
+    /// Takes a snapshot as the real journal does: encoded, without the indexes.
+    pub fn snapshot(&mut self) {
+        let bytes = rmp_serde::to_vec_named(self.engine.state()).expect("a state encodes");
+        let state = rmp_serde::from_slice(&bytes).expect("a state decodes");
+        self.snapshot = Some((self.journal.len(), state));
+    }
+
+    /// Rebuilds the state from what is durable.
+    pub fn replayed(&self) -> Engine {
+        let (from, state) = self.snapshot.clone().unwrap_or_default();
+        let mut engine = Engine::restore(state, self.settings.clone());
+        for bytes in &self.journal[from..] {
+            let record: Record = rmp_serde::from_slice(bytes).expect("a record decodes");
+            engine.replay(&record);
+        }
+        engine
+    }
+
+    pub fn restart(&mut self, now: Time) {
+        self.engine = self.replayed();
+        let done = self.step(Command::Start, now, Crash::No);
+        assert!(done.effects.is_empty(), "nobody is connected right after a start");
+    }
+
+    pub fn records(&self) -> usize {
+        self.journal.len()
+    }
+
+    pub fn hash(&self) -> blake3::Hash {
+        self.hasher.finalize()
+    }
+}

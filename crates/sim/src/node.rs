@@ -1,0 +1,212 @@
+//! A simulated server: what an agent does with orders, without processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{
+    Blame, Bytes, ExitStatus, Generation, Gpu, GpuIndex, Greeting, Launch, LeaseId, NodeFacts,
+    Order, PartError, PartReport, Rank, RankExit, ReportedPhase, Span, Time,
+};
+
+use crate::workload::Fate;
+
+pub struct Node {
+    pub facts: NodeFacts,
+    /// On disk: survives an agent restart; processes survive it too.
+    parts: BTreeMap<LeaseId, Part>,
+    /// Leases that must never start here.
+    refused: BTreeSet<LeaseId>,
+    gpu_generation: BTreeMap<GpuIndex, Generation>,
+    /// Every lease whose ranks were started here, to prove that none was started twice.
+    pub launched: BTreeMap<LeaseId, u32>,
+    pub down_until: Option<Time>,
+}
+
+struct Part {
+    launch: Box<Launch>,
+    phase: PartPhase,
+}
+
+enum PartPhase {
+    Prepared { port: u16 },
+    Running { until: Time, fate: ExitStatus },
+    Stopping { until: Time },
+    Done { exits: Vec<RankExit>, error: Option<PartError> },
+}
+
+impl Node {
+    pub fn new(name: &str, gpus: u16) -> Node {
+        let gpu = |i| Gpu {
+            index: GpuIndex(i),
+            model: "sim".into(),
+            uuid: format!("SIM-{name}-{i}"),
+            mem: Bytes::gib(80),
+        };
+        Node {
+            facts: NodeFacts {
+                name: name.to_owned(),
+                address: format!("127.0.1.{}", name.trim_start_matches('n')),
+                cpus: 64,
+                mem: Bytes::gib(512),
+                gpus: (0..gpus).map(gpu).collect(),
+                simulated: true,
+                isolation: "none".into(),
+                agent_version: "sim".into(),
+                labels: BTreeMap::new(),
+            },
+            parts: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            gpu_generation: BTreeMap::new(),
+            launched: BTreeMap::new(),
+            down_until: None,
+        }
+    }
+
+    pub fn greeting(&self) -> Box<Greeting> {
+        Box::new(Greeting { facts: self.facts.clone(), parts: self.reports() })
+    }
+
+    pub fn reports(&self) -> Vec<PartReport> {
+        self.parts.iter().map(|(&lease, p)| report(lease, p)).collect()
+    }
+
+    /// Power loss: every process is gone; what was on disk says that it was there.
+    pub fn crash(&mut self, until: Time) {
+        self.down_until = Some(until);
+        for part in self.parts.values_mut() {
+            if !matches!(part.phase, PartPhase::Done { .. }) {
+                part.phase = PartPhase::Done {
+                    exits: Vec::new(),
+                    error: Some(PartError { message: "node restarted".into(), blame: Blame::Node }),
+                };
+            }
+        }
+    }
+
+    pub fn obey(&mut self, order: Order, now: Time) -> Vec<PartReport> {
+        let lease = order.lease();
+        match order {
+            Order::Start(launch) => self.start(launch, now),
+            Order::Go { .. } => self.go(lease, now),
+            Order::Stop { grace, .. } => self.stop(lease, grace, now),
+            Order::Forget { .. } => {
+                if matches!(
+                    self.parts.get(&lease),
+                    Some(Part { phase: PartPhase::Done { .. }, .. })
+                ) {
+                    self.parts.remove(&lease);
+                    self.refused.insert(lease);
+                }
+                return Vec::new();
+            }
+        }
+        self.parts.get(&lease).map(|p| report(lease, p)).into_iter().collect()
+    }
+
+    fn start(&mut self, launch: Box<Launch>, now: Time) {
+        let lease = launch.lease;
+        if self.parts.contains_key(&lease) || self.refused.contains(&lease) {
+            return;
+        }
+        let older = |g: &GpuIndex| {
+            self.gpu_generation.get(g).is_some_and(|newest| *newest > lease.generation)
+        };
+        let newer_task =
+            self.parts.keys().any(|l| l.task == lease.task && l.generation > lease.generation);
+        if newer_task || launch.gpus.iter().any(older) {
+            let error = PartError { message: "lease is old".into(), blame: Blame::Node };
+            let phase = PartPhase::Done { exits: Vec::new(), error: Some(error) };
+            self.parts.insert(lease, Part { launch, phase });
+            return;
+        }
+        self.gpu_generation.extend(launch.gpus.iter().map(|&g| (g, lease.generation)));
+        let waits = launch.wait_for_go;
+        let phase = PartPhase::Prepared { port: 20_000 };
+        self.parts.insert(lease, Part { launch, phase });
+        if !waits {
+            self.go(lease, now);
+        }
+    }
+
+    fn go(&mut self, lease: LeaseId, now: Time) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        if !matches!(part.phase, PartPhase::Prepared { .. }) {
+            return;
+        }
+        *self.launched.entry(lease).or_default() += 1;
+        let fate = Fate::of(&part.launch.spec);
+        part.phase = PartPhase::Running {
+            until: now.plus(fate.runs_for),
+            fate: fate.exit(part.launch.attempt),
+        };
+    }
+
+    fn stop(&mut self, lease: LeaseId, grace: Span, now: Time) {
+        let Some(part) = self.parts.get_mut(&lease) else {
+            self.refused.insert(lease);
+            return;
+        };
+        match &part.phase {
+            PartPhase::Prepared { .. } => {
+                part.phase = PartPhase::Done { exits: Vec::new(), error: None };
+            }
+            PartPhase::Running { until, .. } => {
+                let ends = if Fate::of(&part.launch.spec).ignores_term {
+                    now.plus(grace)
+                } else {
+                    Time(now.0 + 50)
+                };
+                part.phase = PartPhase::Stopping { until: ends.min(*until).max(now) };
+            }
+            PartPhase::Stopping { .. } | PartPhase::Done { .. } => {}
+        }
+    }
+
+    /// Time passes: ranks end.
+    pub fn tick(&mut self, now: Time) -> Vec<PartReport> {
+        let mut out = Vec::new();
+        for (&lease, part) in &mut self.parts {
+            let status = match part.phase {
+                PartPhase::Running { until, fate } if until <= now => fate,
+                PartPhase::Stopping { until } if until <= now => ExitStatus::Signal(15),
+                _ => continue,
+            };
+            let exits = (0..part.launch.ranks)
+                .map(|i| RankExit { rank: Rank(part.launch.first_rank.0 + i), status, at: now })
+                .collect();
+            part.phase = PartPhase::Done { exits, error: None };
+            out.push(report(lease, part));
+        }
+        out
+    }
+
+    /// Leases whose processes are alive on each GPU: there must never be two.
+    pub fn busy_gpus(&self) -> BTreeMap<GpuIndex, Vec<LeaseId>> {
+        let mut busy: BTreeMap<GpuIndex, Vec<LeaseId>> = BTreeMap::new();
+        for (lease, part) in &self.parts {
+            if matches!(part.phase, PartPhase::Running { .. } | PartPhase::Stopping { .. }) {
+                part.launch.gpus.iter().for_each(|&g| busy.entry(g).or_default().push(*lease));
+            }
+        }
+        busy
+    }
+
+    /// For `Stop` of something unknown, the controller must still hear that it is not there.
+    pub fn answer_unknown(&self, lease: LeaseId) -> Option<PartReport> {
+        let unknown = !self.parts.contains_key(&lease);
+        let phase = ReportedPhase::Done { exits: Vec::new(), error: None };
+        unknown.then_some(PartReport { lease, phase })
+    }
+}
+
+fn report(lease: LeaseId, part: &Part) -> PartReport {
+    let phase = match &part.phase {
+        PartPhase::Prepared { port } => ReportedPhase::Prepared { port: *port },
+        PartPhase::Running { .. } | PartPhase::Stopping { .. } => {
+            ReportedPhase::Running { exits: Vec::new() }
+        }
+        PartPhase::Done { exits, error } => {
+            ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
+        }
+    };
+    PartReport { lease, phase }
+}

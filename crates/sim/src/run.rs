@@ -1,0 +1,471 @@
+//! One seeded run: a storm, then a calm in which everything must heal.
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use tutti_engine::{Actor, Command, Effect, Rejected, Reply, Settings, invariants};
+use tutti_model::{JobId, JobSpec, Link as NodeLink, NodeId, Order, Role, State, TaskId, Time};
+
+use crate::controller::{Controller, Crash};
+use crate::net::{Link, ToController, Weather, chance};
+use crate::node::Node;
+use crate::workload::random_spec;
+
+const STEP_MS: u64 = 100;
+const HEARTBEAT_MS: u64 = 1000;
+
+/// How rough a run is.
+#[derive(Clone, Debug)]
+pub struct Storm {
+    pub nodes: u32,
+    pub gpus_per_node: u16,
+    pub jobs: usize,
+    /// Steps of a tenth of a second each.
+    pub stormy_steps: u32,
+    pub calm_steps: u32,
+    pub weather: Weather,
+    /// Chances of a thousand, per step.
+    pub controller_crash: u32,
+    pub node_crash: u32,
+    pub agent_restart: u32,
+    pub cut_off: u32,
+    pub clock_jump: u32,
+}
+
+impl Default for Storm {
+    fn default() -> Self {
+        Storm {
+            nodes: 4,
+            gpus_per_node: 4,
+            jobs: 14,
+            stormy_steps: 500,
+            calm_steps: 9000,
+            weather: Weather { lose: 50, repeat: 50, delay_max_ms: 800 },
+            controller_crash: 8,
+            node_crash: 4,
+            agent_restart: 6,
+            cut_off: 4,
+            clock_jump: 3,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    pub journal_hash: [u8; 32],
+    pub records: usize,
+    pub jobs: usize,
+    pub restarts: u32,
+    pub controller_crashes: u32,
+}
+
+/// What went wrong, with everything needed to see it again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("seed {seed}, step {step}: {found}")]
+pub struct Failure {
+    pub seed: u64,
+    pub step: u32,
+    pub found: String,
+}
+
+/// Runs one seed to the end.
+pub fn run(seed: u64, storm: &Storm) -> Result<Summary, Failure> {
+    let mut world = World::new(seed, storm.clone());
+    world.storm()?;
+    world.calm()?;
+    Ok(world.summary())
+}
+
+struct Request {
+    spec: JobSpec,
+    key: String,
+    answer: Option<Result<JobId, Rejected>>,
+}
+
+struct World {
+    seed: u64,
+    step: u32,
+    storm: Storm,
+    weather: Weather,
+    rng: ChaCha8Rng,
+    /// True time; the controller's clock may be off by `skew`.
+    now: Time,
+    skew: i64,
+    controller: Controller,
+    nodes: Vec<Node>,
+    links: Vec<Link>,
+    ids: BTreeMap<NodeId, usize>,
+    next_session: u64,
+    requests: Vec<Request>,
+    crashes: u32,
+    before: State,
+}
+
+impl World {
+    fn new(seed: u64, storm: Storm) -> World {
+        let nodes: Vec<Node> =
+            (1..=storm.nodes).map(|i| Node::new(&format!("n{i}"), storm.gpus_per_node)).collect();
+        World {
+            seed,
+            step: 0,
+            weather: storm.weather,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now: Time(1_000_000),
+            skew: 0,
+            controller: Controller::new(Settings::default()),
+            links: nodes.iter().map(|_| Link::default()).collect(),
+            nodes,
+            ids: BTreeMap::new(),
+            next_session: 1,
+            requests: Vec::new(),
+            crashes: 0,
+            before: State::default(),
+            storm,
+        }
+    }
+
+    fn storm(&mut self) -> Result<(), Failure> {
+        (0..self.nodes.len()).for_each(|i| self.connect(i));
+        for _ in 0..self.storm.stormy_steps {
+            self.make_trouble();
+            if self.requests.len() < self.storm.jobs && chance(&mut self.rng, 60) {
+                self.new_request();
+            }
+            self.tick()?;
+        }
+        Ok(())
+    }
+
+    /// No more faults: within a bounded time all is well.
+    fn calm(&mut self) -> Result<(), Failure> {
+        self.weather = Weather::CALM;
+        for i in 0..self.nodes.len() {
+            self.links[i].cut = false;
+            self.nodes[i].down_until = None;
+        }
+        while self.requests.len() < self.storm.jobs {
+            self.new_request();
+        }
+        for _ in 0..self.storm.calm_steps {
+            self.tick()?;
+            if self.healed().is_ok() {
+                return self.final_checks();
+            }
+        }
+        let found = self.healed().expect_err("the loop ends when all is well");
+        Err(self.failure(format!("not healed: {found}")))
+    }
+
+    fn make_trouble(&mut self) {
+        let storm = self.storm.clone();
+        if chance(&mut self.rng, storm.clock_jump) {
+            self.skew += self.rng.random_range(-30_000..30_000i64);
+        }
+        for i in 0..self.nodes.len() {
+            if chance(&mut self.rng, storm.node_crash) {
+                let down = self.rng.random_range(500..20_000);
+                self.nodes[i].crash(Time(self.now.0 + down));
+                self.links[i].break_session(self.now);
+            }
+            if chance(&mut self.rng, storm.agent_restart) {
+                self.links[i].break_session(self.now);
+            }
+            if chance(&mut self.rng, storm.cut_off) {
+                self.links[i].clear();
+                self.links[i].cut = true;
+            } else if self.links[i].cut && chance(&mut self.rng, 20) {
+                self.links[i].cut = false;
+                self.links[i].break_session(self.now);
+            }
+        }
+    }
+
+    fn new_request(&mut self) {
+        let known: Vec<JobId> = self
+            .requests
+            .iter()
+            .filter_map(|r| r.answer.as_ref()?.as_ref().ok())
+            .copied()
+            .collect();
+        let spec = random_spec(&mut self.rng, &known, self.storm.nodes);
+        let key = format!("key-{}", self.requests.len());
+        self.requests.push(Request { spec, key, answer: None });
+    }
+
+    fn tick(&mut self) -> Result<(), Failure> {
+        self.step += 1;
+        self.now.0 += STEP_MS;
+        self.clients()?;
+        self.agents();
+        self.deliver()?;
+        if self.now.0.is_multiple_of(HEARTBEAT_MS) {
+            self.command(Command::Tick)?;
+        }
+        if chance(&mut self.rng, 10) {
+            self.controller.snapshot();
+        }
+        self.exclusive_gpus()
+    }
+
+    /// Clients repeat what was not answered, with the same key.
+    fn clients(&mut self) -> Result<(), Failure> {
+        for i in 0..self.requests.len() {
+            if self.requests[i].answer.is_some() || chance(&mut self.rng, self.weather.lose) {
+                continue;
+            }
+            let (spec, key) = (self.requests[i].spec.clone(), self.requests[i].key.clone());
+            let actor = Actor { user: "ada".into(), role: Role::User };
+            let command =
+                Command::Submit { actor, spec: Box::new(spec), user: None, key: Some(key) };
+            let reply = self.command(command)?;
+            self.requests[i].answer = reply.map(|r| match r {
+                Ok(Reply::Submitted { job, .. }) => Ok(job),
+                Ok(other) => panic!("a submission was answered with {other:?}"),
+                Err(rejected) => Err(rejected),
+            });
+        }
+        Ok(())
+    }
+
+    fn agents(&mut self) {
+        for i in 0..self.nodes.len() {
+            if let Some(until) = self.nodes[i].down_until {
+                if until > self.now {
+                    continue;
+                }
+                self.nodes[i].down_until = None;
+            }
+            if self.links[i].session == 0 && !self.links[i].cut {
+                self.connect(i);
+            }
+            for report in self.nodes[i].tick(self.now) {
+                self.send_up(i, ToController::Report(report));
+            }
+            if self.now.0.is_multiple_of(HEARTBEAT_MS) {
+                let parts = self.nodes[i].reports();
+                self.send_up(i, ToController::Heartbeat(parts));
+            }
+        }
+    }
+
+    fn connect(&mut self, i: usize) {
+        self.links[i].session = self.next_session;
+        self.next_session += 1;
+        let greeting = self.nodes[i].greeting();
+        self.send_up(i, ToController::Hello(greeting));
+    }
+
+    fn send_up(&mut self, i: usize, message: ToController) {
+        if self.links[i].session != 0 {
+            self.links[i].send_up(&mut self.rng, self.weather, self.now, message);
+        }
+    }
+
+    fn deliver(&mut self) -> Result<(), Failure> {
+        for i in 0..self.nodes.len() {
+            while let Some(order) = self.links[i].next_down(self.now) {
+                self.obey(i, order);
+            }
+            while let Some((session, message)) = self.links[i].next_up(self.now) {
+                self.hear(i, session, message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, i: usize, order: Order) {
+        if self.nodes[i].down_until.is_some() {
+            return;
+        }
+        let stop = matches!(order, Order::Stop { .. }).then(|| order.lease());
+        let mut reports = self.nodes[i].obey(order, self.now);
+        reports.extend(stop.and_then(|lease| self.nodes[i].answer_unknown(lease)));
+        for report in reports {
+            self.send_up(i, ToController::Report(report));
+        }
+    }
+
+    fn hear(&mut self, i: usize, session: u64, message: ToController) -> Result<(), Failure> {
+        let node = self.ids.iter().find(|(_, at)| **at == i).map(|(id, _)| *id);
+        match (message, node) {
+            (ToController::Hello(greeting), _) => {
+                match self.command(Command::Hello { greeting, session })? {
+                    Some(Ok(Reply::Welcome { node })) => {
+                        self.ids.insert(node, i);
+                    }
+                    _ => self.hang_up(i, session),
+                }
+            }
+            (ToController::Closed, node) => {
+                if let Some(node) = node {
+                    self.command(Command::Gone { node, session })?;
+                }
+                self.hang_up(i, session);
+            }
+            (_, None) => self.hang_up(i, session),
+            (ToController::Heartbeat(parts), Some(node)) => {
+                self.expect_session(i, session, Command::Heartbeat { node, session, parts })?;
+            }
+            (ToController::Report(report), Some(node)) => {
+                self.expect_session(i, session, Command::Report { node, session, report })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shell closes a stream whose session the engine does not know (any more).
+    fn expect_session(&mut self, i: usize, session: u64, c: Command) -> Result<(), Failure> {
+        if let Some(Err(Rejected::StaleSession(_))) = self.command(c)? {
+            self.hang_up(i, session);
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self, i: usize, session: u64) {
+        if self.links[i].session == session {
+            self.links[i].clear();
+            self.links[i].session = 0;
+        }
+    }
+
+    /// One command through the real engine, perhaps with a crash in the middle.
+    fn command(&mut self, command: Command) -> Result<Option<Result<Reply, Rejected>>, Failure> {
+        let calm = self.weather.lose == 0;
+        let crash = if calm || !chance(&mut self.rng, self.storm.controller_crash) {
+            Crash::No
+        } else if chance(&mut self.rng, 500) {
+            Crash::BeforeAppend
+        } else {
+            Crash::AfterAppend
+        };
+        let clock = Time(self.now.0.saturating_add_signed(self.skew));
+        let done = self.controller.step(command, clock, crash);
+        if crash != Crash::No {
+            self.crashes += 1;
+            self.links.iter_mut().for_each(|l| {
+                l.clear();
+                l.session = 0;
+            });
+        }
+        self.check()?;
+        for Effect::Tell { node, order } in done.effects {
+            if let Some(&i) = self.ids.get(&node) {
+                self.links[i].send_down(&mut self.rng, self.weather, self.now, order);
+            }
+        }
+        Ok(done.reply)
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        let state = self.controller.engine.state();
+        if let Some(breach) = invariants::check_all(state).into_iter().next() {
+            return Err(self.failure(breach.to_string()));
+        }
+        if let Err(breach) = invariants::history_forward(&self.before, state)
+            && self.crashes == 0
+        {
+            return Err(self.failure(breach.to_string()));
+        }
+        self.before = state.clone();
+        if self.step.is_multiple_of(50) && *self.controller.replayed().state() != *state {
+            return Err(self.failure("replayed state differs from live state".into()));
+        }
+        Ok(())
+    }
+
+    /// No GPU runs processes of two leases, whatever the controller believes.
+    fn exclusive_gpus(&self) -> Result<(), Failure> {
+        for node in &self.nodes {
+            for (gpu, leases) in node.busy_gpus() {
+                if leases.len() > 1 {
+                    let found = format!("GPU {gpu} of {} runs {leases:?}", node.facts.name);
+                    return Err(self.failure(found));
+                }
+            }
+            if let Some((lease, n)) = node.launched.iter().find(|(_, n)| **n > 1) {
+                let found = format!("{lease} was launched {n} times on {}", node.facts.name);
+                return Err(self.failure(found));
+            }
+        }
+        Ok(())
+    }
+
+    fn healed(&self) -> Result<(), String> {
+        let state = self.controller.engine.state();
+        if let Some(n) =
+            state.nodes.values().find(|n| n.link != NodeLink::Up || !n.stale.is_empty())
+        {
+            return Err(format!("node {} is {:?}, stale {:?}", n.facts.name, n.link, n.stale));
+        }
+        if self.requests.iter().any(|r| r.answer.is_none()) {
+            return Err("a submission is unanswered".into());
+        }
+        if let Some(job) = state.jobs.values().find(|j| !j.is_over()) {
+            return Err(format!("job {} is {:?}", job.id, job.tasks));
+        }
+        match self.nodes.iter().find(|n| !n.reports().is_empty()) {
+            Some(n) => Err(format!("{} still remembers {:?}", n.facts.name, n.reports())),
+            None => Ok(()),
+        }
+    }
+
+    /// What is known only at the end.
+    fn final_checks(&self) -> Result<(), Failure> {
+        let state = self.controller.engine.state();
+        let acknowledged = self
+            .requests
+            .iter()
+            .filter_map(|r| r.answer.as_ref()?.as_ref().ok())
+            .collect::<Vec<_>>();
+        if acknowledged.len() != state.jobs.len() {
+            let found = format!("{} acknowledged, {} known", acknowledged.len(), state.jobs.len());
+            return Err(self.failure(found));
+        }
+        for job in state.jobs.values() {
+            for (index, ended) in endings(job) {
+                let task = TaskId { job: job.id, index };
+                let leases = self.leases_of(task);
+                let completed = ended.outcome == tutti_model::Outcome::Completed;
+                if completed && ended.restarts.total() == 0 && leases.len() != 1 {
+                    return Err(self.failure(format!("{task} ran as {leases:?}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn leases_of(&self, task: TaskId) -> std::collections::BTreeSet<tutti_model::LeaseId> {
+        let launched = self.nodes.iter().flat_map(|n| n.launched.keys());
+        launched.filter(|l| l.task == task).copied().collect()
+    }
+
+    fn failure(&self, found: String) -> Failure {
+        Failure { seed: self.seed, step: self.step, found }
+    }
+
+    fn summary(&self) -> Summary {
+        let state = self.controller.engine.state();
+        let restarts = |j: &tutti_model::Job| -> u32 {
+            endings(j).into_iter().map(|(_, e)| e.restarts.total()).sum()
+        };
+        Summary {
+            journal_hash: *self.controller.hash().as_bytes(),
+            records: self.controller.records(),
+            jobs: state.jobs.len(),
+            restarts: state.jobs.values().map(|j| restarts(j)).sum(),
+            controller_crashes: self.crashes,
+        }
+    }
+}
+
+fn endings(job: &tutti_model::Job) -> Vec<(Option<u32>, tutti_model::Ended)> {
+    match &job.tasks {
+        tutti_model::Tasks::One(_) => {
+            job.ended(None).map(|e| (None, e.clone())).into_iter().collect()
+        }
+        tutti_model::Tasks::Array(a) => {
+            a.ended.iter().map(|(&i, e)| (Some(i), e.clone())).collect()
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A thousand seeds of trouble. Each runs twice and must write the same journal.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tutti_sim::{Storm, run};
+
+const SEEDS: u64 = 1000;
+
+/// Seeds that once found a mistake stay here.
+const REGRESSIONS: &[u64] = &[];
+
+fn one(seed: u64, storm: &Storm) -> (u64, u64) {
+    let first = run(seed, storm).unwrap_or_else(|failure| panic!("{failure}"));
+    let second = run(seed, storm).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(first, second, "seed {seed} ran differently the second time");
+    assert!(first.records > 0 && first.jobs > 0, "seed {seed} did nothing: {first:?}");
+    (u64::from(first.restarts), u64::from(first.controller_crashes))
+}
+
+#[test]
+fn every_seed_keeps_the_invariants_and_heals() {
+    let storm = Storm::default();
+    let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= SEEDS {
+                        break;
+                    }
+                    let (r, c) = one(seed, &storm);
+                    restarts.fetch_add(r, Ordering::Relaxed);
+                    crashes.fetch_add(c, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    // A storm that never breaks anything proves nothing.
+    assert!(restarts.into_inner() > SEEDS, "too few restarts");
+    assert!(crashes.into_inner() > SEEDS, "too few controller crashes");
+}
+
+#[test]
+fn seeds_that_once_failed_stay_fixed() {
+    for &seed in REGRESSIONS {
+        one(seed, &Storm::default());
+    }
+}
