@@ -89,14 +89,6 @@ def pids_with(text, where=("environ", "cmdline")):
     return found - mine
 
 
-def comm(pid):
-    try:
-        with open(f"/proc/{pid}/comm") as f:
-            return f.read().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
 def alive(pid):
     """A zombie counts as gone: it holds nothing and runs nothing."""
     try:

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 
-from measure import alive, comm, end, kill, median, pids_with, repeat, rss_mib, wait_until, xargs
+from measure import alive, end, kill, pids_with, repeat, rss_mib, wait_until, xargs
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "slurmrestd"]
 PROGRAMS = ["slurmctld", "slurmd", "sbatch", "srun", "squeue", "sdiag", "munged", "slurmrestd"]
@@ -208,8 +208,7 @@ class Slurm:
             self._run("scancel", "-u", REST_USER, check=False)
         end(self.daemons)
         self.daemons.clear()
-        left = pids_with(self.env["SLURM_CONF"])
-        end({pid for pid in left if comm(pid) != "vs-slurm"}, patience=2)
+        end(pids_with(self.env["SLURM_CONF"]), patience=2)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     @property
