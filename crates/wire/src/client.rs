@@ -1,0 +1,235 @@
+//! A typed, blocking client of [`crate::api`].
+//!
+//! Built for a command that lives for a few milliseconds: nothing is set up before it is needed,
+//! one request is one round trip on one connection, and on this machine there is no TLS.
+//!
+//! ```text
+//! Lookup ─► ClusterRef ─► Client ─┬─► one answer        submit, jobs, why, …
+//!           (where, token)        ├─► Events            logs, exec, events
+//!                                 └─► bytes up          put_stdin, exec_stdin
+//! ```
+
+mod cluster;
+mod connect;
+mod error;
+mod events;
+mod routes;
+
+use std::io::{self, Read};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, Response, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::{Agent, Body, SendBody};
+
+pub use cluster::{ClusterRef, Endpoint, Lookup, default_data_dir};
+pub use error::{ClientError, exit};
+pub use events::{Events, ExecEvents, Logs};
+
+const PREFIX: &str = "/api/v1";
+
+/// No answer is larger; the largest is a page of 10,000 jobs.
+const ANSWER_MAX: u64 = 256 << 20;
+
+/// How long a submission is tried again while nobody answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub struct Client {
+    cluster: ClusterRef,
+    endpoint: Mutex<Endpoint>,
+    bearer: String,
+    agent: OnceLock<Agent>,
+    patience: Duration,
+}
+
+/// A request, kept whole so that it can be sent again.
+#[derive(Debug)]
+struct Ask {
+    method: Method,
+    /// Below `/api/v1`, with its query.
+    path: String,
+    body: Option<Vec<u8>>,
+    key: Option<String>,
+}
+
+impl Ask {
+    fn plain(method: Method, path: &str) -> Self {
+        Ask { method, path: path.to_owned(), body: None, key: None }
+    }
+
+    fn json<T: Serialize + ?Sized>(
+        method: Method,
+        path: &str,
+        body: &T,
+    ) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(body).map_err(ClientError::Body)?;
+        Ok(Ask { body: Some(body), ..Ask::plain(method, path) })
+    }
+
+    fn key(mut self, key: &str) -> Self {
+        self.key = Some(key.to_owned());
+        self
+    }
+}
+
+impl Client {
+    /// Opens nothing yet: the first request does.
+    pub fn connect(cluster: &ClusterRef) -> Self {
+        Client {
+            endpoint: Mutex::new(cluster.endpoint.clone()),
+            bearer: format!("Bearer {}", cluster.token),
+            cluster: cluster.clone(),
+            agent: OnceLock::new(),
+            patience: PATIENCE,
+        }
+    }
+
+    /// How long submissions are tried again while nobody answers.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    pub fn cluster(&self) -> &ClusterRef {
+        &self.cluster
+    }
+
+    /// Where the last request went or the next will go.
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn agent(&self) -> &Agent {
+        self.agent.get_or_init(|| connect::agent(self.cluster.token.ca))
+    }
+
+    fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        Request::builder()
+            .method(method)
+            .uri(format!("{}{PREFIX}{path}", self.endpoint().url()))
+            .header(header::AUTHORIZATION, &self.bearer)
+    }
+
+    /// Sends and looks at the status; the body is still to be read.
+    fn send(&self, ask: &Ask) -> Result<Response<Body>, ClientError> {
+        let mut request = self.request(ask.method.clone(), &ask.path);
+        if let Some(key) = &ask.key {
+            request = request.header("idempotency-key", key);
+        }
+        let sent = match &ask.body {
+            Some(body) => {
+                let json = request.header(header::CONTENT_TYPE, "application/json");
+                self.agent().run(json.body(body.as_slice())?)
+            }
+            None => self.agent().run(request.body(())?),
+        };
+        self.checked(sent)
+    }
+
+    fn checked(
+        &self,
+        sent: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, ClientError> {
+        let response = sent.map_err(|e| self.not_reached(e))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = self.whole(response)?;
+        Err(ClientError::from_answer(status.as_u16(), &body))
+    }
+
+    fn whole(&self, response: Response<Body>) -> Result<Vec<u8>, ClientError> {
+        let body = response.into_body().into_with_config().limit(ANSWER_MAX);
+        body.read_to_vec().map_err(|e| self.not_reached(e))
+    }
+
+    fn not_reached(&self, error: ureq::Error) -> ClientError {
+        let endpoint = self.endpoint().authority();
+        match crate::tls::wrong_ca(&error) {
+            Some(source) => ClientError::NotTrusted { endpoint, source: source.clone() },
+            None => ClientError::Unreachable { endpoint, source: Box::new(error) },
+        }
+    }
+
+    fn answer<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, ClientError> {
+        let body = self.whole(self.send(ask)?)?;
+        serde_json::from_slice(&body).map_err(ClientError::Answer)
+    }
+
+    fn events_of<T: DeserializeOwned>(
+        &self,
+        ask: &Ask,
+        is_last: fn(&T) -> bool,
+    ) -> Result<Events<T>, ClientError> {
+        let body = self.send(ask)?.into_body();
+        Ok(Events::new(body.into_with_config().limit(u64::MAX).reader(), is_last))
+    }
+
+    fn upload(&self, path: &str, input: impl Read) -> Result<(), ClientError> {
+        let mut input = Watched { inner: input, failed: None };
+        let sent = {
+            let request = self
+                .request(Method::PUT, path)
+                .header(header::CONTENT_TYPE, "application/octet-stream");
+            self.agent().run(request.body(SendBody::from_reader(&mut input))?)
+        };
+        if let Some(error) = input.failed {
+            return Err(ClientError::Input(error));
+        }
+        self.checked(sent).map(|_| ())
+    }
+
+    /// Again and again while nobody answers. Only for what may be asked twice.
+    fn patiently<T>(&self, ask: impl Fn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let began = Instant::now();
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let error = match ask() {
+                Err(e) if e.is_unreachable() && began.elapsed() + pause < self.patience => e,
+                result => return result,
+            };
+            tracing::debug!(%error, "nobody answered; asking again");
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+            // A controller that started again may listen elsewhere; while it starts, the old
+            // address is as good as any.
+            if let Ok(endpoint) = self.cluster.look_again() {
+                *self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = endpoint;
+            }
+        }
+    }
+}
+
+/// Names one request for ever.
+fn new_key() -> Result<String, ClientError> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(ClientError::NoRandomness)?;
+    Ok(crate::pki::hex(&random))
+}
+
+/// Remembers that the input failed, which the HTTP client reports like a broken connection.
+struct Watched<R> {
+    inner: R,
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(buffer).map_err(|error| {
+            let copy = io::Error::new(error.kind(), error.to_string());
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.failed = Some(error);
+            }
+            copy
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

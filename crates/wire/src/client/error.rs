@@ -1,0 +1,166 @@
+//! Everything that can go wrong between a command and its controller: what, what to do, and the
+//! exit code.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::api::ApiError;
+use crate::tls::WrongCa;
+use crate::token::BadToken;
+
+/// Exit codes that scripts rely on.
+pub mod exit {
+    pub const FAILED: i32 = 1;
+    pub const USAGE: i32 = 2;
+    pub const NOT_FOUND: i32 = 3;
+    pub const DENIED: i32 = 4;
+    pub const IMPOSSIBLE: i32 = 5;
+    pub const UNREACHABLE: i32 = 75;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("there is no cluster in {}", path.display())]
+    NoDataDir { path: PathBuf },
+    #[error("the cluster in {} has never been started", path.display())]
+    NotStarted { path: PathBuf },
+    #[error("'{0}' is not the address of a controller")]
+    BadAddress(String),
+    #[error("'{0}' is not on this machine, and beyond it nothing is sent as plain text")]
+    PlainText(String),
+    #[error("no token for {cluster}")]
+    NoToken { cluster: String },
+    #[error("the token in {from} can't be used")]
+    BadToken {
+        from: String,
+        #[source]
+        source: BadToken,
+    },
+    #[error("can't read {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the controller at {endpoint} can't be reached")]
+    Unreachable {
+        endpoint: String,
+        #[source]
+        source: Box<ureq::Error>,
+    },
+    #[error("the controller at {endpoint} is not to be trusted")]
+    NotTrusted {
+        endpoint: String,
+        #[source]
+        source: WrongCa,
+    },
+    #[error("the connection to the controller broke before the end")]
+    Interrupted(#[source] Option<io::Error>),
+    #[error("{}", .0.message)]
+    Denied(ApiError),
+    #[error("{}", .0.message)]
+    Api(ApiError),
+    #[error("the controller's answer can't be read: it is of another version, or no controller")]
+    Answer(#[source] serde_json::Error),
+    #[error("an event of the controller is too long")]
+    EventTooLong(#[from] crate::sse::TooLong),
+    #[error("the answer of the controller is not one: status {0}")]
+    Status(u16),
+    #[error("the input can't be read")]
+    Input(#[source] io::Error),
+    #[error("TLS can't be set up")]
+    Tls(#[from] crate::tls::TlsError),
+    #[error("the certificate that the controller gave can't be used")]
+    Certificate(#[from] crate::pki::PkiError),
+    #[error("the request can't be written")]
+    Request(#[from] http::Error),
+    #[error("the question can't be written as a query")]
+    Query(#[from] serde_urlencoded::ser::Error),
+    #[error("the request can't be written as JSON")]
+    Body(#[source] serde_json::Error),
+    #[error("the system gives no random bytes")]
+    NoRandomness(#[source] getrandom::Error),
+}
+
+impl ClientError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        use ClientError::*;
+        Some(match self {
+            NoDataDir { .. } => "start one with `tutti up`, or name one with --cluster or \
+                                 TUTTI_CLUSTER (a data directory or host:port)"
+                .to_owned(),
+            NotStarted { path } => {
+                format!("start it with `tutti up --data-dir {}`", path.display())
+            }
+            BadAddress(_) => "write host:port or https://host:port".to_owned(),
+            PlainText(_) => "write https:// instead of http://".to_owned(),
+            NoToken { .. } => "set TUTTI_TOKEN, or put the token into ~/.config/tutti/token; an \
+                               admin makes one with `tutti token create`"
+                .to_owned(),
+            BadToken { .. } => "copy it again, whole and on one line".to_owned(),
+            File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "ask an admin of the cluster for a token and set TUTTI_TOKEN".to_owned()
+            }
+            Unreachable { .. } => {
+                "is it running? `tutti up` starts one; --cluster and TUTTI_CLUSTER say which"
+                    .to_owned()
+            }
+            NotTrusted { .. } => "check the address, and that the token is for this cluster; \
+                                  nothing was sent"
+                .to_owned(),
+            Interrupted(_) => "the job goes on; run the command again".to_owned(),
+            Denied(error) | Api(error) => return error.hint.clone(),
+            Answer(_) | Status(_) => "`tutti --version` here and there should agree".to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// What the command line exits with.
+    pub fn exit_code(&self) -> i32 {
+        use ClientError::*;
+        match self {
+            NoDataDir { .. } | NotStarted { .. } | Unreachable { .. } | Interrupted(_) => {
+                exit::UNREACHABLE
+            }
+            BadAddress(_) | PlainText(_) => exit::USAGE,
+            NoToken { .. } | BadToken { .. } | NotTrusted { .. } | Denied(_) => exit::DENIED,
+            File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => exit::DENIED,
+            Api(error) if error.exit != 0 => error.exit,
+            _ => exit::FAILED,
+        }
+    }
+
+    /// Nobody answered; with an idempotency key the same may be asked again.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, ClientError::Unreachable { .. } | ClientError::Interrupted(_))
+            || matches!(self, ClientError::Api(e) if e.exit == exit::UNREACHABLE)
+    }
+
+    /// From an answer with an error status.
+    pub(super) fn from_answer(status: u16, body: &[u8]) -> ClientError {
+        let Ok(mut error) = serde_json::from_slice::<ApiError>(body) else {
+            return match status {
+                503 => ClientError::Api(ApiError {
+                    code: "unavailable".to_owned(),
+                    message: "the controller is not ready".to_owned(),
+                    hint: Some("try again in a moment".to_owned()),
+                    exit: exit::UNREACHABLE,
+                }),
+                _ => ClientError::Status(status),
+            };
+        };
+        if error.exit == 0 {
+            error.exit = match status {
+                400 | 413 | 415 | 422 => exit::USAGE,
+                404 => exit::NOT_FOUND,
+                503 => exit::UNREACHABLE,
+                _ => exit::FAILED,
+            };
+        }
+        match status {
+            401 | 403 => ClientError::Denied(error),
+            _ => ClientError::Api(error),
+        }
+    }
+}

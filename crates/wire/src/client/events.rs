@@ -1,0 +1,69 @@
+//! Answers that come piece by piece.
+
+use std::io::Read;
+
+use serde::de::DeserializeOwned;
+use ureq::BodyReader;
+
+use super::ClientError;
+use crate::api::{ExecEvent, LogEvent};
+use crate::sse::SseParser;
+
+pub type Logs = Events<LogEvent>;
+pub type ExecEvents = Events<ExecEvent>;
+
+/// An iterator over what the controller sends. After an error or the last event it ends.
+pub struct Events<T> {
+    body: BodyReader<'static>,
+    parser: SseParser,
+    chunk: Vec<u8>,
+    is_last: fn(&T) -> bool,
+    over: bool,
+}
+
+impl<T> std::fmt::Debug for Events<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+impl<T: DeserializeOwned> Events<T> {
+    /// `is_last` tells a stream that ended from one that broke.
+    pub(super) fn new(body: BodyReader<'static>, is_last: fn(&T) -> bool) -> Self {
+        let chunk = vec![0; 32 << 10];
+        Events { body, parser: SseParser::new(), chunk, is_last, over: false }
+    }
+
+    fn read(&mut self) -> Result<T, ClientError> {
+        loop {
+            if let Some(event) = self.parser.take()? {
+                if event.name == "error" {
+                    return Err(ClientError::from_answer(500, event.data.as_bytes()));
+                }
+                return serde_json::from_str(&event.data).map_err(ClientError::Answer);
+            }
+            match self.body.read(&mut self.chunk) {
+                Ok(0) => return Err(ClientError::Interrupted(None)),
+                Ok(n) => self.parser.push(&self.chunk[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(ClientError::Interrupted(Some(e))),
+            }
+        }
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for Events<T> {
+    type Item = Result<T, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let item = self.read();
+        self.over = match &item {
+            Ok(event) => (self.is_last)(event),
+            Err(_) => true,
+        };
+        Some(item)
+    }
+}

@@ -1,0 +1,187 @@
+//! One method for every route of [`crate::api`].
+
+use std::fmt::Display;
+use std::io::Read;
+
+use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tutti_model::{Explanation, JobId, Priority, Rank, Seq, TaskId};
+
+use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
+use crate::api::*;
+use crate::tls::WrongCa;
+
+/// Part of a path, whatever is in it.
+fn part(text: &str) -> impl Display + '_ {
+    utf8_percent_encode(text, NON_ALPHANUMERIC)
+}
+
+fn query<Q: Serialize>(path: &str, query: &Q) -> Result<String, ClientError> {
+    let text = serde_urlencoded::to_string(query)?;
+    Ok(if text.is_empty() { path.to_owned() } else { format!("{path}?{text}") })
+}
+
+impl Client {
+    pub fn openapi(&self) -> Result<serde_json::Value, ClientError> {
+        self.get("/openapi.json")
+    }
+
+    pub fn cluster_info(&self) -> Result<ClusterInfo, ClientError> {
+        self.get("/cluster")
+    }
+
+    /// Asks again when nobody answered; the key (a new one if `job` has none) makes that safe.
+    pub fn submit(&self, job: &Submit) -> Result<Submitted, ClientError> {
+        let key = match &job.key {
+            Some(key) => key.clone(),
+            None => new_key()?,
+        };
+        let ask = Ask::json(Method::POST, "/jobs", job)?.key(&key);
+        self.patiently(|| self.answer(&ask))
+    }
+
+    /// Many in one request. Each gets a key if it has none, so this too may be asked again.
+    pub fn submit_batch(&self, mut jobs: Vec<Submit>) -> Result<Vec<SubmitResult>, ClientError> {
+        for job in &mut jobs {
+            if job.key.is_none() {
+                job.key = Some(new_key()?);
+            }
+        }
+        let ask = Ask::json(Method::POST, "/jobs:batch", &jobs)?;
+        self.patiently(|| self.answer(&ask))
+    }
+
+    pub fn jobs(&self, wanted: &JobQuery) -> Result<JobPage, ClientError> {
+        self.get(&query("/jobs", wanted)?)
+    }
+
+    pub fn job(&self, id: TaskId) -> Result<JobDetail, ClientError> {
+        self.get(&format!("/jobs/{id}"))
+    }
+
+    pub fn why(&self, id: TaskId) -> Result<Explanation, ClientError> {
+        self.get(&format!("/jobs/{id}/why"))
+    }
+
+    /// Waits until the job has ended, but no longer than `seconds` (at most 60).
+    pub fn wait(&self, id: TaskId, seconds: u32) -> Result<JobRow, ClientError> {
+        self.get(&format!("/jobs/{id}/wait?seconds={}", seconds.min(60)))
+    }
+
+    pub fn cancel(&self, id: TaskId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/cancel"))
+    }
+
+    pub fn hold(&self, id: JobId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/hold"))
+    }
+
+    pub fn release(&self, id: JobId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/release"))
+    }
+
+    pub fn priority(&self, id: JobId, priority: Priority) -> Result<Changed, ClientError> {
+        let path = format!("/jobs/{id}/priority");
+        self.answer(&Ask::json(Method::POST, &path, &SetPriority { priority })?)
+    }
+
+    /// Ends after [`LogEvent::End`].
+    pub fn logs(&self, id: TaskId, wanted: &LogQuery) -> Result<Logs, ClientError> {
+        let path = query(&format!("/jobs/{id}/logs"), wanted)?;
+        self.events_of(&Ask::plain(Method::GET, &path), |e| matches!(e, LogEvent::End { .. }))
+    }
+
+    /// Sends all of `input` as it comes. Its end closes the rank's standard input unless `keep`.
+    pub fn put_stdin(
+        &self,
+        id: TaskId,
+        rank: Rank,
+        keep: bool,
+        input: impl Read,
+    ) -> Result<(), ClientError> {
+        self.upload(&format!("/jobs/{id}/stdin?rank={rank}&keep={keep}"), input)
+    }
+
+    /// Ends after [`ExecEvent::Exited`] or [`ExecEvent::Failed`].
+    pub fn exec(&self, id: TaskId, request: &ExecRequest) -> Result<ExecEvents, ClientError> {
+        let ask = Ask::json(Method::POST, &format!("/jobs/{id}/exec"), request)?;
+        self.events_of(&ask, |e| matches!(e, ExecEvent::Exited { .. } | ExecEvent::Failed { .. }))
+    }
+
+    pub fn exec_stdin(&self, session: &str, input: impl Read) -> Result<(), ClientError> {
+        self.upload(&format!("/exec/{}/stdin", part(session)), input)
+    }
+
+    pub fn nodes(&self) -> Result<Vec<NodeRow>, ClientError> {
+        self.get("/nodes")
+    }
+
+    pub fn node(&self, name: &str) -> Result<NodeRow, ClientError> {
+        self.get(&format!("/nodes/{}", part(name)))
+    }
+
+    pub fn drain(&self, name: &str, reason: &str) -> Result<Changed, ClientError> {
+        let path = format!("/nodes/{}/drain", part(name));
+        let request = DrainRequest { reason: reason.to_owned() };
+        self.answer(&Ask::json(Method::POST, &path, &request)?)
+    }
+
+    pub fn resume(&self, name: &str) -> Result<Changed, ClientError> {
+        self.post(&format!("/nodes/{}/resume", part(name)))
+    }
+
+    /// Records of the engine after `since`, as they happen; never ends by itself. The type is the
+    /// engine's, which this crate does not know.
+    pub fn events<T: DeserializeOwned>(
+        &self,
+        since: Option<Seq>,
+        job: Option<TaskId>,
+    ) -> Result<Events<T>, ClientError> {
+        let wanted =
+            [since.map(|seq| ("since", seq.to_string())), job.map(|id| ("job", id.to_string()))];
+        let wanted: Vec<_> = wanted.into_iter().flatten().collect();
+        self.events_of(&Ask::plain(Method::GET, &query("/events", &wanted)?), |_| false)
+    }
+
+    pub fn tokens(&self) -> Result<Vec<TokenRow>, ClientError> {
+        self.get("/tokens")
+    }
+
+    pub fn create_token(&self, new: &NewToken) -> Result<CreatedToken, ClientError> {
+        self.answer(&Ask::json(Method::POST, "/tokens", new)?)
+    }
+
+    pub fn revoke_token(&self, id: &str) -> Result<Changed, ClientError> {
+        self.answer(&Ask::plain(Method::DELETE, &format!("/tokens/{}", part(id))))
+    }
+
+    /// With a join token. What comes back is of the cluster that the token names, or an error.
+    pub fn join(&self, request: &JoinRequest) -> Result<JoinResponse, ClientError> {
+        let response: JoinResponse = self.answer(&Ask::json(Method::POST, "/join", request)?)?;
+        let ca = crate::pki::certificates(&response.ca, "the CA")?;
+        let pin = self.cluster().token.ca;
+        if crate::pki::Fingerprint::of(&ca[0]).pin() != pin {
+            let endpoint = self.endpoint().authority();
+            return Err(ClientError::NotTrusted { endpoint, source: WrongCa { pin } });
+        }
+        Ok(response)
+    }
+
+    pub fn doctor(&self) -> Result<DoctorReport, ClientError> {
+        self.get("/doctor")
+    }
+
+    pub fn shutdown(&self) -> Result<Changed, ClientError> {
+        self.post("/shutdown")
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.answer(&Ask::plain(Method::GET, path))
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.answer(&Ask::plain(Method::POST, path))
+    }
+}
