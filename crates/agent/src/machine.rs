@@ -1,0 +1,465 @@
+//! What a node decides: a pure state machine. The shell around it (`node`) feeds it what happened
+//! and carries out what it answers; nothing here touches a process, a file or a clock.
+//!
+//! ```text
+//!             Start                  Go (or at once)          shim says hello
+//! (unknown) ────────► preparing ──► waiting ──► launched ──────────► running ──► done ──Forget─► (gone)
+//!                         └──────────── error, Stop ────────────────────────────►─┘
+//! ```
+
+use std::collections::BTreeMap;
+
+use tutti_model::{
+    Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartReport, RankExit,
+    ReportedPhase, Span, TaskId, Time,
+};
+
+use crate::messages::{End, ToShim};
+use crate::parts::{Fate, FoundState, Record};
+use crate::seen::Seen;
+
+/// A shim that did not say hello by then is looked for on disk.
+pub const HELLO_WITHIN: Span = Span::secs(10);
+/// A part that an earlier agent asked for and nobody claimed may still be in the old zygote's
+/// hands for a moment.
+pub const CLAIM_WITHIN: Span = Span::secs(2);
+/// How often a shim that lives but does not dial is looked at again.
+const LOOK_AGAIN: Span = Span::secs(5);
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    Order(Order),
+    /// Answer to [`Action::Prepare`]: a free port, or why the part can't run.
+    Prepared {
+        lease: LeaseId,
+        result: Result<u16, PartError>,
+    },
+    /// The part will not start any more: its record could not be written, or no shim could be
+    /// made for it and it was revoked.
+    LaunchFailed {
+        lease: LeaseId,
+        message: String,
+    },
+    Hello {
+        lease: LeaseId,
+        exits: Vec<RankExit>,
+    },
+    Exits {
+        lease: LeaseId,
+        exits: Vec<RankExit>,
+    },
+    Ended {
+        lease: LeaseId,
+        end: End,
+    },
+    /// Answer to [`Action::Look`], or the shim's connection broke: what the disk says.
+    Looked {
+        lease: LeaseId,
+        fate: Fate,
+    },
+    /// Answer to [`Action::Sweep`].
+    Swept {
+        lease: LeaseId,
+    },
+    /// A starting agent found this on disk.
+    Found {
+        record: Box<Record>,
+        state: FoundState,
+    },
+    /// The node is being taken down with all that runs on it.
+    Shutdown {
+        grace: Span,
+    },
+}
+
+/// Something is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Look up the user, check the directory, find a port.
+    Prepare(LeaseId),
+    /// Write the record of a part that waits for its gang.
+    KeepPrepared(LeaseId),
+    /// Write the record and ask the zygote for a shim.
+    Launch {
+        lease: LeaseId,
+        master_port: u16,
+    },
+    /// Dropped if the shim is not connected: it is told when it says hello.
+    Tell {
+        lease: LeaseId,
+        message: ToShim,
+    },
+    /// Look at the part's record on disk after this long.
+    Look {
+        lease: LeaseId,
+        after: Span,
+    },
+    /// Make sure that no shim can start it; then say `LaunchFailed`, or look again if one was
+    /// faster.
+    Revoke(LeaseId),
+    /// Kill what a dead shim left behind.
+    Sweep(LeaseId),
+    /// Remember on disk that this lease must never start.
+    Bar(LeaseId),
+    Report(LeaseId),
+    /// Remove the record.
+    Remove(LeaseId),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    Preparing,
+    Waiting { port: u16 },
+    Launched { port: u16 },
+    Running { exits: Vec<RankExit>, connected: bool },
+    Done { exits: Vec<RankExit>, error: Option<PartError> },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    /// None for leases that are only remembered as done.
+    launch: Option<Box<Launch>>,
+    phase: Phase,
+    /// Told to stop: kill at this time.
+    kill_at: Option<Time>,
+    because: Option<PartError>,
+}
+
+impl Part {
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Done { .. })
+    }
+    fn holds(&self, gpu: GpuIndex) -> bool {
+        !self.is_over() && self.launch.as_ref().is_some_and(|l| l.gpus.contains(&gpu))
+    }
+}
+
+#[derive(Debug)]
+pub struct Machine {
+    parts: BTreeMap<LeaseId, Part>,
+    /// The newest generation of every task that was here lately: nothing older or equal starts
+    /// again.
+    seen: Seen,
+    gpus: BTreeMap<GpuIndex, Generation>,
+}
+
+impl Machine {
+    /// `barred`: leases that an earlier agent was told to stop before it knew them.
+    pub fn new(barred: impl IntoIterator<Item = LeaseId>) -> Machine {
+        let mut seen = Seen::default();
+        barred.into_iter().for_each(|lease| seen.insert(lease));
+        Machine { parts: BTreeMap::new(), seen, gpus: BTreeMap::new() }
+    }
+
+    pub fn step(&mut self, now: Time, input: Input) -> Vec<Action> {
+        let mut out = Vec::new();
+        match input {
+            Input::Order(Order::Start(launch)) => self.start(now, launch, &mut out),
+            Input::Order(Order::Go { lease, master_port }) => self.go(lease, master_port, &mut out),
+            Input::Order(Order::Stop { lease, grace }) => self.stop(now, lease, grace, &mut out),
+            Input::Order(Order::Forget { lease }) => self.forget(lease, &mut out),
+            Input::Prepared { lease, result } => self.prepared(lease, result, &mut out),
+            Input::LaunchFailed { lease, message } => {
+                self.end(lease, Vec::new(), Some(node_error(message)), &mut out);
+            }
+            Input::Hello { lease, exits } => self.hello(now, lease, exits, &mut out),
+            Input::Exits { lease, exits } => self.exits(lease, exits, &mut out),
+            Input::Ended { lease, end } => self.end(lease, end.exits, end.error, &mut out),
+            Input::Looked { lease, fate } => self.looked(lease, fate, &mut out),
+            Input::Swept { lease } => self.swept(lease, &mut out),
+            Input::Found { record, state } => self.found(*record, state, &mut out),
+            Input::Shutdown { grace } => self.shutdown(now, grace, &mut out),
+        }
+        out
+    }
+
+    fn start(&mut self, now: Time, launch: Box<Launch>, out: &mut Vec<Action>) {
+        let lease = launch.lease;
+        if let Some(part) = self.parts.get(&lease) {
+            if part.phase != Phase::Preparing {
+                out.push(Action::Report(lease));
+            }
+            return;
+        }
+        if let Some(error) = self.objection(&launch) {
+            self.remember_done(lease, Some(node_error(error)), out);
+            return;
+        }
+        self.replace_older(now, lease, out);
+        self.seen.insert(lease);
+        self.gpus.extend(launch.gpus.iter().map(|&gpu| (gpu, lease.generation)));
+        let part =
+            Part { launch: Some(launch), phase: Phase::Preparing, kill_at: None, because: None };
+        self.parts.insert(lease, part);
+        out.push(Action::Prepare(lease));
+    }
+
+    /// Why this lease must not start here, if so.
+    fn objection(&self, launch: &Launch) -> Option<String> {
+        let lease = launch.lease;
+        if let Some(newer) = self.seen.get(lease.task).filter(|&g| g >= lease.generation) {
+            return Some(format!("lease {lease} is old: this node has seen generation {newer}"));
+        }
+        let shares = launch.spec.gpu_share.is_some();
+        launch.gpus.iter().find_map(|&gpu| {
+            if let Some(newer) = self.gpus.get(&gpu).filter(|&&g| g > lease.generation) {
+                return Some(format!("lease {lease} is old: GPU {gpu} was given to {newer}"));
+            }
+            let (holder, _) = self.parts.iter().find(|(_, p)| !shares && p.holds(gpu))?;
+            Some(format!("GPU {gpu} is still held by {holder}"))
+        })
+    }
+
+    /// A larger generation replaces a smaller one, so what is left of an earlier attempt goes.
+    fn replace_older(&mut self, now: Time, lease: LeaseId, out: &mut Vec<Action>) {
+        let older: Vec<LeaseId> =
+            self.parts_of(lease.task).filter(|(_, p)| !p.is_over()).map(|(l, _)| l).collect();
+        for old in older {
+            self.stop(now, old, Span(0), out);
+        }
+    }
+
+    fn parts_of(&self, task: TaskId) -> impl Iterator<Item = (LeaseId, &Part)> + '_ {
+        let first = LeaseId { task, generation: Generation(0) };
+        let last = LeaseId { task, generation: Generation(u64::MAX) };
+        self.parts.range(first..=last).map(|(l, p)| (*l, p))
+    }
+
+    fn prepared(&mut self, lease: LeaseId, result: Result<u16, PartError>, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        if part.phase != Phase::Preparing {
+            return;
+        }
+        let waits = part.launch.as_ref().is_some_and(|l| l.wait_for_go);
+        match result {
+            Err(error) => self.end(lease, Vec::new(), Some(error), out),
+            Ok(port) if waits => {
+                part.phase = Phase::Waiting { port };
+                out.extend([Action::KeepPrepared(lease), Action::Report(lease)]);
+            }
+            Ok(port) => {
+                part.phase = Phase::Launched { port };
+                out.push(Action::Launch { lease, master_port: port });
+                out.push(Action::Look { lease, after: HELLO_WITHIN });
+            }
+        }
+    }
+
+    fn go(&mut self, lease: LeaseId, master_port: u16, out: &mut Vec<Action>) {
+        match self.parts.get_mut(&lease) {
+            Some(part) => {
+                if let Phase::Waiting { port } = part.phase {
+                    part.phase = Phase::Launched { port };
+                    out.push(Action::Launch { lease, master_port });
+                    out.push(Action::Look { lease, after: HELLO_WITHIN });
+                } else {
+                    out.push(Action::Report(lease));
+                }
+            }
+            // Nothing of it is left here, so the gang can't be whole.
+            None => {
+                let error = node_error(format!("this node has no prepared part of {lease}"));
+                self.remember_done(lease, Some(error), out);
+            }
+        }
+    }
+
+    fn stop(&mut self, now: Time, lease: LeaseId, grace: Span, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get_mut(&lease) else {
+            self.remember_done(lease, None, out);
+            out.push(Action::Bar(lease));
+            return;
+        };
+        match part.phase {
+            Phase::Preparing => self.end(lease, Vec::new(), None, out),
+            Phase::Waiting { .. } => {
+                out.push(Action::Remove(lease));
+                self.end(lease, Vec::new(), None, out);
+            }
+            Phase::Launched { .. } | Phase::Running { .. } => {
+                let kill_at = now.plus(grace);
+                part.kill_at = Some(part.kill_at.map_or(kill_at, |at| at.min(kill_at)));
+                self.tell_stop(now, lease, out);
+            }
+            Phase::Done { .. } => out.push(Action::Report(lease)),
+        }
+    }
+
+    fn tell_stop(&self, now: Time, lease: LeaseId, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get(&lease) else { return };
+        if let Some(kill_at) = part.kill_at {
+            let (grace, because) = (kill_at.since(now), part.because.clone());
+            out.push(Action::Tell { lease, message: ToShim::Stop { grace, because } });
+        }
+    }
+
+    fn forget(&mut self, lease: LeaseId, out: &mut Vec<Action>) {
+        if self.parts.get(&lease).is_some_and(Part::is_over) {
+            self.parts.remove(&lease);
+            out.push(Action::Remove(lease));
+        }
+    }
+
+    fn hello(&mut self, now: Time, lease: LeaseId, exits: Vec<RankExit>, out: &mut Vec<Action>) {
+        match self.parts.get_mut(&lease) {
+            Some(part) if !part.is_over() => {
+                let fresh = !matches!(&part.phase, Phase::Running { exits: e, .. } if *e == exits);
+                part.phase = Phase::Running { exits, connected: true };
+                if fresh {
+                    out.push(Action::Report(lease));
+                }
+                self.tell_stop(now, lease, out);
+            }
+            // Nobody knows this part, or it was given up: it must not run on.
+            _ => out.push(Action::Tell {
+                lease,
+                message: ToShim::Stop { grace: Span(0), because: None },
+            }),
+        }
+    }
+
+    fn exits(&mut self, lease: LeaseId, new: Vec<RankExit>, out: &mut Vec<Action>) {
+        if let Some(Part { phase: Phase::Running { exits, .. }, .. }) = self.parts.get_mut(&lease) {
+            *exits = new;
+            out.push(Action::Report(lease));
+        }
+    }
+
+    fn end(
+        &mut self,
+        lease: LeaseId,
+        exits: Vec<RankExit>,
+        error: Option<PartError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        if !part.is_over() {
+            part.phase = Phase::Done { exits, error };
+            out.push(Action::Report(lease));
+        }
+    }
+
+    fn remember_done(&mut self, lease: LeaseId, error: Option<PartError>, out: &mut Vec<Action>) {
+        self.seen.insert(lease);
+        let phase = Phase::Done { exits: Vec::new(), error };
+        self.parts.insert(lease, Part { launch: None, phase, kill_at: None, because: None });
+        out.push(Action::Report(lease));
+    }
+
+    fn looked(&mut self, lease: LeaseId, fate: Fate, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        match (&mut part.phase, fate) {
+            (Phase::Launched { .. } | Phase::Running { .. }, Fate::Ended(end)) => {
+                self.end(lease, end.exits, end.error, out);
+            }
+            (Phase::Launched { .. } | Phase::Running { .. }, Fate::Dead) => {
+                out.push(Action::Sweep(lease));
+            }
+            (Phase::Launched { .. }, Fate::Unclaimed) => out.push(Action::Revoke(lease)),
+            (phase @ (Phase::Launched { .. } | Phase::Running { .. }), _) => {
+                // It lives and will dial; should it die first, nobody else would notice.
+                if let Phase::Running { connected, .. } = phase {
+                    *connected = false;
+                }
+                out.push(Action::Look { lease, after: LOOK_AGAIN });
+            }
+            (Phase::Preparing | Phase::Waiting { .. } | Phase::Done { .. }, _) => {}
+        }
+    }
+
+    fn swept(&mut self, lease: LeaseId, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get(&lease) else { return };
+        let exits = match &part.phase {
+            Phase::Running { exits, .. } => exits.clone(),
+            _ => Vec::new(),
+        };
+        let error = node_error(format!("the supervisor of {lease} died, and its ranks with it"));
+        self.end(lease, exits, Some(error), out);
+    }
+
+    fn found(&mut self, record: Record, state: FoundState, out: &mut Vec<Action>) {
+        let Record { launch, port } = record;
+        let lease = launch.lease;
+        self.seen.insert(lease);
+        for &gpu in &launch.gpus {
+            let newest = self.gpus.entry(gpu).or_insert(lease.generation);
+            *newest = (*newest).max(lease.generation);
+        }
+        let phase = match state {
+            FoundState::Prepared => Phase::Waiting { port },
+            FoundState::Unclaimed => {
+                out.push(Action::Look { lease, after: CLAIM_WITHIN });
+                Phase::Launched { port }
+            }
+            FoundState::Alive => {
+                out.push(Action::Look { lease, after: LOOK_AGAIN });
+                Phase::Running { exits: Vec::new(), connected: false }
+            }
+            FoundState::Dead => {
+                out.push(Action::Sweep(lease));
+                Phase::Running { exits: Vec::new(), connected: false }
+            }
+            FoundState::Ended(end) => Phase::Done { exits: end.exits, error: end.error },
+        };
+        let part = Part { launch: Some(Box::new(launch)), phase, kill_at: None, because: None };
+        self.parts.insert(lease, part);
+    }
+
+    fn shutdown(&mut self, now: Time, grace: Span, out: &mut Vec<Action>) {
+        let active: Vec<LeaseId> =
+            self.parts.iter().filter(|(_, p)| !p.is_over()).map(|(l, _)| *l).collect();
+        for lease in active {
+            let because = node_error("the node was taken down".to_owned());
+            self.parts.get_mut(&lease).expect("just listed").because = Some(because);
+            self.stop(now, lease, grace, out);
+        }
+    }
+
+    /// Nothing runs or may still start.
+    pub fn is_idle(&self) -> bool {
+        self.parts.values().all(Part::is_over)
+    }
+
+    /// Where one part stands, if there is anything to say about it yet.
+    pub fn report(&self, lease: LeaseId) -> Option<PartReport> {
+        let phase = match &self.parts.get(&lease)?.phase {
+            Phase::Preparing => return None,
+            Phase::Waiting { port } => ReportedPhase::Prepared { port: *port },
+            Phase::Launched { .. } => ReportedPhase::Running { exits: Vec::new() },
+            Phase::Running { exits, .. } => ReportedPhase::Running { exits: exits.clone() },
+            Phase::Done { exits, error } => {
+                ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
+            }
+        };
+        Some(PartReport { lease, phase })
+    }
+
+    pub fn reports(&self) -> Vec<PartReport> {
+        self.parts.keys().filter_map(|&lease| self.report(lease)).collect()
+    }
+
+    pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {
+        self.parts.get(&lease)?.launch.as_deref()
+    }
+
+    /// The port that was found for the part.
+    pub fn port(&self, lease: LeaseId) -> Option<u16> {
+        match self.parts.get(&lease)?.phase {
+            Phase::Waiting { port } | Phase::Launched { port } => Some(port),
+            _ => None,
+        }
+    }
+
+    /// Leases of a task that this node knows, oldest first, and whether each is over.
+    pub fn leases_of(&self, task: TaskId) -> impl Iterator<Item = (LeaseId, bool)> + '_ {
+        self.parts_of(task).map(|(lease, part)| (lease, part.is_over()))
+    }
+}
+
+fn node_error(message: String) -> PartError {
+    PartError { message, blame: Blame::Node }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+use tutti_model::{ExitStatus, Rank};
+
+use super::*;
+use crate::testing::launch;
+
+const NOW: Time = Time(1_000_000);
+
+struct Case {
+    machine: Machine,
+}
+
+fn case() -> Case {
+    Case { machine: Machine::new([]) }
+}
+
+fn lease(task: &str, generation: u64) -> LeaseId {
+    launch(task, generation).lease
+}
+
+fn start(task: &str, generation: u64) -> Input {
+    Input::Order(Order::Start(Box::new(launch(task, generation))))
+}
+
+fn gang(task: &str, generation: u64) -> Input {
+    let mut l = launch(task, generation);
+    l.wait_for_go = true;
+    Input::Order(Order::Start(Box::new(l)))
+}
+
+fn stop(task: &str, generation: u64, secs: u64) -> Input {
+    Input::Order(Order::Stop { lease: lease(task, generation), grace: Span::secs(secs) })
+}
+
+fn exit(rank: u32, status: ExitStatus) -> RankExit {
+    RankExit { rank: Rank(rank), status, at: NOW }
+}
+
+impl Case {
+    fn step(&mut self, input: Input) -> Vec<Action> {
+        self.machine.step(NOW, input)
+    }
+    fn phase(&self, l: LeaseId) -> ReportedPhase {
+        self.machine.report(l).expect("known").phase
+    }
+    /// A part that runs, its shim connected.
+    fn running(mut self, task: &str, generation: u64) -> Case {
+        let l = lease(task, generation);
+        self.step(start(task, generation));
+        self.step(Input::Prepared { lease: l, result: Ok(4000) });
+        self.step(Input::Hello { lease: l, exits: vec![] });
+        self
+    }
+    fn error(&self, l: LeaseId) -> PartError {
+        match self.phase(l) {
+            ReportedPhase::Done { error: Some(e), .. } => e,
+            other => panic!("{l} is {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_part_on_one_node_starts_at_once() {
+    let (mut c, l) = (case(), lease("1", 1));
+    assert_eq!(c.step(start("1", 1)), [Action::Prepare(l)]);
+    let launched = c.step(Input::Prepared { lease: l, result: Ok(4000) });
+    assert_eq!(
+        launched,
+        [
+            Action::Launch { lease: l, master_port: 4000 },
+            Action::Look { lease: l, after: HELLO_WITHIN }
+        ]
+    );
+    assert_eq!(c.step(Input::Hello { lease: l, exits: vec![] }), [Action::Report(l)]);
+    let end = End { exits: vec![exit(0, ExitStatus::Code(3))], error: None };
+    assert_eq!(c.step(Input::Ended { lease: l, end: end.clone() }), [Action::Report(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
+    assert!(c.machine.is_idle());
+    assert_eq!(c.step(Input::Order(Order::Forget { lease: l })), [Action::Remove(l)]);
+    assert_eq!(c.machine.reports(), []);
+}
+
+#[test]
+fn a_start_that_comes_twice_starts_once() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
+    c.step(Input::Ended { lease: l, end: End { exits: vec![], error: None } });
+    assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
+    c.step(Input::Order(Order::Forget { lease: l }));
+    assert_eq!(c.step(start("1", 1)), [Action::Report(l)], "refused after it was forgotten");
+    assert_eq!(c.error(l).blame, Blame::Node);
+}
+
+#[test]
+fn a_gang_waits_for_go() {
+    let (mut c, l) = (case(), lease("1", 1));
+    c.step(gang("1", 1));
+    let prepared = c.step(Input::Prepared { lease: l, result: Ok(4000) });
+    assert_eq!(prepared, [Action::KeepPrepared(l), Action::Report(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Prepared { port: 4000 });
+    let go = Input::Order(Order::Go { lease: l, master_port: 5000 });
+    assert_eq!(
+        c.step(go.clone()),
+        [
+            Action::Launch { lease: l, master_port: 5000 },
+            Action::Look { lease: l, after: HELLO_WITHIN }
+        ]
+    );
+    assert_eq!(c.step(go), [Action::Report(l)], "the second go starts nothing");
+}
+
+#[test]
+fn go_for_an_unknown_lease_is_answered_so_that_the_gang_does_not_hang() {
+    let (mut c, l) = (case(), lease("1", 1));
+    let go = Input::Order(Order::Go { lease: l, master_port: 5000 });
+    assert_eq!(c.step(go), [Action::Report(l)]);
+    assert_eq!(c.error(l).blame, Blame::Node);
+}
+
+#[test]
+fn a_part_that_can_not_be_prepared_is_done_with_the_reason() {
+    let (mut c, l) = (case(), lease("1", 1));
+    c.step(start("1", 1));
+    let error = PartError { message: "no such user".into(), blame: Blame::Job };
+    let failed = c.step(Input::Prepared { lease: l, result: Err(error.clone()) });
+    assert_eq!(failed, [Action::Report(l)]);
+    assert_eq!(c.error(l), error);
+}
+
+#[test]
+fn older_generations_of_a_task_are_refused() {
+    let mut c = case().running("1", 7);
+    assert_eq!(c.step(start("1", 6)), [Action::Report(lease("1", 6))]);
+    assert!(c.error(lease("1", 6)).message.contains("is old"));
+}
+
+#[test]
+fn older_generations_on_a_gpu_are_refused() {
+    let mut c = case().running("1", 7);
+    let end = End { exits: vec![], error: None };
+    c.step(Input::Ended { lease: lease("1", 7), end });
+    assert_eq!(c.step(start("2", 6)), [Action::Report(lease("2", 6))]);
+    assert!(c.error(lease("2", 6)).message.contains("is old"));
+    assert_eq!(c.step(start("3", 8)), [Action::Prepare(lease("3", 8))]);
+}
+
+#[test]
+fn a_gpu_that_is_still_held_is_not_given_again() {
+    let mut c = case().running("1", 7);
+    assert_eq!(c.step(start("2", 8)), [Action::Report(lease("2", 8))]);
+    assert_eq!(c.error(lease("2", 8)).message, "GPU 0 is still held by 1@7");
+}
+
+#[test]
+fn a_newer_attempt_of_the_same_task_stops_the_older() {
+    let mut c = case().running("1", 7);
+    let mut newer = launch("1", 8);
+    newer.gpus.clear();
+    let actions = c.step(Input::Order(Order::Start(Box::new(newer))));
+    let stop = ToShim::Stop { grace: Span(0), because: None };
+    assert_eq!(
+        actions,
+        [Action::Tell { lease: lease("1", 7), message: stop }, Action::Prepare(lease("1", 8))]
+    );
+}
+
+#[test]
+fn stop_reaches_the_shim_and_is_said_again_when_it_dials_again() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let told = |secs| Action::Tell {
+        lease: l,
+        message: ToShim::Stop { grace: Span::secs(secs), because: None },
+    };
+    assert_eq!(c.step(stop("1", 1, 30)), [told(30)]);
+    assert_eq!(c.step(stop("1", 1, 60)), [told(30)], "grace only gets shorter");
+    assert_eq!(c.step(stop("1", 1, 5)), [told(5)]);
+    let later = c.machine.step(NOW.plus(Span::secs(2)), Input::Hello { lease: l, exits: vec![] });
+    assert_eq!(later, [told(3)]);
+}
+
+#[test]
+fn stop_of_a_waiting_part_ends_it_without_a_process() {
+    let (mut c, l) = (case(), lease("1", 1));
+    c.step(gang("1", 1));
+    c.step(Input::Prepared { lease: l, result: Ok(4000) });
+    assert_eq!(c.step(stop("1", 1, 5)), [Action::Remove(l), Action::Report(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Done { exits: vec![], error: None });
+    let go = Input::Order(Order::Go { lease: l, master_port: 1 });
+    assert_eq!(c.step(go), [Action::Report(l)], "too late");
+}
+
+#[test]
+fn stop_of_an_unknown_lease_bars_it_for_ever() {
+    let (mut c, l) = (case(), lease("1", 5));
+    assert_eq!(c.step(stop("1", 5, 5)), [Action::Report(l), Action::Bar(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Done { exits: vec![], error: None });
+    c.step(Input::Order(Order::Forget { lease: l }));
+    assert_eq!(c.step(start("1", 5)), [Action::Report(l)]);
+    assert!(c.error(l).message.contains("is old"));
+    let mut next_agent = Case { machine: Machine::new([l]) };
+    assert_eq!(next_agent.step(start("1", 5)), [Action::Report(l)]);
+    assert_eq!(next_agent.step(start("1", 6)), [Action::Prepare(lease("1", 6))]);
+}
+
+#[test]
+fn each_exit_is_reported_with_those_before() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let exits = vec![exit(1, ExitStatus::Signal(9))];
+    assert_eq!(c.step(Input::Exits { lease: l, exits: exits.clone() }), [Action::Report(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Running { exits });
+}
+
+#[test]
+fn a_shim_that_never_came_is_revoked() {
+    let (mut c, l) = (case(), lease("1", 1));
+    c.step(start("1", 1));
+    c.step(Input::Prepared { lease: l, result: Ok(1) });
+    let looked = c.step(Input::Looked { lease: l, fate: Fate::Unclaimed });
+    assert_eq!(looked, [Action::Revoke(l)]);
+    c.step(Input::LaunchFailed { lease: l, message: "nobody came".into() });
+    assert_eq!(c.error(l), node_error("nobody came".into()));
+}
+
+#[test]
+fn a_dead_shim_is_swept_before_the_part_counts_as_done() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let looked = c.step(Input::Looked { lease: l, fate: Fate::Dead });
+    assert_eq!(looked, [Action::Sweep(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Running { exits: vec![] });
+    assert_eq!(c.step(Input::Swept { lease: l }), [Action::Report(l)]);
+    assert_eq!(c.error(l).blame, Blame::Node);
+}
+
+#[test]
+fn a_broken_connection_to_a_living_shim_changes_nothing() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let looked = c.step(Input::Looked { lease: l, fate: Fate::Alive });
+    assert_eq!(looked, [Action::Look { lease: l, after: LOOK_AGAIN }]);
+    assert_eq!(c.phase(l), ReportedPhase::Running { exits: vec![] });
+}
+
+#[test]
+fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
+    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let end = End { exits: vec![exit(0, ExitStatus::Code(0))], error: None };
+    let looked = c.step(Input::Looked { lease: l, fate: Fate::Ended(end.clone()) });
+    assert_eq!(looked, [Action::Report(l)]);
+    assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
+}
+
+#[test]
+fn a_starting_agent_takes_over_what_it_finds() {
+    let end = End { exits: vec![exit(0, ExitStatus::Code(4))], error: None };
+    let running = ReportedPhase::Running { exits: vec![] };
+    let done = ReportedPhase::Done { exits: end.exits.clone(), error: None };
+    let l = lease("1", 1);
+    for (state, action, phase) in [
+        (FoundState::Prepared, None, ReportedPhase::Prepared { port: 7 }),
+        (
+            FoundState::Unclaimed,
+            Some(Action::Look { lease: l, after: CLAIM_WITHIN }),
+            running.clone(),
+        ),
+        (FoundState::Alive, Some(Action::Look { lease: l, after: LOOK_AGAIN }), running.clone()),
+        (FoundState::Dead, Some(Action::Sweep(l)), running),
+        (FoundState::Ended(end), None, done),
+    ] {
+        let mut c = case();
+        let record = Box::new(Record { launch: launch("1", 1), port: 7 });
+        let actions = c.step(Input::Found { record, state });
+        assert_eq!(actions, action.into_iter().collect::<Vec<_>>());
+        assert_eq!(c.phase(l), phase);
+        assert_eq!(c.step(start("1", 1)), [Action::Report(l)], "known, so not started again");
+    }
+}
+
+#[test]
+fn a_shim_of_an_unknown_part_is_told_to_kill_it() {
+    let (mut c, l) = (case(), lease("9", 9));
+    let message = ToShim::Stop { grace: Span(0), because: None };
+    let told = [Action::Tell { lease: l, message }];
+    assert_eq!(c.step(Input::Hello { lease: l, exits: vec![] }), told);
+}
+
+#[test]
+fn shutdown_blames_the_node_and_not_the_job() {
+    let mut c = case().running("1", 1);
+    let actions = c.step(Input::Shutdown { grace: Span::secs(3) });
+    let because = Some(node_error("the node was taken down".into()));
+    let message = ToShim::Stop { grace: Span::secs(3), because };
+    assert_eq!(actions, [Action::Tell { lease: lease("1", 1), message }]);
+    assert!(!c.machine.is_idle());
+}

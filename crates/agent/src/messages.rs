@@ -1,0 +1,82 @@
+//! What an agent and its shims say to each other over the agent's unix socket. A shim dials, and
+//! dials again when the agent was restarted.
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{ExitStatus, LeaseId, PartError, Rank, RankExit, Span};
+use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
+
+/// How a part ended: written behind the part's record on disk, then told to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    pub exits: Vec<RankExit>,
+    pub error: Option<PartError>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum FromShim {
+    /// The first word on every connection: the ranks run, these have ended already.
+    Hello {
+        lease: LeaseId,
+        exits: Vec<RankExit>,
+    },
+    Exits {
+        exits: Vec<RankExit>,
+    },
+    /// No process of the part is left, and the end is on disk. The shim leaves after this.
+    Ended(End),
+    /// The log of this rank grew, or the rank ended, since the agent asked.
+    Grew {
+        rank: Rank,
+    },
+    ExecData {
+        request: RequestId,
+        stream: LogStream,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+    },
+    ExecExited {
+        request: RequestId,
+        status: ExitStatus,
+    },
+    ExecFailed {
+        request: RequestId,
+        reason: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum ToShim {
+    /// SIGTERM to everything now, SIGKILL after `grace`. With `because`, that is the part's end,
+    /// and what the ranks return after it does not count.
+    Stop {
+        grace: Span,
+        because: Option<PartError>,
+    },
+    Stdin {
+        rank: Rank,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+        eof: bool,
+    },
+    /// Say `Grew` once, when this rank's log is longer than `seen` bytes.
+    Watch {
+        rank: Rank,
+        seen: u64,
+    },
+    Exec {
+        request: RequestId,
+        rank: Rank,
+        argv: Vec<String>,
+    },
+    ExecInput {
+        request: RequestId,
+        #[serde(with = "bytes_serde")]
+        data: Vec<u8>,
+        eof: bool,
+    },
+    ExecKill {
+        request: RequestId,
+    },
+}

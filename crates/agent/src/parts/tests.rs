@@ -1,0 +1,91 @@
+use tutti_model::{ExitStatus, Rank, RankExit, Time};
+
+use super::*;
+use crate::testing::{TempDir, launch};
+
+fn parts(dir: &TempDir) -> Parts {
+    Parts::open(dir.path().join("parts")).unwrap()
+}
+
+fn record(task: &str, generation: u64) -> Record {
+    Record { launch: launch(task, generation), port: 29500 }
+}
+
+#[test]
+fn a_part_is_claimed_once() {
+    let dir = TempDir::new("claim");
+    let parts = parts(&dir);
+    let record = record("1", 1);
+    let lease = record.launch.lease;
+    parts.write_launch(&record).unwrap();
+    assert_eq!(parts.fate(lease).unwrap(), Fate::Unclaimed);
+    let claim = Claim::take(&parts.stem(lease)).unwrap();
+    assert!(claim.is_some());
+    assert!(Claim::take(&parts.stem(lease)).unwrap().is_none());
+    assert!(!parts.revoke(lease).unwrap(), "too late to revoke");
+}
+
+#[test]
+fn a_revoked_part_is_never_claimed() {
+    let dir = TempDir::new("revoke");
+    let parts = parts(&dir);
+    let record = record("1", 1);
+    parts.write_launch(&record).unwrap();
+    assert!(parts.revoke(record.launch.lease).unwrap());
+    assert!(Claim::take(&parts.stem(record.launch.lease)).unwrap().is_none());
+}
+
+#[test]
+fn a_prepared_part_is_not_claimable_before_it_is_released() {
+    let dir = TempDir::new("prepared");
+    let parts = parts(&dir);
+    let record = record("1", 1);
+    let lease = record.launch.lease;
+    parts.write_prepared(&record).unwrap();
+    assert!(Claim::take(&parts.stem(lease)).unwrap().is_none());
+    parts.release(lease).unwrap();
+    assert!(Claim::take(&parts.stem(lease)).unwrap().is_some());
+}
+
+#[test]
+fn the_end_is_found_again() {
+    let dir = TempDir::new("end");
+    let parts = parts(&dir);
+    let record = record("1_4", 9);
+    let lease = record.launch.lease;
+    parts.write_launch(&record).unwrap();
+    let mut claim = Claim::take(&parts.stem(lease)).unwrap().unwrap();
+    let exit = RankExit { rank: Rank(0), status: ExitStatus::Signal(9), at: Time(5) };
+    let end = End { exits: vec![exit], error: None };
+    claim.write_end(&end).unwrap();
+    drop(claim);
+    assert_eq!(parts.fate(lease).unwrap(), Fate::Ended(end.clone()));
+    let found = parts.scan().unwrap();
+    assert_eq!(found[&lease], Found { record, state: FoundState::Ended(end) });
+    parts.remove(lease).unwrap();
+    assert!(parts.scan().unwrap().is_empty());
+}
+
+#[test]
+fn a_claim_without_its_process_is_dead() {
+    let dir = TempDir::new("dead");
+    let parts = parts(&dir);
+    let record = record("2", 3);
+    parts.write_launch(&record).unwrap();
+    drop(Claim::take(&parts.stem(record.launch.lease)).unwrap().unwrap());
+    assert_eq!(parts.fate(record.launch.lease).unwrap(), Fate::Dead);
+    assert_eq!(parts.scan().unwrap()[&record.launch.lease].state, FoundState::Dead);
+}
+
+#[test]
+fn a_record_cut_off_is_removed() {
+    let dir = TempDir::new("torn");
+    let parts = parts(&dir);
+    let record = record("2", 3);
+    parts.write_launch(&record).unwrap();
+    let path = with_ending(&parts.stem(record.launch.lease), "launch");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(parts.scan().unwrap().is_empty());
+    assert!(!path.exists());
+}

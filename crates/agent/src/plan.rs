@@ -1,0 +1,46 @@
+//! Everything a shim needs to know, worked out by the agent beforehand: a shim looks nothing up.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tutti_model::{LeaseId, Rank};
+
+use crate::cgroup::PartCgroup;
+use crate::logs::LogLimits;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub lease: LeaseId,
+    /// The agent's data dir. The shim lives there, so that the socket's path is never too long.
+    pub home: PathBuf,
+    /// The part's record, without its ending.
+    pub stem: PathBuf,
+    pub log_dir: PathBuf,
+    pub log_limits: LogLimits,
+    pub argv: Vec<String>,
+    /// `NAME=value`, all but what differs between ranks.
+    pub env: Vec<String>,
+    pub first_rank: Rank,
+    pub ranks: u32,
+    pub workdir: Workdir,
+    /// None: ranks run as whoever the agent runs as.
+    pub identity: Option<Identity>,
+    pub stdin: bool,
+    pub cgroup: Option<PartCgroup>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Workdir {
+    /// The job asked for it: without it the rank can't run.
+    Asked(String),
+    /// The user's home, or `/` if that is not there.
+    Home(String),
+}
+
+/// Whom ranks run as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}

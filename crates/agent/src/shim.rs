@@ -1,0 +1,334 @@
+//! The small process that stands between an agent and the ranks of one part: it outlives the
+//! agent, so that ranks do, and it is the parent of everything a rank starts, so that nothing is
+//! left behind.
+//!
+//! ```text
+//! shim: claim the part ─► start ranks ─► poll { pipes, SIGCHLD, agent, timers } ─► kill the rest
+//!       ─► drain pipes ─► write the end to disk ─► tell the agent ─► leave
+//! ```
+//!
+//! One thread, no runtime: it begins as a fork of the zygote and must cost little. It takes no
+//! decisions; the agent's state machine does.
+
+mod execs;
+mod feed;
+mod link;
+mod ranks;
+pub(crate) mod tree;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use tutti_model::{Blame, PartError, RankExit, Time};
+
+use crate::messages::{End, FromShim, ToShim};
+use crate::parts::Claim;
+use crate::plan::Plan;
+use execs::Execs;
+use link::Link;
+use ranks::Ranks;
+
+/// While processes are being killed, how often it is looked whether new ones have appeared.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
+/// The whole life of a shim. `body` is the plan as it came from the agent; `zygote` is the
+/// inherited end of the zygote's socket, which a shim must not keep.
+pub fn main(body: &[u8], zygote: OwnedFd) -> ! {
+    drop(zygote);
+    let code = match rmp_serde::from_slice::<Plan>(body) {
+        Ok(plan) => run(&plan),
+        // The agent encoded it a moment ago; nothing of the part has started, and the agent will
+        // find the part unclaimed.
+        Err(_) => 1,
+    };
+    // SAFETY: leaves without running the agent's exit handlers.
+    unsafe { libc::_exit(code) }
+}
+
+fn run(plan: &Plan) -> i32 {
+    log_panics(plan);
+    let outcome = become_shim(plan).and_then(|()| Claim::take(&plan.stem));
+    match outcome {
+        Ok(Some(claim)) => {
+            Shim::new(plan, claim).live();
+            0
+        }
+        // The part was revoked, or another shim has it.
+        Ok(None) => 0,
+        Err(_) => 1,
+    }
+}
+
+fn become_shim(plan: &Plan) -> io::Result<()> {
+    crate::zygote::set_name(c"tutti-shim");
+    std::env::set_current_dir(&plan.home)?;
+    nix::unistd::setsid()?;
+    // Whatever a rank starts becomes ours when its own parent is gone.
+    nix::sys::prctl::set_child_subreaper(true)?;
+    // Children end at any time; it is noticed only while polling.
+    let mut chld = SigSet::empty();
+    chld.add(Signal::SIGCHLD);
+    nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&chld), None)?;
+    Ok(())
+}
+
+/// A shim has no terminal; what it has to say about itself goes to a file.
+fn log_panics(plan: &Plan) {
+    let (file, lease) = (plan.home.join("shim.log"), plan.lease);
+    std::panic::set_hook(Box::new(move |info| {
+        use std::io::Write;
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&file);
+        if let Ok(mut log) = log {
+            let _ = writeln!(log, "{} {lease}: {info}", unix_ms());
+        }
+    }));
+}
+
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+fn now() -> Time {
+    Time(unix_ms())
+}
+
+/// Told to stop.
+struct Stopping {
+    kill_at: Instant,
+    because: Option<PartError>,
+    /// How many ranks had ended of themselves by then.
+    exits_before: usize,
+}
+
+struct Shim<'a> {
+    plan: &'a Plan,
+    claim: Claim,
+    cgroup: Option<std::fs::File>,
+    ranks: Ranks<'a>,
+    execs: Execs,
+    link: Link,
+    exits: Vec<RankExit>,
+    stopping: Option<Stopping>,
+    error: Option<PartError>,
+}
+
+impl<'a> Shim<'a> {
+    fn new(plan: &'a Plan, claim: Claim) -> Shim<'a> {
+        Shim {
+            plan,
+            claim,
+            cgroup: None,
+            ranks: Ranks::new(plan),
+            execs: Execs::default(),
+            link: Link::new(plan),
+            exits: Vec::new(),
+            stopping: None,
+            error: None,
+        }
+    }
+
+    fn live(mut self) {
+        if let Err(error) = self.start() {
+            self.error = Some(error);
+        }
+        while self.ranks.any_alive() {
+            self.turn();
+        }
+        self.bury();
+        let end = self.end();
+        // If the disk refuses, the agent still hears it; should it miss that too, it finds the
+        // part dead and says so.
+        let _ = self.claim.write_end(&end);
+        self.link.say_last(&FromShim::Ended(end));
+    }
+
+    /// Starts every rank, or none: what was started before a failure is killed with the part.
+    fn start(&mut self) -> Result<(), PartError> {
+        let node = |message: String| PartError { message, blame: Blame::Node };
+        if let Some(cgroup) = &self.plan.cgroup {
+            let dir = cgroup.make().map_err(|e| {
+                let cause = std::error::Error::source(&e).map(|s| format!(": {s}"));
+                node(format!("{e}{}", cause.unwrap_or_default()))
+            })?;
+            self.cgroup = Some(dir);
+        }
+        self.ranks.start(self.cgroup.as_ref())
+    }
+
+    /// Waits for something to happen and handles it.
+    fn turn(&mut self) {
+        if self.error.is_some() {
+            self.kill_all();
+        }
+        let mut fds = Vec::with_capacity(8);
+        let mut tokens = Vec::with_capacity(8);
+        self.link.poll(&mut fds, &mut tokens);
+        self.ranks.poll(&mut fds, &mut tokens);
+        if !self.link.is_clogged() {
+            self.execs.poll(&mut fds, &mut tokens);
+        }
+        wait(&mut fds, self.next_timer());
+        let events: Vec<(Token, PollFlags)> = fds
+            .iter()
+            .zip(&tokens)
+            .filter_map(|(fd, &token)| fd.revents().filter(|r| !r.is_empty()).map(|r| (token, r)))
+            .collect();
+        drop(fds);
+        for (token, flags) in events {
+            self.handle(token, flags);
+        }
+        // Also without an interruption: while something is always ready to be read, no signal
+        // gets through.
+        self.reap();
+        self.timers();
+        self.link.flush();
+    }
+
+    fn handle(&mut self, token: Token, flags: PollFlags) {
+        match token {
+            Token::Link => {
+                for message in self.link.receive(flags) {
+                    self.obey(message);
+                }
+                if self.link.just_lost() {
+                    self.execs.kill_all();
+                }
+            }
+            Token::Rank { slot, pipe } => self.ranks.ready(slot, pipe, &mut self.link),
+            Token::Exec { slot, pipe } => self.execs.ready(slot, pipe, &mut self.link),
+        }
+    }
+
+    fn obey(&mut self, message: ToShim) {
+        match message {
+            ToShim::Stop { grace, because } => self.stop(Duration::from_millis(grace.0), because),
+            ToShim::Stdin { rank, data, eof } => self.ranks.input(rank, &data, eof),
+            ToShim::Watch { rank, seen } => self.ranks.watch(rank, seen, &mut self.link),
+            ToShim::Exec { request, rank, argv } => {
+                let cgroup = self.cgroup.as_ref();
+                self.execs.start(self.plan, request, rank, &argv, cgroup, &mut self.link);
+            }
+            ToShim::ExecInput { request, data, eof } => self.execs.input(request, &data, eof),
+            ToShim::ExecKill { request } => self.execs.kill(request),
+        }
+    }
+
+    /// A second order can only shorten the grace.
+    fn stop(&mut self, grace: Duration, because: Option<PartError>) {
+        let kill_at = Instant::now() + grace;
+        match &mut self.stopping {
+            Some(stopping) => {
+                stopping.kill_at = stopping.kill_at.min(kill_at);
+                stopping.because = stopping.because.take().or(because);
+            }
+            None => {
+                let exits_before = self.exits.len();
+                self.stopping = Some(Stopping { kill_at, because, exits_before });
+                tree::signal_all(libc::SIGTERM);
+                // A stopped process would not see it.
+                tree::signal_all(libc::SIGCONT);
+            }
+        }
+    }
+
+    fn kill_all(&self) {
+        if let Some(cgroup) = &self.plan.cgroup {
+            // The tree is killed as well, so nothing depends on this.
+            let _ = crate::cgroup::kill(&cgroup.path);
+        }
+        tree::signal_all(libc::SIGKILL);
+    }
+
+    fn reap(&mut self) {
+        let before = self.exits.len();
+        while let Some((pid, status)) = tree::reap_one() {
+            if let Some(rank) = self.ranks.ended(pid, &mut self.link) {
+                self.exits.push(RankExit { rank, status, at: now() });
+            } else {
+                self.execs.ended(pid, status, &mut self.link);
+            }
+        }
+        if self.exits.len() > before && self.ranks.any_alive() {
+            self.link.say_state(&self.exits);
+        }
+    }
+
+    fn timers(&mut self) {
+        let now = Instant::now();
+        if self.stopping.as_ref().is_some_and(|s| s.kill_at <= now) {
+            self.kill_all();
+        }
+        self.ranks.flush_quiet(now, &mut self.link);
+        self.link.dial_if_due(now, &self.exits);
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let killing = self.error.is_some()
+            || self.stopping.as_ref().is_some_and(|s| s.kill_at <= Instant::now());
+        let kill = match &self.stopping {
+            _ if killing => Some(Instant::now() + KILL_AGAIN),
+            Some(stopping) => Some(stopping.kill_at),
+            None => None,
+        };
+        [kill, self.ranks.next_flush(), self.link.next_dial()].into_iter().flatten().min()
+    }
+
+    /// After the last rank: no process of the part stays, and nothing they wrote is lost.
+    fn bury(&mut self) {
+        while !tree::childless() {
+            self.kill_all();
+            wait(&mut [], Some(Instant::now() + KILL_AGAIN));
+            self.reap();
+        }
+        self.ranks.drain(&mut self.link);
+        if let Some(cgroup) = &self.plan.cgroup {
+            // The kernel lets go of the last process a moment after it was reaped.
+            let deadline = Instant::now() + Duration::from_secs(1);
+            while !crate::cgroup::remove(&cgroup.path) && Instant::now() < deadline {
+                let _ = crate::cgroup::kill(&cgroup.path);
+                wait(&mut [], Some(Instant::now() + Duration::from_millis(1)));
+            }
+        }
+    }
+
+    fn end(&mut self) -> End {
+        let mut exits = std::mem::take(&mut self.exits);
+        let mut error = self.error.take();
+        if let Some(Stopping { because: Some(because), exits_before, .. }) = self.stopping.take() {
+            // What a rank returned because it was stopped is not its own doing.
+            exits.truncate(exits_before);
+            error = Some(because);
+        }
+        exits.sort_by_key(|e| e.rank);
+        End { exits, error }
+    }
+}
+
+/// What a polled descriptor belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    Link,
+    Rank { slot: usize, pipe: Pipe },
+    Exec { slot: usize, pipe: Pipe },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pipe {
+    Stdin,
+    Stdout,
+    Stderr,
+}
+
+/// Polls with SIGCHLD let through, so that none is missed between looking and sleeping. Returns
+/// early, with nothing ready, when a child has ended.
+fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) {
+    let timeout = until.map(|t| {
+        let left = t.saturating_duration_since(Instant::now());
+        nix::sys::time::TimeSpec::from_duration(left)
+    });
+    // Interruption is the only error that valid arguments can give.
+    let _ = nix::poll::ppoll(fds, timeout, Some(SigSet::empty()));
+}

@@ -1,0 +1,178 @@
+//! Programs that somebody runs inside the part (`tutti exec`): same user, environment, directory
+//! and cgroup as the rank, output straight to whoever asked.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags};
+use tutti_model::{ExitStatus, Rank};
+use tutti_wire::stream::{LogStream, RequestId};
+
+use super::feed::Feed;
+use super::link::Link;
+use super::ranks::{nonblocking, pipe, program, setting};
+use super::{Pipe, Token};
+use crate::messages::FromShim;
+use crate::plan::Plan;
+use crate::spawn::{Stdio, spawn};
+
+const READ_SIZE: usize = 32 << 10;
+
+struct Exec {
+    request: RequestId,
+    pid: i32,
+    stdout: Option<File>,
+    stderr: Option<File>,
+    stdin: Option<Feed>,
+}
+
+#[derive(Default)]
+pub struct Execs {
+    all: Vec<Exec>,
+}
+
+impl Execs {
+    pub fn start(
+        &mut self,
+        plan: &Plan,
+        request: RequestId,
+        rank: Rank,
+        argv: &[String],
+        cgroup: Option<&File>,
+        link: &mut Link,
+    ) {
+        let here = plan.first_rank.0..plan.first_rank.0 + plan.ranks;
+        let started = if here.contains(&rank.0) {
+            start(plan, request, rank, argv, cgroup).map_err(|e| e.to_string())
+        } else {
+            Err(format!("rank {rank} does not run here"))
+        };
+        match started {
+            Ok(exec) => self.all.push(exec),
+            Err(reason) => link.say(&FromShim::ExecFailed { request, reason }),
+        }
+    }
+
+    pub fn poll<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, tokens: &mut Vec<Token>) {
+        for (slot, e) in self.all.iter().enumerate() {
+            let mut add = |fd, pipe, flags| {
+                fds.push(PollFd::new(fd, flags));
+                tokens.push(Token::Exec { slot, pipe });
+            };
+            if let Some(f) = &e.stdout {
+                add(f.as_fd(), Pipe::Stdout, PollFlags::POLLIN);
+            }
+            if let Some(f) = &e.stderr {
+                add(f.as_fd(), Pipe::Stderr, PollFlags::POLLIN);
+            }
+            if let Some(feed) = e.stdin.as_ref().filter(|f| f.wants_write()) {
+                add(feed.fd(), Pipe::Stdin, PollFlags::POLLOUT);
+            }
+        }
+    }
+
+    pub fn ready(&mut self, slot: usize, pipe: Pipe, link: &mut Link) {
+        let exec = &mut self.all[slot];
+        match pipe {
+            Pipe::Stdin => exec.feed(),
+            Pipe::Stdout | Pipe::Stderr => {
+                exec.read(pipe, link);
+            }
+        }
+    }
+
+    pub fn input(&mut self, request: RequestId, data: &[u8], eof: bool) {
+        let Some(exec) = self.all.iter_mut().find(|e| e.request == request) else { return };
+        if let Some(feed) = &mut exec.stdin {
+            match feed.push(data, eof) {
+                Ok(()) => exec.feed(),
+                // The program sees the end of its input; there is nobody else to tell.
+                Err(_) => exec.stdin = None,
+            }
+        }
+    }
+
+    pub fn kill(&mut self, request: RequestId) {
+        for exec in self.all.iter().filter(|e| e.request == request) {
+            exec.kill();
+        }
+    }
+
+    /// Nobody waits for them any more.
+    pub fn kill_all(&mut self) {
+        self.all.iter().for_each(Exec::kill);
+    }
+
+    pub fn ended(&mut self, pid: i32, status: ExitStatus, link: &mut Link) {
+        let Some(slot) = self.all.iter().position(|e| e.pid == pid) else { return };
+        let mut exec = self.all.swap_remove(slot);
+        for pipe in [Pipe::Stdout, Pipe::Stderr] {
+            while exec.read(pipe, link) {}
+        }
+        link.say(&FromShim::ExecExited { request: exec.request, status });
+    }
+}
+
+fn start(
+    plan: &Plan,
+    request: RequestId,
+    rank: Rank,
+    argv: &[String],
+    cgroup: Option<&File>,
+) -> io::Result<Exec> {
+    let program = program(plan, rank, argv).map_err(io::Error::other)?;
+    let (stdout, stdout_child) = pipe()?;
+    let (stderr, stderr_child) = pipe()?;
+    let (stdin_child, stdin) = pipe()?;
+    let stdio = Stdio {
+        stdin: stdin_child.as_fd(),
+        stdout: stdout_child.as_fd(),
+        stderr: stderr_child.as_fd(),
+    };
+    let pid = spawn(&program, &setting(plan, cgroup), &stdio)?;
+    Ok(Exec {
+        request,
+        pid,
+        stdout: Some(nonblocking(stdout)?.into()),
+        stderr: Some(nonblocking(stderr)?.into()),
+        stdin: Some(Feed::new(nonblocking(stdin)?)),
+    })
+}
+
+impl Exec {
+    fn read(&mut self, pipe: Pipe, link: &mut Link) -> bool {
+        let (file, stream) = match pipe {
+            Pipe::Stdout => (&mut self.stdout, LogStream::Out),
+            _ => (&mut self.stderr, LogStream::Err),
+        };
+        let Some(open) = file else { return false };
+        let mut buf = vec![0; READ_SIZE];
+        match open.read(&mut buf) {
+            Ok(n @ 1..) => {
+                buf.truncate(n);
+                link.say(&FromShim::ExecData { request: self.request, stream, data: buf });
+                true
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => true,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(_) | Err(_) => {
+                *file = None;
+                false
+            }
+        }
+    }
+
+    fn feed(&mut self) {
+        let Some(feed) = &mut self.stdin else { return };
+        match feed.pump() {
+            Ok(false) => {}
+            Ok(true) | Err(_) => self.stdin = None,
+        }
+    }
+
+    fn kill(&self) {
+        // SAFETY: a plain system call; the group's leader is our child and not reaped yet.
+        unsafe { libc::kill(-self.pid, libc::SIGKILL) };
+    }
+}

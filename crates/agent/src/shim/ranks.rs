@@ -1,0 +1,261 @@
+//! The ranks of a part: starting them, and what they read and write.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag};
+use nix::poll::{PollFd, PollFlags};
+use tutti_model::{Blame, PartError, Rank};
+use tutti_wire::stream::LogStream;
+
+use super::feed::Feed;
+use super::link::Link;
+use super::{Pipe, Token, unix_ms};
+use crate::env;
+use crate::logs::write::LogWriter;
+use crate::messages::FromShim;
+use crate::plan::Plan;
+use crate::spawn::{Program, Setting, Stdio, spawn};
+
+/// A line without its newline is shown when nothing was written for this long.
+const QUIET: Duration = Duration::from_millis(100);
+const READ_SIZE: usize = 64 << 10;
+
+struct RankProcess {
+    rank: Rank,
+    pid: Option<i32>,
+    stdout: Option<File>,
+    stderr: Option<File>,
+    stdin: Option<Feed>,
+    log: LogWriter,
+    flush_at: Option<Instant>,
+    /// The agent wants to know when the log is longer than this.
+    watch: Option<u64>,
+}
+
+pub struct Ranks<'a> {
+    plan: &'a Plan,
+    all: Vec<RankProcess>,
+    buf: Vec<u8>,
+}
+
+impl<'a> Ranks<'a> {
+    pub fn new(plan: &'a Plan) -> Ranks<'a> {
+        Ranks { plan, all: Vec::with_capacity(plan.ranks as usize), buf: Vec::new() }
+    }
+
+    pub fn any_alive(&self) -> bool {
+        self.all.iter().any(|r| r.pid.is_some())
+    }
+
+    pub fn start(&mut self, cgroup: Option<&File>) -> Result<(), PartError> {
+        let first = self.plan.first_rank;
+        for rank in first.0..first.0 + self.plan.ranks {
+            let rank = Rank(rank);
+            let started = self.start_one(rank, cgroup).map_err(|e| PartError {
+                message: format!("rank {rank} can't be started: {e}"),
+                blame: Blame::Node,
+            })?;
+            self.all.push(started);
+        }
+        Ok(())
+    }
+
+    fn start_one(&self, rank: Rank, cgroup: Option<&File>) -> io::Result<RankProcess> {
+        let plan = self.plan;
+        let program = program(plan, rank, &plan.argv).map_err(io::Error::other)?;
+        let setting = setting(plan, cgroup);
+        let (stdout, stdout_child) = pipe()?;
+        let (stderr, stderr_child) = pipe()?;
+        let stdin = if plan.stdin { Some(pipe()?) } else { None };
+        let null = io::stdin();
+        let stdio = Stdio {
+            // The zygote's own standard input is /dev/null.
+            stdin: stdin.as_ref().map_or_else(|| null.as_fd(), |(read, _)| read.as_fd()),
+            stdout: stdout_child.as_fd(),
+            stderr: stderr_child.as_fd(),
+        };
+        let pid = spawn(&program, &setting, &stdio)?;
+        Ok(RankProcess {
+            rank,
+            pid: Some(pid),
+            stdout: Some(nonblocking(stdout)?.into()),
+            stderr: Some(nonblocking(stderr)?.into()),
+            stdin: stdin.map(|(_, write)| nonblocking(write).map(Feed::new)).transpose()?,
+            log: LogWriter::new(plan.log_dir.clone(), rank, plan.log_limits),
+            flush_at: None,
+            watch: None,
+        })
+    }
+
+    pub fn poll<'b>(&'b self, fds: &mut Vec<PollFd<'b>>, tokens: &mut Vec<Token>) {
+        for (slot, r) in self.all.iter().enumerate() {
+            let mut add = |fd, pipe, flags| {
+                fds.push(PollFd::new(fd, flags));
+                tokens.push(Token::Rank { slot, pipe });
+            };
+            if let Some(f) = &r.stdout {
+                add(f.as_fd(), Pipe::Stdout, PollFlags::POLLIN);
+            }
+            if let Some(f) = &r.stderr {
+                add(f.as_fd(), Pipe::Stderr, PollFlags::POLLIN);
+            }
+            if let Some(feed) = r.stdin.as_ref().filter(|f| f.wants_write()) {
+                add(feed.fd(), Pipe::Stdin, PollFlags::POLLOUT);
+            }
+        }
+    }
+
+    /// One read per turn, so that a rank that never stops writing starves nobody.
+    pub fn ready(&mut self, slot: usize, pipe: Pipe, link: &mut Link) {
+        match pipe {
+            Pipe::Stdin => self.feed(slot),
+            Pipe::Stdout | Pipe::Stderr => {
+                self.read(slot, pipe);
+            }
+        }
+        self.all[slot].nudge(link);
+    }
+
+    /// False when there is nothing more now.
+    fn read(&mut self, slot: usize, pipe: Pipe) -> bool {
+        self.buf.resize(READ_SIZE, 0);
+        let r = &mut self.all[slot];
+        let (file, stream) = match pipe {
+            Pipe::Stdout => (&mut r.stdout, LogStream::Out),
+            _ => (&mut r.stderr, LogStream::Err),
+        };
+        let Some(open) = file else { return false };
+        match open.read(&mut self.buf) {
+            Ok(n @ 1..) => {
+                r.log.output(unix_ms(), stream, &self.buf[..n]);
+                r.flush_at = r.log.has_pending().then(|| Instant::now() + QUIET);
+                true
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => true,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(_) | Err(_) => {
+                *file = None;
+                false
+            }
+        }
+    }
+
+    fn feed(&mut self, slot: usize) {
+        let r = &mut self.all[slot];
+        let Some(feed) = &mut r.stdin else { return };
+        match feed.pump() {
+            Ok(false) => {}
+            Ok(true) => r.stdin = None,
+            Err(error) => r.lose_input(&error),
+        }
+    }
+
+    pub fn input(&mut self, rank: Rank, data: &[u8], eof: bool) {
+        let Some(slot) = self.all.iter().position(|r| r.rank == rank) else { return };
+        let r = &mut self.all[slot];
+        if let Some(feed) = &mut r.stdin {
+            match feed.push(data, eof) {
+                Ok(()) => self.feed(slot),
+                Err(error) => r.lose_input(&error),
+            }
+        }
+    }
+
+    pub fn watch(&mut self, rank: Rank, seen: u64, link: &mut Link) {
+        if let Some(r) = self.all.iter_mut().find(|r| r.rank == rank) {
+            r.watch = Some(seen);
+            r.nudge(link);
+        }
+    }
+
+    /// A child has ended; says which rank it was. Its last output is written before its end is
+    /// told.
+    pub fn ended(&mut self, pid: i32, link: &mut Link) -> Option<Rank> {
+        let slot = self.all.iter().position(|r| r.pid == Some(pid))?;
+        self.all[slot].pid = None;
+        self.all[slot].stdin = None;
+        self.read_all(slot, link);
+        Some(self.all[slot].rank)
+    }
+
+    fn read_all(&mut self, slot: usize, link: &mut Link) {
+        for pipe in [Pipe::Stdout, Pipe::Stderr] {
+            while self.read(slot, pipe) {}
+        }
+        let r = &mut self.all[slot];
+        r.log.flush_pending(unix_ms());
+        r.flush_at = None;
+        r.nudge(link);
+    }
+
+    /// Nobody is left to write: what is in the pipes is the last of it.
+    pub fn drain(&mut self, link: &mut Link) {
+        for slot in 0..self.all.len() {
+            if self.all[slot].stdout.is_some() || self.all[slot].stderr.is_some() {
+                self.read_all(slot, link);
+            }
+        }
+    }
+
+    pub fn next_flush(&self) -> Option<Instant> {
+        self.all.iter().filter_map(|r| r.flush_at).min()
+    }
+
+    pub fn flush_quiet(&mut self, now: Instant, link: &mut Link) {
+        for r in &mut self.all {
+            if r.flush_at.is_some_and(|at| at <= now) {
+                r.flush_at = None;
+                r.log.flush_pending(unix_ms());
+                r.nudge(link);
+            }
+        }
+    }
+}
+
+impl RankProcess {
+    fn nudge(&mut self, link: &mut Link) {
+        if self.watch.is_some_and(|seen| self.log.offset() > seen) {
+            self.watch = None;
+            link.say(&FromShim::Grew { rank: self.rank });
+        }
+    }
+
+    /// Input that can't be kept is cut off, and the log says so.
+    fn lose_input(&mut self, error: &io::Error) {
+        self.stdin = None;
+        let note = format!("[tutti: standard input was cut off: {error}]\n");
+        self.log.output(unix_ms(), LogStream::Err, note.as_bytes());
+    }
+}
+
+/// A program with the environment of this rank.
+pub fn program(
+    plan: &Plan,
+    rank: Rank,
+    argv: &[String],
+) -> Result<Program, crate::spawn::ZeroByte> {
+    let own = env::of_rank(rank, plan.first_rank);
+    Program::new(argv, plan.env.iter().cloned().chain(own))
+}
+
+pub fn setting<'a>(plan: &'a Plan, cgroup: Option<&'a File>) -> Setting<'a> {
+    Setting {
+        workdir: &plan.workdir,
+        identity: plan.identity.as_ref(),
+        cgroup: cgroup.map(AsFd::as_fd),
+    }
+}
+
+/// Reading end, writing end; neither survives an exec.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
+}
+
+/// Only our own end: a program that finds its standard output non-blocking is in trouble.
+pub fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
+    nix::fcntl::fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(fd)
+}

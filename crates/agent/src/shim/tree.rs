@@ -1,0 +1,124 @@
+//! The processes under a shim. Because a shim adopts orphans, all that a part has started are its
+//! descendants, however they forked; and when it has no child, nothing is left.
+
+use std::fs;
+
+use tutti_model::ExitStatus;
+
+/// Signals every descendant, and again as long as new ones turn up.
+pub fn signal_all(signal: libc::c_int) {
+    let mut signalled: Vec<i32> = Vec::new();
+    // A tree that forks faster than this sees it is met again at the next call.
+    for _ in 0..8 {
+        let fresh: Vec<i32> =
+            descendants().into_iter().filter(|pid| !signalled.contains(pid)).collect();
+        if fresh.is_empty() {
+            return;
+        }
+        for &pid in &fresh {
+            // SAFETY: a plain system call. Only our own children and theirs are named, and a
+            // child's pid stays taken until we reap it.
+            unsafe { libc::kill(pid, signal) };
+        }
+        signalled.extend(fresh);
+    }
+}
+
+fn descendants() -> Vec<i32> {
+    let me = std::process::id() as i32;
+    let mut all = Vec::new();
+    match children(me) {
+        Some(first) => {
+            let mut queue = first;
+            while let Some(pid) = queue.pop() {
+                queue.extend(children(pid).unwrap_or_default());
+                all.push(pid);
+            }
+        }
+        None => all = scan_descendants(me),
+    }
+    all
+}
+
+/// What the kernel lists for each thread; none where it was built without that list, or when the
+/// process is gone.
+fn children(pid: i32) -> Option<Vec<i32>> {
+    let mut found = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        found.extend(list.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
+    }
+    Some(found)
+}
+
+/// The same from every process's parent.
+fn scan_descendants(root: i32) -> Vec<i32> {
+    let mut parents: Vec<(i32, i32)> = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        if let Some(parent) = parent_of(pid) {
+            parents.push((pid, parent));
+        }
+    }
+    let mut all = vec![root];
+    let mut next = 0;
+    while next < all.len() {
+        let parent = all[next];
+        all.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    all.remove(0);
+    all
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets and may contain anything, brackets too.
+    let after_name = &stat[stat.rfind(')')? + 2..];
+    after_name.split(' ').nth(1)?.parse().ok()
+}
+
+/// A child that has ended.
+pub fn reap_one() -> Option<(i32, ExitStatus)> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    if pid <= 0 {
+        return None;
+    }
+    let status = if libc::WIFSIGNALED(status) {
+        ExitStatus::Signal(libc::WTERMSIG(status))
+    } else {
+        ExitStatus::Code(libc::WEXITSTATUS(status))
+    };
+    Some((pid, status))
+}
+
+/// No child, alive or waiting to be reaped.
+pub fn childless() -> bool {
+    // SAFETY: a zeroed siginfo is a valid place; WNOWAIT leaves the child as it is.
+    let result = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
+    };
+    result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD)
+}
+
+/// Kills what a shim left behind when it was killed itself: the processes that carry the part's
+/// mark in their environment. Returns how many were found.
+pub fn sweep(mark: &str) -> usize {
+    let wanted = format!("TUTTI_PART={mark}").into_bytes();
+    let mut found = 0;
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Ok(environ) = fs::read(entry.path().join("environ")) else { continue };
+        if environ.split(|&b| b == 0).any(|var| var == wanted) {
+            found += 1;
+            // SAFETY: a plain system call.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+    found
+}
