@@ -1,0 +1,177 @@
+//! The door: host, token, role; and the audit line of every change and of everyone turned away.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method};
+use tutti_engine::Actor;
+use tutti_model::{Grant, Time};
+use tutti_wire::token::TokenText;
+
+use super::App;
+use super::problem::{Problem, ProblemCode};
+use super::routes::{Access, access};
+use crate::audit::Line;
+use crate::clock::now;
+
+/// Both ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+}
+
+/// Who calls, known by an access token.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub actor: Actor,
+}
+
+/// An agent that wants to join.
+#[derive(Clone, Debug)]
+pub struct Joiner {
+    pub token: String,
+}
+
+/// Set by handlers: what the audit line should name, such as the new job's id.
+#[derive(Clone)]
+pub struct Target(pub String);
+
+enum Holder {
+    Caller(Caller),
+    Joiner(Joiner),
+}
+
+struct Known {
+    token: String,
+    holder: Holder,
+}
+
+impl Known {
+    fn user(&self) -> Option<String> {
+        match &self.holder {
+            Holder::Caller(c) => Some(c.actor.user.clone()),
+            Holder::Joiner(_) => None,
+        }
+    }
+}
+
+pub async fn door(
+    State(app): State<Arc<App>>,
+    ConnectInfo(ends): ConnectInfo<Ends>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("", MatchedPath::as_str);
+    let mut line = Line {
+        time: now(),
+        user: None,
+        token: None,
+        peer: Some(ends.peer),
+        action: format!("{method} {route}"),
+        target: request.uri().path().to_owned(),
+        result: "ok".to_owned(),
+    };
+    let entered = enter(&app, ends, &request, &method, route, &mut line);
+    let response = match entered {
+        Err(problem) => problem.into_response(),
+        Ok(holder) => {
+            match holder {
+                Holder::Caller(caller) => drop(request.extensions_mut().insert(caller)),
+                Holder::Joiner(joiner) => drop(request.extensions_mut().insert(joiner)),
+            }
+            next.run(request).await
+        }
+    };
+    audit(&app, &method, line, &response);
+    response
+}
+
+fn enter(
+    app: &App,
+    ends: Ends,
+    request: &Request,
+    method: &Method,
+    route: &str,
+    line: &mut Line,
+) -> Result<Holder, Problem> {
+    app.hosts.check(request.headers(), ends.local.ip())?;
+    let known = identify(app, request.headers(), now())?;
+    line.user = known.user();
+    line.token = Some(known.token.clone());
+    match (access(method, route), known.holder) {
+        (Some(Access::Role(needs)), Holder::Caller(caller)) if caller.actor.role < needs => {
+            let Actor { user, role } = &caller.actor;
+            Err(Problem::denied(format!("this needs the role {needs}; {user} has {role}"))
+                .hint("ask an admin for a token with that role"))
+        }
+        (Some(Access::Join), Holder::Caller(_)) => {
+            Err(Problem::denied("joining needs a join token")
+                .hint("make one with `tutti token create --join`"))
+        }
+        (Some(Access::Role(_)), Holder::Joiner(_)) => {
+            Err(Problem::denied("a join token lets agents join and nothing else"))
+        }
+        (_, holder) => Ok(holder),
+    }
+}
+
+/// Who holds the token in the header.
+fn identify(app: &App, headers: &HeaderMap, now: Time) -> Result<Known, Problem> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = match (values.next(), values.next()) {
+        (Some(value), None) => value.to_str().unwrap_or_default(),
+        _ => {
+            return Err(Problem::unauthorized("no token")
+                .hint("send the header `Authorization: Bearer <token>`"));
+        }
+    };
+    let text = value
+        .split_once(' ')
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .and_then(|(_, token)| token.parse::<TokenText>().ok());
+    let Some(text) = text else {
+        return Err(Problem::unauthorized("this is not a token")
+            .hint("the header is `Authorization: Bearer tutti_u_...`"));
+    };
+    // One answer for a token that never was, was revoked or has a wrong secret.
+    let wrong = || {
+        Problem::unauthorized("the token is unknown, revoked or of another cluster")
+            .hint("ask an admin for a new one (`tutti token create`)")
+    };
+    let stored = app.core.peek(|w| w.engine.state().tokens.get(&text.id).cloned())?;
+    let stored = stored.filter(|s| text.matches(&s.hash)).ok_or_else(wrong)?;
+    if stored.is_expired(now) {
+        return Err(Problem::unauthorized("the token has expired")
+            .hint("ask an admin for a new one (`tutti token create`)"));
+    }
+    let holder = match stored.grant {
+        Grant::Access { user, role } => Holder::Caller(Caller { actor: Actor { user, role } }),
+        Grant::Join { .. } => Holder::Joiner(Joiner { token: stored.id.clone() }),
+    };
+    Ok(Known { token: stored.id, holder })
+}
+
+/// Reads that succeed are not worth a line; everything else is.
+fn audit(app: &App, method: &Method, mut line: Line, response: &Response) {
+    let denied = matches!(response.status().as_u16(), 401 | 403);
+    if (*method == Method::GET || *method == Method::HEAD) && !denied {
+        return;
+    }
+    let extensions = response.extensions();
+    if let Some(Target(target)) = extensions.get() {
+        line.target.clone_from(target);
+    }
+    if let Some(ProblemCode(code)) = extensions.get() {
+        line.result.clone_from(code);
+    } else if !response.status().is_success() {
+        line.result = response.status().as_str().to_owned();
+    }
+    app.audit.note(line);
+}

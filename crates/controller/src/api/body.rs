@@ -1,0 +1,134 @@
+//! Reading what clients send: bounded in size and time, and strict about names.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use bytes::Bytes;
+use http::StatusCode;
+use http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use super::problem::{Problem, exit};
+
+pub const BODY_MAX: usize = 1 << 20;
+pub const BATCH_MAX: usize = 32 << 20;
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A JSON body of at most [`BODY_MAX`] bytes.
+pub struct Strict<T>(pub T);
+
+/// A JSON body of at most [`BATCH_MAX`] bytes.
+pub struct StrictBatch<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        read(request.into_body(), BODY_MAX).await.and_then(|b| parse(&b)).map(Strict)
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for StrictBatch<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        read(request.into_body(), BATCH_MAX).await.and_then(|b| parse(&b)).map(StrictBatch)
+    }
+}
+
+async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
+    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, max)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => {
+            let message = format!("the body is broken off or over {max} bytes");
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", exit::INVALID, message)
+                .hint("split a large batch into several"))
+        }
+        Err(_) => {
+            let message = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", exit::FAILED, message))
+        }
+    }
+}
+
+/// Unknown keys are refused: a mistyped one would otherwise be silently without effect.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let mut unknown = None;
+    let mut ignored = |path: serde_ignored::Path<'_>| {
+        unknown.get_or_insert_with(|| path.to_string());
+    };
+    let mut track = serde_path_to_error::Track::new();
+    let value = T::deserialize(serde_path_to_error::Deserializer::new(
+        serde_ignored::Deserializer::new(&mut json, &mut ignored),
+        &mut track,
+    ))
+    .and_then(|value| json.end().map(|()| value))
+    .map_err(|error| {
+        let path = track.path().to_string();
+        let at = if path == "." { String::new() } else { format!("{path}: ") };
+        Problem::invalid(format!("{at}{error}"))
+    })?;
+    match unknown {
+        None => Ok(value),
+        Some(key) => Err(Problem::invalid(format!("{key}: unknown key"))
+            .hint("check its spelling; /api/v1/openapi.json has every key")),
+    }
+}
+
+/// The query of a URL, with errors in our shape.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(value)) => Ok(Params(value)),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// The one variable part of a path, parsed.
+pub struct Named<T>(pub T);
+
+impl<T, S> FromRequestParts<S> for Named<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+    S: Send + Sync,
+{
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        text.parse().map(Named).map_err(|error: T::Err| Problem::invalid(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_wire::api::Submit;
+
+    fn message(json: &str) -> String {
+        parse::<Submit>(json.as_bytes()).unwrap_err().error.message
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        assert_eq!(message(r#"{"spec":{"run":"x","nodse":2}}"#), "spec.nodse: unknown key");
+        assert_eq!(message(r#"{"spec":{"run":"x"},"usr":1}"#), "usr: unknown key");
+        assert!(message(r#"{"spec":{"run":"x","nodes":"a"}}"#).starts_with("spec.nodes: "));
+        assert!(message(r#"{"spec":{}}"#).contains("run"));
+        assert!(message("{").contains("EOF"));
+        assert!(message(r#"{"spec":{"run":"x"}} x"#).contains("trailing"));
+        assert!(parse::<Submit>(br#"{"spec":{"run":["a","b"],"gpus_per_node":"h100:8"}}"#).is_ok());
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        let deep = format!(r#"{{"spec":{}"#, "[".repeat(100_000));
+        assert!(message(&deep).contains("recursion"));
+    }
+}

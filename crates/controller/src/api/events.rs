@@ -1,0 +1,112 @@
+//! Engine records as they become durable.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use tutti_engine::{Event, Record};
+use tutti_model::{JobId, Seq};
+use utoipa::{IntoParams, ToSchema};
+
+use super::App;
+use super::body::Params;
+use super::openapi::Problems;
+use super::problem::Problem;
+use super::sse::{self, Left, Sender, Stream};
+use crate::feed::Pulled;
+use crate::reads::jobs_of;
+
+/// Records taken from the ring at once.
+const PULL_MAX: usize = 256;
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct EventQuery {
+    /// Records after this one; none is from now on. `Last-Event-ID` goes before it.
+    since: Option<u64>,
+    /// Only about this job.
+    job: Option<u64>,
+}
+
+/// SSE event `lagged`: records before `first` are no longer in memory. Look at the state, then go
+/// on from here.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct Lagged {
+    missed_after: u64,
+    first: u64,
+}
+
+/// A stream of records. The event name is the kind of the record, its id the sequence number; a
+/// reader that was too slow gets `lagged`.
+#[utoipa::path(get, path = "/api/v1/events", tag = "cluster", params(EventQuery),
+    responses((status = 200, content_type = "text/event-stream", body = Lagged), Problems))]
+pub async fn events(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Params(query): Params<EventQuery>,
+) -> Result<Stream, Problem> {
+    let resumed = headers.get("last-event-id").and_then(|v| v.to_str().ok()?.parse().ok());
+    let newest = app.core.feed().durable().borrow().seq;
+    let position = resumed.or(query.since).map_or(newest, Seq).min(newest);
+    let (sender, stream) = sse::channel();
+    tokio::spawn(async move {
+        // The reader left, or the controller stops: either way nothing is left to do.
+        let _ = send_records(&app, &sender, position, query.job.map(JobId)).await;
+    });
+    Ok(stream)
+}
+
+async fn send_records(
+    app: &App,
+    sender: &Sender,
+    mut position: Seq,
+    job: Option<JobId>,
+) -> Result<(), Left> {
+    let mut durable = app.core.feed().durable();
+    let mut stopping = app.stopping();
+    loop {
+        durable.borrow_and_update();
+        match app.core.feed().pull(position, PULL_MAX) {
+            Pulled::Lagged { first } => {
+                let lagged = Lagged { missed_after: position.0, first: first.0 };
+                sender.send("lagged", &lagged).await?;
+                position = Seq(first.0 - 1);
+            }
+            Pulled::Records(records) if records.is_empty() => tokio::select! {
+                changed = durable.changed() => if changed.is_err() || durable.borrow().stopped {
+                    return Ok(());
+                },
+                () = sender.left() => return Err(Left),
+                _ = stopping.wait_for(|s| *s) => return Ok(()),
+            },
+            Pulled::Records(records) => {
+                for record in records {
+                    position = record.seq;
+                    if job.is_none_or(|j| jobs_of(&record.event).contains(&j)) {
+                        let shown = public(&record);
+                        let record = shown.as_ref().unwrap_or(&record);
+                        sender.send_id("record", record.seq.0, record).await?;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Without what only the controller and the submitter need to know: hashes and idempotency keys.
+fn public(record: &Record) -> Option<Record> {
+    let event = match &record.event {
+        Event::TokenAdded { token } => {
+            let mut token = token.clone();
+            token.hash = String::new();
+            Event::TokenAdded { token }
+        }
+        Event::JobSubmitted { job, user, spec, key: Some(_) } => {
+            Event::JobSubmitted { job: *job, user: user.clone(), spec: Arc::clone(spec), key: None }
+        }
+        _ => return None,
+    };
+    Some(Record { event, ..record.clone() })
+}

@@ -1,0 +1,192 @@
+//! Jobs: listing, looking, waiting, changing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use serde::Deserialize;
+use tutti_engine::{Command, Rejected, Reply};
+use tutti_model::{Explanation, JobId, TaskId};
+use tutti_wire::api::{Changed, JobDetail, JobPage, JobQuery, JobRow, SetPriority};
+use utoipa::IntoParams;
+
+use super::App;
+use super::auth::Caller;
+use super::body::{Named, Params, Strict};
+use super::openapi::Problems;
+use super::problem::Problem;
+use crate::clock::now;
+use crate::core::World;
+use crate::views::{self, BadFilter, Filter, Page};
+
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+impl From<BadFilter> for Problem {
+    fn from(bad: BadFilter) -> Problem {
+        Problem::invalid(bad.to_string())
+    }
+}
+
+/// Lists jobs, page by page.
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(JobQuery),
+    responses((status = 200, body = JobPage), Problems))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    Params(query): Params<JobQuery>,
+) -> Result<Json<JobPage>, Problem> {
+    let mut page = Page::new(Filter::parse(query)?);
+    loop {
+        let (done, totals) = app
+            .core
+            .read(|world| (page.fill(world, now()), world.reads.totals().by_name()))
+            .await?;
+        if done {
+            let next = page.next.map(|id| id.to_string());
+            return Ok(Json(JobPage { jobs: page.rows, next, totals }));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// All about one job, or one task of an array.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs",
+    params(("id" = TaskId, Path, description = "12, or 12_3 for task 3 of array 12")),
+    responses((status = 200, body = JobDetail), Problems))]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Named(id): Named<TaskId>,
+) -> Result<Json<JobDetail>, Problem> {
+    let detail = app.core.read(|world| {
+        let job = find(world, id)?;
+        views::detail(world, job, id.index, now()).ok_or(Rejected::NoSuchTask(id))
+    });
+    Ok(Json(detail.await??))
+}
+
+/// Why a pending job is pending, who is ahead, and what would start it now.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/why", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Explanation), Problems))]
+pub async fn why(
+    State(app): State<Arc<App>>,
+    Named(id): Named<TaskId>,
+) -> Result<Json<Explanation>, Problem> {
+    let explained = app.core.read(|world| {
+        let row = find_row(world, id)?;
+        let engine = &world.engine;
+        let policy = &engine.settings().policy;
+        tutti_sched::explain(engine.state(), engine.plan(), policy, id, now()).ok_or_else(|| {
+            let state = row.state.as_str();
+            Problem::conflict(format!("{id} is not pending: it is {state}"))
+                .hint(format!("`tutti show {id}` tells the rest"))
+        })
+    });
+    Ok(Json(explained.await??))
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct WaitQuery {
+    /// At most 60.
+    seconds: Option<u64>,
+}
+
+/// Answers when the job has ended, or with how it stands when the time is over.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/wait", tag = "jobs",
+    params(("id" = TaskId, Path), WaitQuery),
+    responses((status = 200, body = JobRow), Problems))]
+pub async fn wait(
+    State(app): State<Arc<App>>,
+    Named(id): Named<TaskId>,
+    Params(query): Params<WaitQuery>,
+) -> Result<Json<JobRow>, Problem> {
+    let patience = query.seconds.map_or(WAIT_MAX, Duration::from_secs).min(WAIT_MAX);
+    let deadline = tokio::time::Instant::now() + patience;
+    // Before the first look, so that nothing is missed between look and wait.
+    let mut changes = app.core.feed().watch_job(id.job);
+    let mut stopping = app.stopping();
+    loop {
+        changes.mark_unchanged();
+        let row = app.core.read(|world| find_row(world, id)).await??;
+        if row.state.is_final() {
+            return Ok(Json(row));
+        }
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                return Err(crate::core::Stopped.into());
+            },
+            () = tokio::time::sleep_until(deadline) => return Ok(Json(row)),
+            _ = stopping.wait_for(|s| *s) => return Ok(Json(row)),
+        }
+    }
+}
+
+pub(super) fn find(world: &World, id: TaskId) -> Result<&tutti_model::Job, Rejected> {
+    world.engine.state().job(id.job).ok_or(Rejected::NoSuchJob(id.job))
+}
+
+pub(super) fn find_row(world: &World, id: TaskId) -> Result<JobRow, Rejected> {
+    let job = find(world, id)?;
+    views::row(world, job, id.index, now()).ok_or(Rejected::NoSuchTask(id))
+}
+
+/// Stops a job: SIGTERM to every rank, SIGKILL after its grace. An array as a whole without an
+/// index.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(target): Named<TaskId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Cancel { actor: caller.actor, target }).await
+}
+
+/// Keeps a pending job from starting.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/hold", tag = "jobs",
+    params(("id" = JobId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn hold(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(job): Named<JobId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Hold { actor: caller.actor, job }).await
+}
+
+/// Lets a held job start.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/release", tag = "jobs",
+    params(("id" = JobId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn release(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(job): Named<JobId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Release { actor: caller.actor, job }).await
+}
+
+/// Moves a job in the queue.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/priority", tag = "jobs", request_body = SetPriority,
+    params(("id" = JobId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn priority(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(job): Named<JobId>,
+    Strict(body): Strict<SetPriority>,
+) -> Result<Json<Changed>, Problem> {
+    let priority = body.priority;
+    change(&app, Command::SetPriority { actor: caller.actor, job, priority }).await
+}
+
+pub(super) async fn change(app: &App, command: Command) -> Result<Json<Changed>, Problem> {
+    let changed = match app.core.call(command).await? {
+        Reply::Tasks(n) => n,
+        _ => 1,
+    };
+    Ok(Json(Changed { changed }))
+}

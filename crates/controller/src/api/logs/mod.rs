@@ -1,0 +1,207 @@
+//! Logs of a task, from whatever nodes have them.
+//!
+//! ```text
+//!  supervise: which attempt now? ─► one pull per rank ─► lines ─► SSE
+//!      ▲  waits for the job to change        │ ReadLog over the node's link, at the reader's pace
+//!      └───────── restarted, or ended ◄──────┘
+//! ```
+
+mod plan;
+mod pull;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use tokio::task::JoinSet;
+use tutti_engine::Rejected;
+use tutti_model::{ArraySpec, IndexRanges, Rank, Role, TaskId, Tasks};
+use tutti_wire::api::{LogEvent, LogQuery};
+
+use super::App;
+use super::auth::Caller;
+use super::body::{Named, Params};
+use super::jobs::{find, find_row};
+use super::openapi::Problems;
+use super::problem::Problem;
+use super::sse::{self, Left, Sender, Stream};
+use crate::core::{Stopped, World};
+use plan::Plan;
+use pull::Pull;
+
+/// Why a log ends before its time.
+enum Broken {
+    Left,
+    Stopped,
+    Refused(Rejected),
+}
+
+impl From<Left> for Broken {
+    fn from(_: Left) -> Broken {
+        Broken::Left
+    }
+}
+impl From<Stopped> for Broken {
+    fn from(_: Stopped) -> Broken {
+        Broken::Stopped
+    }
+}
+impl From<Rejected> for Broken {
+    fn from(rejected: Rejected) -> Broken {
+        Broken::Refused(rejected)
+    }
+}
+
+struct Reading {
+    app: Arc<App>,
+    sender: Sender,
+    task: TaskId,
+    ranks: Option<IndexRanges>,
+    query: LogQuery,
+}
+
+/// What the ranks wrote, as a stream. Users read their own jobs' logs.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/logs", tag = "jobs",
+    params(("id" = TaskId, Path), LogQuery),
+    responses((status = 200, content_type = "text/event-stream", body = LogEvent), Problems))]
+pub async fn logs(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(task): Named<TaskId>,
+    Params(query): Params<LogQuery>,
+) -> Result<Stream, Problem> {
+    let ranks = query.rank.as_deref().map(ranks).transpose()?;
+    app.core.read(|world| check(world, &caller, task)).await??;
+    let (sender, stream) = sse::channel();
+    let reading = Reading { app, sender: sender.clone(), task, ranks, query };
+    tokio::spawn(async move {
+        let ended = tokio::select! {
+            ended = reading.supervise() => ended,
+            () = sender.left() => return,
+        };
+        let last_words = match ended {
+            Ok(()) | Err(Broken::Left) => return,
+            Err(Broken::Stopped) => "the controller is stopping: call again when it is back".into(),
+            Err(Broken::Refused(rejected)) => rejected.to_string(),
+        };
+        // The reader may leave meanwhile.
+        let _ = note(&sender, last_words).await;
+    });
+    Ok(stream)
+}
+
+fn ranks(text: &str) -> Result<IndexRanges, Problem> {
+    match text.parse::<ArraySpec>() {
+        Ok(spec) if spec.max_running.is_none() => Ok(spec.indices),
+        _ => Err(Problem::invalid(format!("rank: '{text}' is no list of ranks: write 0 or 0-3,7"))),
+    }
+}
+
+fn check(world: &World, caller: &Caller, task: TaskId) -> Result<(), Problem> {
+    let job = find(world, task)?;
+    let actor = &caller.actor;
+    if actor.role == Role::User && job.user != actor.user {
+        let (owner, user) = (job.user.clone(), actor.user.clone());
+        return Err(Rejected::NotYours { job: job.id, owner, user }.into());
+    }
+    if task.index.is_none() && matches!(job.tasks, Tasks::Array(_)) {
+        return Err(Problem::invalid(format!("{task} is an array"))
+            .hint(format!("name one of its tasks, such as {task}_0")));
+    }
+    if job.has_task(task.index) { Ok(()) } else { Err(Rejected::NoSuchTask(task).into()) }
+}
+
+async fn note(sender: &Sender, text: String) -> Result<(), Left> {
+    sender.send("note", &LogEvent::Note { text }).await
+}
+
+impl Reading {
+    async fn supervise(&self) -> Result<(), Broken> {
+        let mut changes = self.app.core.feed().watch_job(self.task.job);
+        let mut shown = 0;
+        loop {
+            changes.mark_unchanged();
+            let plan = self.plan().await?;
+            if plan.attempt > shown {
+                if shown > 0 {
+                    note(&self.sender, format!("restarted: attempt {}", plan.attempt)).await?;
+                }
+                shown = plan.attempt;
+                self.show(&plan).await?;
+                continue;
+            }
+            if plan.state.is_final() || !self.follows() {
+                if shown == 0 {
+                    note(&self.sender, self.unstarted().await?).await?;
+                }
+                return self.end().await;
+            }
+            self.until_changed(&mut changes).await?;
+        }
+    }
+
+    /// A certain attempt is read to its end, others are followed over restarts.
+    fn follows(&self) -> bool {
+        self.query.follow && self.query.attempt.is_none()
+    }
+
+    async fn plan(&self) -> Result<Plan, Broken> {
+        let look = |world: &World| {
+            let plan = Plan::new(world, self.task, self.query.attempt);
+            plan.ok_or(Rejected::NoSuchTask(self.task))
+        };
+        Ok(self.app.core.read(look).await??)
+    }
+
+    async fn until_changed(
+        &self,
+        changes: &mut tokio::sync::watch::Receiver<tutti_model::Seq>,
+    ) -> Result<(), Broken> {
+        let mut stopping = self.app.stopping();
+        tokio::select! {
+            changed = changes.changed() => changed.map_err(|_| Broken::Stopped),
+            _ = stopping.wait_for(|s| *s) => Err(Broken::Stopped),
+        }
+    }
+
+    async fn unstarted(&self) -> Result<String, Broken> {
+        let row = self.app.core.read(|world| find_row(world, self.task)).await??;
+        Ok(match row.note.as_str() {
+            "" => format!("{} has not run: it is {}", self.task, row.state.as_str()),
+            why => format!("{} has not run: {why}", self.task),
+        })
+    }
+
+    /// All ranks of one attempt: side by side when followed, else one after the other.
+    async fn show(&self, plan: &Plan) -> Result<(), Broken> {
+        let wanted = |r: &u32| self.ranks.as_ref().is_none_or(|ranks| ranks.contains(*r));
+        let pulls = (0..plan.world_size).filter(wanted).map(|rank| Pull {
+            app: Arc::clone(&self.app),
+            sender: self.sender.clone(),
+            task: self.task,
+            attempt: plan.attempt,
+            rank: Rank(rank),
+            nodes: plan.nodes_of(rank),
+            follow: self.query.follow,
+            tail: self.query.tail,
+        });
+        if !self.query.follow {
+            for pull in pulls {
+                pull.run().await?;
+            }
+            return Ok(());
+        }
+        // Dropped, and so stopped, when the reader leaves.
+        let mut all: JoinSet<_> = pulls.map(Pull::run).collect();
+        while let Some(done) = all.join_next().await {
+            done.unwrap_or(Err(Broken::Stopped))?;
+        }
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<(), Broken> {
+        let row = self.app.core.read(|world| find_row(world, self.task)).await??;
+        let end = LogEvent::End { state: Some(row.state), exit_code: row.exit_code };
+        Ok(self.sender.send("end", &end).await?)
+    }
+}

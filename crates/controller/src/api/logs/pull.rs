@@ -1,0 +1,165 @@
+//! One rank of one attempt: read piece by piece, until it has ended.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use tokio::sync::watch;
+use tutti_model::{NodeId, Rank, Seq, TaskId, Time};
+use tutti_wire::api::LogEvent;
+use tutti_wire::stream::{LogFrom, LogLine, LogRead, LogReply, ToAgent};
+
+use super::{Broken, note};
+use crate::api::App;
+use crate::api::sse::{Left, Sender};
+use crate::links::{Answer, Link};
+
+const PIECE_BYTES: u32 = 256 << 10;
+
+pub(super) struct Pull {
+    pub app: Arc<App>,
+    pub sender: Sender,
+    pub task: TaskId,
+    pub attempt: u32,
+    pub rank: Rank,
+    pub nodes: Vec<NodeId>,
+    pub follow: bool,
+    pub tail: Option<u32>,
+}
+
+/// How asking one node went.
+enum Asked {
+    /// Everything there is, or will be, has been sent.
+    Finished,
+    Missing(String),
+    Unreachable,
+}
+
+impl Pull {
+    pub async fn run(self) -> Result<(), Broken> {
+        let mut from = self.tail.map_or(LogFrom::Offset(0), LogFrom::Tail);
+        let mut changes = self.app.core.feed().watch_job(self.task.job);
+        let mut links = self.app.links.changes();
+        let mut told = false;
+        loop {
+            changes.mark_unchanged();
+            links.mark_unchanged();
+            let why = match self.ask_all(&mut from).await? {
+                None => return Ok(()),
+                Some(why) => why,
+            };
+            let again = self.follow && self.is_current().await?;
+            if !again || !told {
+                told = true;
+                let wait = if again { "; waiting for it" } else { "" };
+                note(&self.sender, format!("rank {}: {why}{wait}", self.rank)).await?;
+            }
+            if !again {
+                return Ok(());
+            }
+            self.until_changed(&mut changes, &mut links).await?;
+        }
+    }
+
+    /// None when the log was found and read; else why not.
+    async fn ask_all(&self, from: &mut LogFrom) -> Result<Option<String>, Broken> {
+        let mut why = "no node has its log".to_owned();
+        for &node in &self.nodes {
+            let name = self.app.core.peek(|w| w.engine.state().node_name(node))?;
+            match self.ask(node, from).await? {
+                Asked::Finished => return Ok(None),
+                Asked::Missing(reason) => why = format!("{name} has no log of it: {reason}"),
+                Asked::Unreachable => {
+                    why = format!(
+                        "node {name} is not connected; its log is kept there and can be read when it is back"
+                    );
+                }
+            }
+        }
+        Ok(Some(why))
+    }
+
+    async fn ask(&self, node: NodeId, from: &mut LogFrom) -> Result<Asked, Broken> {
+        loop {
+            let Some(link) = self.app.links.get(node) else { return Ok(Asked::Unreachable) };
+            match self.read(&link, *from).await {
+                None => return Ok(Asked::Unreachable),
+                Some(LogReply::Missing { reason }) => return Ok(Asked::Missing(reason)),
+                Some(LogReply::Piece { lines, next, end, skipped }) => {
+                    if skipped > 0 {
+                        let text = format!("rank {}: {skipped} bytes were rotated away", self.rank);
+                        note(&self.sender, text).await?;
+                    }
+                    let nothing_new = lines.is_empty() && *from == LogFrom::Offset(next);
+                    self.send(lines).await?;
+                    *from = LogFrom::Offset(next);
+                    if end || (!self.follow && nothing_new) {
+                        return Ok(Asked::Finished);
+                    }
+                }
+            }
+        }
+    }
+
+    /// None when the link ended first.
+    async fn read(&self, link: &Arc<Link>, from: LogFrom) -> Option<LogReply> {
+        let read = LogRead {
+            task: self.task,
+            attempt: Some(self.attempt),
+            rank: self.rank,
+            from,
+            max_bytes: PIECE_BYTES,
+            wait: self.follow,
+        };
+        let mut answers = link.request(|request| ToAgent::ReadLog { request, read });
+        match answers.next().await {
+            Ok(Answer::Log(reply)) => Some(reply),
+            Ok(Answer::Overflow) => {
+                Some(LogReply::Missing { reason: "the agent sent too much at once".to_owned() })
+            }
+            Ok(Answer::Output(_)) => {
+                Some(LogReply::Missing { reason: "the agent answered something else".to_owned() })
+            }
+            Err(_) => None,
+        }
+    }
+
+    async fn send(&self, lines: Vec<LogLine>) -> Result<(), Left> {
+        for LogLine { at, stream, text, partial } in lines {
+            let (text, raw) = match String::from_utf8(text) {
+                Ok(text) => (text, None),
+                Err(bad) => {
+                    let raw = BASE64.encode(bad.as_bytes());
+                    (String::from_utf8_lossy(bad.as_bytes()).into_owned(), Some(raw))
+                }
+            };
+            let (rank, at) = (self.rank.0, Time(at));
+            let line = LogEvent::Line { rank, at, stream, text, raw, partial };
+            self.sender.send("line", &line).await?;
+        }
+        Ok(())
+    }
+
+    /// The attempt still runs, so its log may yet come.
+    async fn is_current(&self) -> Result<bool, Broken> {
+        let look = |world: &crate::core::World| {
+            let job = world.engine.state().job(self.task.job)?;
+            let attempt = job.task(self.task.index)?.attempt()?;
+            Some(attempt.number == self.attempt)
+        };
+        Ok(self.app.core.read(look).await?.unwrap_or(false))
+    }
+
+    async fn until_changed(
+        &self,
+        changes: &mut watch::Receiver<Seq>,
+        links: &mut watch::Receiver<u64>,
+    ) -> Result<(), Broken> {
+        let mut stopping = self.app.stopping();
+        tokio::select! {
+            changed = changes.changed() => changed.map_err(|_| Broken::Stopped),
+            changed = links.changed() => changed.map_err(|_| Broken::Stopped),
+            _ = stopping.wait_for(|s| *s) => Err(Broken::Stopped),
+        }
+    }
+}

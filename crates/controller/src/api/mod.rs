@@ -1,0 +1,107 @@
+//! REST under `/api/v1`. Every request goes through the [`auth`] door; handlers look at the world
+//! or call the engine, and answer in the shapes of `wire::api`.
+
+pub mod auth;
+mod body;
+mod cluster;
+mod events;
+mod exec;
+mod hosts;
+mod jobs;
+mod logs;
+mod nodes;
+mod openapi;
+mod problem;
+mod routes;
+mod sse;
+mod submit;
+mod tokens;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{delete, get, post, put};
+use http::StatusCode;
+use tokio::sync::watch;
+use tutti_wire::pki::Ca;
+
+use crate::audit::Audit;
+use crate::core::Core;
+use crate::links::Links;
+
+pub use exec::Execs;
+pub use hosts::Hosts;
+pub use openapi::document;
+pub use problem::Problem;
+pub use routes::{Access, ROUTES};
+
+/// What handlers share.
+pub struct App {
+    pub core: Core,
+    pub links: Arc<Links>,
+    pub audit: Audit,
+    pub ca: Arc<Ca>,
+    pub hosts: Hosts,
+    pub execs: Execs,
+    pub data_dir: PathBuf,
+    pub server_until: SystemTime,
+    /// Becomes true when the controller is to stop.
+    pub shutdown: watch::Sender<bool>,
+}
+
+impl App {
+    /// For streams: ends when the controller stops.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.shutdown.subscribe()
+    }
+}
+
+pub fn router(app: Arc<App>) -> Router {
+    let jobs = Router::new()
+        .route("/jobs", get(jobs::list).post(submit::submit))
+        .route("/jobs/batch", post(submit::submit_batch))
+        .route("/jobs/{id}", get(jobs::show))
+        .route("/jobs/{id}/why", get(jobs::why))
+        .route("/jobs/{id}/wait", get(jobs::wait))
+        .route("/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/jobs/{id}/hold", post(jobs::hold))
+        .route("/jobs/{id}/release", post(jobs::release))
+        .route("/jobs/{id}/priority", post(jobs::priority))
+        .route("/jobs/{id}/logs", get(logs::logs))
+        .route("/jobs/{id}/stdin", put(exec::stdin))
+        .route("/jobs/{id}/exec", post(exec::exec))
+        .route("/exec/{session}/stdin", put(exec::exec_stdin));
+    let rest = Router::new()
+        .route("/openapi.json", get(openapi::openapi))
+        .route("/cluster", get(cluster::cluster))
+        .route("/doctor", get(cluster::doctor))
+        .route("/shutdown", post(cluster::shutdown))
+        .route("/nodes", get(nodes::list))
+        .route("/nodes/{name}", get(nodes::show))
+        .route("/nodes/{name}/drain", post(nodes::drain))
+        .route("/nodes/{name}/resume", post(nodes::resume))
+        .route("/events", get(events::events))
+        .route("/tokens", get(tokens::list).post(tokens::create))
+        .route("/tokens/{id}", delete(tokens::revoke))
+        .route("/join", post(tokens::join));
+    Router::new()
+        .nest("/api/v1", jobs.merge(rest))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(from_fn_with_state(Arc::clone(&app), auth::door))
+        .with_state(app)
+}
+
+async fn no_such_path(uri: http::Uri) -> Problem {
+    Problem::not_found(format!("there is nothing at {}", uri.path()))
+        .hint("/api/v1/openapi.json lists every path")
+}
+
+async fn no_such_method(method: http::Method, uri: http::Uri) -> Problem {
+    let message = format!("{} can't be called with {method}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", problem::exit::INVALID, message)
+        .hint("/api/v1/openapi.json lists every path and method")
+}

@@ -1,0 +1,64 @@
+//! Nodes.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use tutti_engine::{Command, Rejected};
+use tutti_wire::api::{Changed, DrainRequest, NodeRow};
+
+use super::App;
+use super::auth::Caller;
+use super::body::{Named, Strict};
+use super::jobs::change;
+use super::openapi::Problems;
+use super::problem::Problem;
+use crate::views::node_row;
+
+/// All nodes, by name.
+#[utoipa::path(get, path = "/api/v1/nodes", tag = "nodes",
+    responses((status = 200, body = Vec<NodeRow>), Problems))]
+pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
+    let rows = app.core.read(|world| {
+        let state = world.engine.state();
+        let ids = state.index.node_names.values();
+        ids.filter_map(|id| state.node(*id)).map(node_row).collect()
+    });
+    Ok(Json(rows.await?))
+}
+
+#[utoipa::path(get, path = "/api/v1/nodes/{name}", tag = "nodes",
+    params(("name" = String, Path)),
+    responses((status = 200, body = NodeRow), Problems))]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<NodeRow>, Problem> {
+    let row = app.core.read(|world| world.engine.state().node_named(&name).map(node_row));
+    Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
+}
+
+/// Nothing new starts on the node; what runs there goes on.
+#[utoipa::path(post, path = "/api/v1/nodes/{name}/drain", tag = "nodes", request_body = DrainRequest,
+    params(("name" = String, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn drain(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(node): Named<String>,
+    Strict(body): Strict<DrainRequest>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Drain { actor: caller.actor, node, reason: body.reason }).await
+}
+
+/// The node takes work again.
+#[utoipa::path(post, path = "/api/v1/nodes/{name}/resume", tag = "nodes",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn resume(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(node): Named<String>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Resume { actor: caller.actor, node }).await
+}

@@ -1,0 +1,144 @@
+//! Every error of the API: one shape, one table from refusals to status, code, exit and hint.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use tutti_engine::Rejected;
+use tutti_wire::api::ApiError;
+
+use crate::core::{CallError, Stopped};
+
+/// Exit codes of the command line, fixed because scripts rely on them.
+pub mod exit {
+    pub const FAILED: i32 = 1;
+    pub const INVALID: i32 = 2;
+    pub const NOT_FOUND: i32 = 3;
+    pub const DENIED: i32 = 4;
+    pub const IMPOSSIBLE: i32 = 5;
+    pub const UNREACHABLE: i32 = 75;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub status: StatusCode,
+    pub error: ApiError,
+}
+
+/// Put into responses for the audit log.
+#[derive(Clone)]
+pub struct ProblemCode(pub String);
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &str, exit: i32, message: impl Into<String>) -> Problem {
+        let (code, message) = (code.to_owned(), message.into());
+        Problem { status, error: ApiError { code, message, hint: None, exit } }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Problem {
+        self.error.hint = Some(hint.into());
+        self
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid", exit::INVALID, message)
+    }
+    pub fn not_found(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", exit::NOT_FOUND, message)
+    }
+    pub fn unauthorized(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", exit::DENIED, message)
+    }
+    pub fn denied(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "denied", exit::DENIED, message)
+    }
+    pub fn conflict(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "conflict", exit::FAILED, message)
+    }
+    pub fn unavailable(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", exit::UNREACHABLE, message)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let code = ProblemCode(self.error.code.clone());
+        let mut response = (self.status, Json(self.error)).into_response();
+        response.extensions_mut().insert(code);
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = http::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(http::header::WWW_AUTHENTICATE, scheme);
+        }
+        response
+    }
+}
+
+impl From<Stopped> for Problem {
+    fn from(stopped: Stopped) -> Problem {
+        Problem::unavailable(stopped.to_string())
+            .hint("repeat the request when the controller is back; with the same Idempotency-Key nothing is done twice")
+    }
+}
+
+impl From<CallError> for Problem {
+    fn from(error: CallError) -> Problem {
+        match error {
+            CallError::Rejected(rejected) => rejected.into(),
+            CallError::Stopped(stopped) => stopped.into(),
+        }
+    }
+}
+
+/// The one table.
+impl From<Rejected> for Problem {
+    fn from(rejected: Rejected) -> Problem {
+        use Rejected as R;
+        let message = rejected.to_string();
+        let (make, hint): (fn(String) -> Problem, Option<&str>) = match &rejected {
+            R::NoSuchJob(_) => {
+                (not_found, Some("`tutti ps` lists the jobs; old ones are forgotten in time"))
+            }
+            R::NoSuchTask(_) => (not_found, Some("`tutti show` on the array lists its indices")),
+            R::NoSuchNode(_) => (not_found, Some("`tutti nodes` lists the nodes")),
+            R::NoSuchToken(_) => (not_found, Some("`tutti token list` lists the tokens")),
+            R::StaleSession(_) => (conflict, None),
+            R::NotYours { .. } => (denied, Some("only its owner and admins may do that")),
+            R::RoleTooLow { .. } => (denied, Some("ask an admin for a token with that role")),
+            R::BadSpec { .. } | R::Unparsable(_) => (invalid, None),
+            R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
+            R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
+            R::DependencyCycle(_) => (invalid, None),
+            R::DependencyUnmet(_) => (
+                conflict,
+                Some("submit it without this dependency, or run the other job again first"),
+            ),
+            R::KeyReused(_) => (conflict, Some("use a new Idempotency-Key for a new job")),
+            R::AlreadyEnded(_) => (conflict, None),
+            R::PlanRefused(_) => (
+                internal,
+                Some("this is a bug in the scheduler: nothing was started; please report it"),
+            ),
+            R::JoinRefused(_) => (denied, Some("make a new one with `tutti token create --join`")),
+        };
+        let problem = make(message);
+        hint.map_or(problem.clone(), |h| problem.hint(h))
+    }
+}
+
+fn not_found(message: String) -> Problem {
+    Problem::not_found(message)
+}
+fn conflict(message: String) -> Problem {
+    Problem::conflict(message)
+}
+fn denied(message: String) -> Problem {
+    Problem::denied(message)
+}
+fn invalid(message: String) -> Problem {
+    Problem::invalid(message)
+}
+fn impossible(message: String) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "impossible", exit::IMPOSSIBLE, message)
+}
+fn internal(message: String) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", exit::FAILED, message)
+}

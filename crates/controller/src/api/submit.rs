@@ -1,0 +1,114 @@
+//! Submission, one by one and in batches.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use http::{HeaderMap, StatusCode};
+use tutti_engine::{Actor, Command, Rejected, Reply};
+use tutti_model::TaskId;
+use tutti_wire::api::{ApiError, Submit, SubmitResult, Submitted};
+
+use super::App;
+use super::auth::{Caller, Target};
+use super::body::{Strict, StrictBatch};
+use super::openapi::Problems;
+use super::problem::Problem;
+
+const KEY_HEADER: &str = "idempotency-key";
+
+/// Jobs in one batch.
+const BATCH_MAX: usize = 100_000;
+
+/// Submits a job. The answer means that it is on disk.
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = Submit,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same job")),
+    responses((status = 201, body = Submitted), (status = 200, description = "The key was known", body = Submitted), Problems))]
+pub async fn submit(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Strict(mut body): Strict<Submit>,
+) -> Result<Response, Problem> {
+    if let Some(key) = headers.get(KEY_HEADER) {
+        let key = key.to_str().map_err(|_| Problem::invalid("Idempotency-Key: only ASCII"))?;
+        body.key = Some(key.to_owned());
+    }
+    let warnings = tutti_engine::warnings(&body.spec);
+    let reply = app.core.call(command(&caller.actor, body)).await?;
+    let submitted = submitted(reply, warnings);
+    let status = if submitted.repeated { StatusCode::OK } else { StatusCode::CREATED };
+    let target = Target(format!("job {}", submitted.id));
+    let mut response = (status, Json(submitted)).into_response();
+    response.extensions_mut().insert(target);
+    Ok(response)
+}
+
+/// Submits many jobs with one write to the disk. Each is taken or refused by itself, in order.
+#[utoipa::path(post, path = "/api/v1/jobs/batch", tag = "jobs", request_body = Vec<Submit>,
+    responses((status = 200, body = Vec<SubmitResult>), Problems))]
+pub async fn submit_batch(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    StrictBatch(batch): StrictBatch<Vec<Submit>>,
+) -> Result<Response, Problem> {
+    if batch.len() > BATCH_MAX {
+        return Err(Problem::invalid(format!(
+            "{} jobs in one batch; at most {BATCH_MAX} are taken",
+            batch.len()
+        ))
+        .hint("split it into several, or use an array"));
+    }
+    let warnings: Vec<_> = batch.iter().map(|s| tutti_engine::warnings(&s.spec)).collect();
+    let commands = batch.into_iter().map(|s| command(&caller.actor, s)).collect();
+    let answers = app.core.call_many(commands).await?;
+    let results: Vec<SubmitResult> =
+        answers.into_iter().zip(warnings).map(|(answer, w)| result(answer, w)).collect();
+    let target = Target(batch_target(&results));
+    let mut response = Json(results).into_response();
+    response.extensions_mut().insert(target);
+    Ok(response)
+}
+
+fn command(actor: &Actor, submit: Submit) -> Command {
+    Command::Submit {
+        actor: actor.clone(),
+        spec: Box::new(submit.spec),
+        user: submit.user,
+        key: submit.key,
+    }
+}
+
+fn submitted(reply: Reply, warnings: Vec<String>) -> Submitted {
+    match reply {
+        Reply::Submitted { job, repeated } => {
+            Submitted { id: TaskId::single(job), repeated, warnings }
+        }
+        other => unreachable!("the engine answers a submission with a job, not {other:?}"),
+    }
+}
+
+fn result(answer: Result<Reply, Rejected>, warnings: Vec<String>) -> SubmitResult {
+    match answer {
+        Ok(reply) => SubmitResult::Submitted(submitted(reply, warnings)),
+        Err(rejected) => {
+            let error: ApiError = Problem::from(rejected).error;
+            SubmitResult::Refused { error }
+        }
+    }
+}
+
+fn batch_target(results: &[SubmitResult]) -> String {
+    let ids: Vec<TaskId> = results
+        .iter()
+        .filter_map(|r| match r {
+            SubmitResult::Submitted(s) => Some(s.id),
+            SubmitResult::Refused { .. } => None,
+        })
+        .collect();
+    match (ids.iter().min(), ids.iter().max()) {
+        (Some(first), Some(last)) => format!("{} jobs between {first} and {last}", ids.len()),
+        _ => "no job".to_owned(),
+    }
+}

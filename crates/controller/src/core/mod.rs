@@ -1,0 +1,164 @@
+//! The engine and the one thread that may change it.
+//!
+//! ```text
+//!  callers ── queue ──► engine thread:  step each ─► schedule once ─► append (one fsync)
+//!                                          │                            │
+//!  readers ◄── read lock ── World ◄────────┘     effects, replies, feed ◄┘
+//! ```
+//! Memory runs ahead of the disk by at most one batch. A reader therefore remembers the record it
+//! has seen and waits until that one is durable before it answers.
+
+mod engine_loop;
+mod load;
+mod snapshot;
+mod ticker;
+
+use std::sync::{Arc, RwLock};
+
+use tokio::sync::{mpsc, oneshot};
+use tutti_engine::{Command, Engine, Rejected, Reply};
+use tutti_journal::{JournalError, Stats, codec::EncodeError};
+use tutti_model::{NodeId, Seq};
+
+use crate::feed::Feed;
+use crate::links::Link;
+use crate::reads::Reads;
+
+pub use engine_loop::{Started, start};
+pub use load::{LoadError, load};
+pub use snapshot::SnapshotRule;
+
+/// Requests that may wait for the engine; a caller beyond that waits for room.
+const QUEUE_MAX: usize = 4096;
+
+/// Everything that a reader may look at, at one record.
+pub struct World {
+    pub engine: Engine,
+    pub reads: Reads,
+}
+
+/// Why the engine thread had to stop. Memory is then ahead of the disk, so nothing goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    #[error("the journal took no more records")]
+    Append(#[source] JournalError),
+    #[error("records can't be written down")]
+    Encode(#[source] EncodeError),
+    #[error("the engine broke off; the log has the reason")]
+    Panicked,
+}
+
+/// The controller is going down; nothing more is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the controller is stopping")]
+pub struct Stopped;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+type Answer = Result<Reply, Rejected>;
+
+pub(crate) enum Request {
+    /// Nobody waits for the answer.
+    Tell(Vec<Command>),
+    /// The same from an agent's stream, which ends if the engine no longer counts it.
+    Reports {
+        node: NodeId,
+        session: u64,
+        commands: Vec<Command>,
+    },
+    Call(Box<Command>, oneshot::Sender<Answer>),
+    Many(Vec<Command>, oneshot::Sender<Vec<Answer>>),
+    /// Attaches the link before anything is sent to its node.
+    Hello(Box<Command>, Arc<Link>, oneshot::Sender<Answer>),
+    /// An encoded snapshot comes back from its thread; none if encoding failed.
+    Snapshot(Seq, Option<Vec<u8>>),
+    Stats(oneshot::Sender<Result<Stats, JournalError>>),
+    Stop,
+}
+
+/// A handle to the engine: cheap to clone.
+#[derive(Clone)]
+pub struct Core {
+    queue: mpsc::Sender<Request>,
+    world: Arc<RwLock<World>>,
+    feed: Arc<Feed>,
+}
+
+impl Core {
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The answer comes when its records are durable.
+    pub async fn call(&self, command: Command) -> Result<Reply, CallError> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Request::Call(Box::new(command), tx)).await?;
+        Ok(rx.await.map_err(|_| Stopped)??)
+    }
+
+    /// Many commands in one go; each is accepted or refused by itself.
+    pub async fn call_many(&self, commands: Vec<Command>) -> Result<Vec<Answer>, Stopped> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Request::Many(commands, tx)).await?;
+        rx.await.map_err(|_| Stopped)
+    }
+
+    /// Waits only for room in the queue.
+    pub async fn tell(&self, commands: Vec<Command>) -> Result<(), Stopped> {
+        self.send(Request::Tell(commands)).await
+    }
+
+    pub(crate) async fn report(
+        &self,
+        node: NodeId,
+        session: u64,
+        commands: Vec<Command>,
+    ) -> Result<(), Stopped> {
+        self.send(Request::Reports { node, session, commands }).await
+    }
+
+    pub(crate) async fn hello(
+        &self,
+        command: Command,
+        link: Arc<Link>,
+    ) -> Result<Reply, CallError> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Request::Hello(Box::new(command), link, tx)).await?;
+        Ok(rx.await.map_err(|_| Stopped)??)
+    }
+
+    pub async fn journal_stats(&self) -> Result<Result<Stats, JournalError>, Stopped> {
+        let (tx, rx) = oneshot::channel();
+        self.send(Request::Stats(tx)).await?;
+        rx.await.map_err(|_| Stopped)
+    }
+
+    /// The engine thread ends after what is queued before this.
+    pub async fn stop(&self) {
+        // Refused only if it has ended already, which is what is wanted.
+        let _ = self.send(Request::Stop).await;
+    }
+
+    async fn send(&self, request: Request) -> Result<(), Stopped> {
+        self.queue.send(request).await.map_err(|_| Stopped)
+    }
+
+    /// Looks at the world now. Not for answers: those go through [`Core::read`].
+    pub fn peek<T>(&self, look: impl FnOnce(&World) -> T) -> Result<T, Stopped> {
+        let world = self.world.read().map_err(|_| Stopped)?;
+        Ok(look(&world))
+    }
+
+    /// Looks at the world, and answers once what it saw is durable.
+    pub async fn read<T>(&self, look: impl FnOnce(&World) -> T) -> Result<T, Stopped> {
+        let (seen, seq) = self.peek(|world| (look(world), world.engine.state().seq))?;
+        self.feed.until_durable(seq).await?;
+        Ok(seen)
+    }
+}

@@ -1,0 +1,174 @@
+//! Looks for what is wrong or soon will be, in a running controller and in a data dir at rest.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tutti_engine::{Record, invariants};
+use tutti_journal::{BoxError, Entry, Level, codec, verify};
+use tutti_model::{Node, NodeState, State};
+use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
+use tutti_wire::pki::{Ca, Validity};
+
+use crate::api::App;
+use crate::core::Stopped;
+
+const DISK_LOW_BYTES: u64 = 1 << 30;
+const EXPIRY_SOON: Duration = Duration::from_secs(30 * 86_400);
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, level: FindingLevel, subject: &str, message: impl Into<String>) {
+        self.0.push(Finding { level, subject: subject.to_owned(), message: message.into() });
+    }
+    fn ok(&mut self, subject: &str, message: impl Into<String>) {
+        self.add(FindingLevel::Ok, subject, message);
+    }
+    fn warn(&mut self, subject: &str, message: impl Into<String>) {
+        self.add(FindingLevel::Warning, subject, message);
+    }
+    fn error(&mut self, subject: &str, message: impl Into<String>) {
+        self.add(FindingLevel::Error, subject, message);
+    }
+    /// The worst first.
+    fn report(mut self) -> DoctorReport {
+        self.0.sort_by_key(|f| std::cmp::Reverse(f.level));
+        DoctorReport { findings: self.0 }
+    }
+}
+
+/// Examines a running controller.
+pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
+    let mut found = Findings::default();
+    match app.core.journal_stats().await? {
+        Ok(stats) => found.ok(
+            "journal",
+            format!(
+                "{} records, newest snapshot at {}, {} bytes on disk",
+                stats.last,
+                stats.snapshot.unwrap_or_default(),
+                stats.disk_bytes
+            ),
+        ),
+        Err(error) => found.error("journal", crate::error::chain(&error)),
+    }
+    // A clone costs pointers; the checks then hold nobody up.
+    let state = app.core.read(|world| world.engine.state().clone()).await?;
+    nodes(&mut found, &state);
+    state_checks(&mut found, &state);
+    disk(&mut found, &app.data_dir);
+    certificate(&mut found, "server certificate", app.server_until);
+    match Validity::of(app.ca.der()) {
+        Ok(validity) => certificate(&mut found, "CA", validity.until),
+        Err(error) => found.error("CA", crate::error::chain(&error)),
+    }
+    if app.audit.has_failed() {
+        found.error("audit log", "lines could not be written since the start; see the log");
+    }
+    Ok(found.report())
+}
+
+fn nodes(found: &mut Findings, state: &State) {
+    let mut ready = 0;
+    for node in state.nodes.values() {
+        let name = format!("node {}", node.facts.name);
+        match node.state() {
+            NodeState::Ready => ready += 1,
+            NodeState::Draining | NodeState::Drained => found.warn(&name, drained(node)),
+            NodeState::Away => found.warn(&name, "its stream broke a moment ago"),
+            NodeState::Cleaning => {
+                found
+                    .warn(&name, format!("stops {} leases that are not current", node.stale.len()));
+            }
+            NodeState::Lost => found.error(
+                &name,
+                "not heard of: look at the machine, the network and `tutti agent` on it",
+            ),
+        }
+    }
+    match state.nodes.len() {
+        0 => found.warn("nodes", "none has joined yet: `tutti token create --join` starts one"),
+        all => found.ok("nodes", format!("{ready} of {all} are ready")),
+    }
+}
+
+fn drained(node: &Node) -> String {
+    let drain = node.drain.as_ref();
+    let (by, reason) = drain.map_or(("?", ""), |d| (d.by.as_str(), d.reason.as_str()));
+    format!("drained by {by}: {reason}; `tutti resume {}` ends it", node.facts.name)
+}
+
+fn state_checks(found: &mut Findings, state: &State) {
+    let breaches = invariants::check_all(state);
+    if breaches.is_empty() {
+        found.ok("state", format!("every invariant holds over {} jobs", state.jobs.len()));
+    }
+    for breach in breaches {
+        found.error("state", format!("{breach}: this is a bug, please report it"));
+    }
+}
+
+fn disk(found: &mut Findings, dir: &Path) {
+    match nix::sys::statvfs::statvfs(dir) {
+        Ok(stat) => {
+            let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
+            let text = format!("{} MiB are free for {}", free >> 20, dir.display());
+            if free < DISK_LOW_BYTES {
+                found.warn("disk", format!("only {text}: the controller stops when it is full"));
+            } else {
+                found.ok("disk", text);
+            }
+        }
+        Err(error) => found.error("disk", format!("can't look at {}: {error}", dir.display())),
+    }
+}
+
+fn certificate(found: &mut Findings, subject: &str, until: SystemTime) {
+    let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+    let days = left.as_secs() / 86_400;
+    if left.is_zero() {
+        found.error(subject, "has expired: restart the controller to make a new one");
+    } else if left < EXPIRY_SOON {
+        found.warn(subject, format!("ends in {days} days: restart the controller to renew it"));
+    } else {
+        found.ok(subject, format!("holds for {days} more days"));
+    }
+}
+
+/// Examines the data dir of a controller that does not run: reads the whole journal, and changes
+/// nothing.
+pub fn examine_at_rest(data_dir: &Path) -> DoctorReport {
+    let mut found = Findings::default();
+    let path = data_dir.join(crate::start::JOURNAL_FILE);
+    match verify(&path, &mut decode) {
+        Ok(report) => {
+            for finding in &report.findings {
+                let level = match finding.level {
+                    Level::Note => FindingLevel::Ok,
+                    Level::Warning => FindingLevel::Warning,
+                    Level::Error => FindingLevel::Error,
+                };
+                found.add(level, "journal", finding.to_string());
+            }
+            if let Some(stats) = report.stats.filter(|_| report.findings.is_empty()) {
+                found.ok("journal", format!("{} records, all readable", stats.last));
+            }
+        }
+        Err(error) => found.error("journal", crate::error::chain(&error)),
+    }
+    disk(&mut found, data_dir);
+    match Ca::load(data_dir).and_then(|ca| Validity::of(ca.der())) {
+        Ok(validity) => certificate(&mut found, "CA", validity.until),
+        Err(error) => found.error("CA", crate::error::chain(&error)),
+    }
+    found.report()
+}
+
+fn decode(entry: Entry<'_>) -> Result<(), BoxError> {
+    match entry {
+        Entry::Snapshot { bytes, .. } => drop(codec::decode::<State>(bytes)?),
+        Entry::Batch { bytes, .. } => drop(codec::decode::<Vec<Record>>(bytes)?),
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Who this controller is: its CA, its certificate, and the token of its first admin.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use tutti_engine::{Actor, Command};
+use tutti_model::{Grant, Role, Token};
+use tutti_wire::pki::{Ca, ServerIdentity, replace_file};
+use tutti_wire::tls;
+use tutti_wire::token::{Kind, TokenText};
+
+use crate::clock::now;
+use crate::config::ControllerConfig;
+use crate::core::Core;
+use crate::error::ControllerError;
+
+const TOKEN_FILE: &str = "admin.token";
+
+pub struct Identity {
+    pub ca: Arc<Ca>,
+    pub tls: Arc<ServerConfig>,
+    /// When the server's certificate ends.
+    pub server_until: std::time::SystemTime,
+}
+
+impl Identity {
+    pub fn load_or_create(config: &ControllerConfig) -> Result<Identity, ControllerError> {
+        let ca = Arc::new(Ca::load_or_create(&config.data_dir)?);
+        let mut names = config.extra_names.clone();
+        if !config.listen.ip().is_unspecified() {
+            names.push(config.listen.ip().to_string());
+        }
+        let server = ServerIdentity::ensure_in(&config.data_dir, &ca, &names)?;
+        let tls = tls::server_config(&ca, &server)?;
+        let leaf = server.chain()?.remove(0);
+        let server_until = tutti_wire::pki::Validity::of(&leaf)?.until;
+        Ok(Identity { ca, tls, server_until })
+    }
+}
+
+/// Who the controller itself acts as, and the first token stands for: whoever started it, so that
+/// jobs submitted with that token belong to a user that the machine knows.
+pub fn operator() -> Actor {
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+    let user = user.map_or_else(|| "admin".to_owned(), |u| u.name);
+    Actor { user, role: Role::Admin }
+}
+
+/// Makes a token for the admin unless the data dir has one that is known. The file comes first: a
+/// token that nobody could read would be of no use, one that is not known yet is made again.
+pub async fn ensure_admin_token(
+    core: &Core,
+    ca: &Ca,
+    data_dir: &Path,
+) -> Result<(), ControllerError> {
+    let path = data_dir.join(TOKEN_FILE);
+    if let Ok(text) = fs::read_to_string(&path)
+        && let Ok(token) = text.parse::<TokenText>()
+    {
+        let known = core.peek(|world| {
+            let stored = world.engine.state().tokens.get(&token.id);
+            stored.is_some_and(|stored| token.matches(&stored.hash))
+        });
+        if known.unwrap_or(false) {
+            return Ok(());
+        }
+    }
+    let text = TokenText::mint(Kind::Access, ca.pin())?;
+    replace_file(&path, format!("{text}\n").as_bytes(), 0o600)?;
+    let actor = operator();
+    let token = Token {
+        id: text.id.clone(),
+        hash: text.hash(),
+        grant: Grant::Access { user: actor.user.clone(), role: Role::Admin },
+        created_at: now(),
+        created_by: actor.user.clone(),
+        expires_at: None,
+    };
+    core.call(Command::AddToken { actor, token }).await?;
+    tracing::info!(path = %path.display(), "made a token for the admin");
+    Ok(())
+}

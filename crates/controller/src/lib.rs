@@ -1,0 +1,41 @@
+//! The shell around the engine: it stamps time, keeps the journal, talks with agents and people.
+//!
+//! It decides nothing about jobs (that is `engine`), places nothing (`sched`), and runs no process
+//! of a job (`agent`). Nothing leaves it before it is durable: not a reply, not an order, not an
+//! answer to a question.
+//!
+//! ```text
+//!            one port: TLS or plain loopback HTTP
+//!  people ──► listener ─► api ──── commands ──► core: one engine thread ──► journal (fsync)
+//!  agents ──► listener ─► links ── reports ───►   │                            │
+//!         ◄── orders ──── links ◄── effects ──────┴──── once durable ◄─────────┘
+//!  people ◄── JSON, SSE ─ api ◄──── views of the world, feed of records
+//! ```
+//!
+//! | part | what |
+//! |---|---|
+//! | [`core`] | engine thread, batches, snapshots, ticks |
+//! | [`links`] | agent streams |
+//! | [`api`] | routes, tokens and roles, OpenAPI |
+//! | [`views`], [`reads`], [`feed`] | what people see, and being woken when it changes |
+//! | [`audit`], [`doctor`] | who did what; what is wrong |
+
+pub mod api;
+pub mod audit;
+mod clock;
+mod config;
+pub mod core;
+pub mod doctor;
+mod error;
+pub mod feed;
+mod identity;
+pub mod links;
+mod listener;
+pub mod reads;
+mod start;
+pub mod views;
+
+pub use config::{ControllerConfig, DEFAULT_PORT};
+pub use core::SnapshotRule;
+pub use error::{ControllerError, chain};
+pub use start::{AUDIT_FILE, ENDPOINT_FILE, Handle, JOURNAL_FILE, PID_FILE, run, start};

@@ -1,0 +1,96 @@
+//! Streams of agents. No agent can delay another, or the engine.
+//!
+//! ```text
+//!  engine thread ── deliver ─► Links ─► Link: bounded queue ─► writer task ─► agent
+//!                                             requests ◄────── reader task ◄─ agent
+//! ```
+//! Sending never waits: an agent that does not read loses its stream and reconciles when it comes
+//! back. Reading waits for room in the engine's queue, each link for itself.
+
+mod hello;
+mod link;
+mod pump;
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use tokio::sync::watch;
+use tutti_engine::Effect;
+use tutti_model::NodeId;
+use tutti_wire::stream::ToAgent;
+
+pub use hello::{AgentConfig, serve};
+pub use link::{Answer, Answers, Link, LinkGone};
+
+/// The streams that are open now, by node.
+pub struct Links {
+    by_node: RwLock<HashMap<NodeId, Arc<Link>>>,
+    /// Counts changes, for those who wait for a node to come back.
+    changes: watch::Sender<u64>,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Links { by_node: RwLock::default(), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Links {
+    pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
+        self.read().get(&node).cloned()
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Orders for a node without a stream are dropped; its next hello brings them again.
+    pub fn deliver(&self, effects: Vec<Effect>) {
+        let links = self.read();
+        for Effect::Tell { node, order } in effects {
+            match links.get(&node) {
+                Some(link) => link.send(ToAgent::Order(order)),
+                None => tracing::debug!(%node, lease = %order.lease(), "no stream for an order"),
+            }
+        }
+    }
+
+    /// From now on this is the stream of the node; an older one is closed.
+    pub fn attach(&self, node: NodeId, link: Arc<Link>) {
+        link.welcome(node);
+        let old = self.write().insert(node, link);
+        if let Some(old) = old {
+            old.close("the agent opened a newer stream");
+        }
+        self.changes.send_modify(|n| *n += 1);
+    }
+
+    /// Does nothing if a newer stream has taken the place.
+    pub fn detach(&self, node: NodeId, session: u64) {
+        let mut links = self.write();
+        if links.get(&node).is_some_and(|l| l.session == session) {
+            links.remove(&node);
+        }
+        drop(links);
+        self.changes.send_modify(|n| *n += 1);
+    }
+
+    /// Ends this very stream; the agent comes back with a hello.
+    pub fn close(&self, node: NodeId, session: u64, why: &'static str) {
+        if let Some(link) = self.read().get(&node).filter(|l| l.session == session) {
+            link.close(why);
+        }
+    }
+
+    pub fn close_all(&self, why: &'static str) {
+        self.read().values().for_each(|link| link.close(why));
+    }
+
+    // A panic elsewhere leaves the map whole: every change is one insert or remove.
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<NodeId, Arc<Link>>> {
+        self.by_node.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<NodeId, Arc<Link>>> {
+        self.by_node.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,135 @@
+//! Moves messages both ways until one side has enough.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tutti_engine::Command;
+use tutti_model::NodeId;
+use tutti_wire::frame::{self, FrameError, FrameReader};
+use tutti_wire::stream::ToController;
+
+use super::hello::AgentConfig;
+use super::link::{Answer, Link, Outgoing};
+
+/// Messages put into one write.
+const WRITE_MAX: usize = 512;
+
+/// Commands handed to the engine at once.
+const READ_MAX: usize = 256;
+
+/// Returns why it ended.
+pub(super) async fn run<R, W>(
+    config: &AgentConfig,
+    link: &Arc<Link>,
+    node: NodeId,
+    reader: FrameReader<R>,
+    writer: W,
+    outgoing: mpsc::Receiver<Outgoing>,
+) -> String
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut closed = link.closed();
+    tokio::select! {
+        why = read(config, link, node, reader) => why,
+        why = write(config, writer, outgoing) => why,
+        why = closed.wait_for(Option::is_some) => {
+            why.ok().and_then(|w| *w).unwrap_or("the controller stops").to_owned()
+        }
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(
+    config: &AgentConfig,
+    mut writer: W,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+) -> String {
+    let mut taken = Vec::with_capacity(WRITE_MAX);
+    let mut bytes = Vec::new();
+    while outgoing.recv_many(&mut taken, WRITE_MAX).await > 0 {
+        bytes.clear();
+        for out in &taken {
+            if let Err(error) = frame::append(&mut bytes, &out.message) {
+                return format!("a message can't be sent: {}", crate::error::chain(&error));
+            }
+        }
+        let written = async {
+            writer.write_all(&bytes).await?;
+            writer.flush().await
+        };
+        match tokio::time::timeout(config.write_max, written).await {
+            Ok(Ok(())) => taken.clear(),
+            Ok(Err(error)) => return format!("can't write: {error}"),
+            Err(_) => {
+                return format!("took nothing for {} s: hung?", config.write_max.as_secs());
+            }
+        }
+    }
+    "the controller has nothing more to say".to_owned()
+}
+
+async fn read<R: AsyncRead + Unpin>(
+    config: &AgentConfig,
+    link: &Link,
+    node: NodeId,
+    mut reader: FrameReader<R>,
+) -> String {
+    loop {
+        let first = match tokio::time::timeout(config.silence_max, reader.next()).await {
+            Ok(Ok(Some(message))) => message,
+            Ok(Ok(None)) => return "the agent closed".to_owned(),
+            Ok(Err(error)) => return bad_frame(&error),
+            Err(_) => return format!("silent for {} s", config.silence_max.as_secs()),
+        };
+        let mut commands = Vec::new();
+        let mut next = Some(first);
+        while let Some(message) = next {
+            if let Err(why) = take(link, node, message, &mut commands) {
+                return why;
+            }
+            if commands.len() >= READ_MAX {
+                break;
+            }
+            next = match reader.buffered() {
+                Ok(next) => next,
+                Err(error) => return bad_frame(&error),
+            };
+        }
+        if commands.is_empty() {
+            continue;
+        }
+        let reported = config.core.report(node, link.session, commands);
+        if reported.await.is_err() {
+            return "the controller stops".to_owned();
+        }
+    }
+}
+
+fn bad_frame(error: &FrameError) -> String {
+    format!("not understood: {}", crate::error::chain(error))
+}
+
+fn take(
+    link: &Link,
+    node: NodeId,
+    message: ToController,
+    commands: &mut Vec<Command>,
+) -> Result<(), String> {
+    let session = link.session;
+    match message {
+        ToController::Heartbeat { parts } => {
+            commands.push(Command::Heartbeat { node, session, parts });
+        }
+        ToController::Report { report } => {
+            commands.push(Command::Report { node, session, report });
+        }
+        ToController::Log { request, reply } => link.answer(request, Answer::Log(reply)),
+        ToController::Output { request, output } => {
+            link.answer(request, Answer::Output(output));
+        }
+        ToController::Hello { .. } => return Err("said hello twice".to_owned()),
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! From a data dir to a running controller, and back.
+//!
+//! ```text
+//!  data dir ─► journal ─► engine (replay) ─► Start ─► CA, certificate, admin token
+//!           ─► bind ─► `endpoint`, `controller.pid` ─► serve ... stop: last batch, close
+//! ```
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tutti_engine::Command;
+use tutti_journal::{Journal, RedbJournal};
+use tutti_wire::pki::replace_file;
+
+use crate::api::{self, App, Execs, Hosts};
+use crate::audit::Audit;
+use crate::config::ControllerConfig;
+use crate::core::{self, CoreError, LoadError, Started};
+use crate::error::{ControllerError, chain};
+use crate::identity::{self, Identity};
+use crate::links::{AgentConfig, Links};
+use crate::listener::Listener;
+
+pub const JOURNAL_FILE: &str = "journal.redb";
+pub const ENDPOINT_FILE: &str = "endpoint";
+pub const PID_FILE: &str = "controller.pid";
+pub const AUDIT_FILE: &str = "audit.log";
+
+/// How long requests may go on after a stop was asked for.
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+
+const WORKERS: usize = 2;
+
+/// A controller inside this process.
+pub struct Handle {
+    /// Where it listens, with the port that was picked.
+    pub addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    main: JoinHandle<Result<(), ControllerError>>,
+}
+
+impl Handle {
+    /// Asks it to stop; [`Handle::ended`] says when it has.
+    pub fn shutdown(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub async fn ended(self) -> Result<(), ControllerError> {
+        self.main.await.unwrap_or(Err(ControllerError::NotDurable(CoreError::Panicked)))
+    }
+}
+
+/// Runs a controller until SIGTERM, SIGINT or `/shutdown`. Returns an error that says what to do.
+pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .thread_name("tutti-io")
+        .enable_all()
+        .build()
+        .map_err(ControllerError::Runtime)?;
+    let ended = runtime.block_on(async {
+        let handle = start(config).await?;
+        let stop = handle.stop.clone();
+        tokio::spawn(async move {
+            match signalled().await {
+                Ok(name) => tracing::info!("{name}: stopping"),
+                Err(error) => {
+                    tracing::error!(%error, "signals can't be watched; use `tutti down`");
+                    return;
+                }
+            }
+            stop.send_replace(true);
+        });
+        handle.ended().await
+    });
+    // What still runs are connections of clients that would not leave.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    if let Err(error) = &ended {
+        tracing::error!("{}", chain(error));
+    }
+    ended
+}
+
+async fn signalled() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    })
+}
+
+/// Starts a controller in the current tokio runtime. It serves when this returns.
+pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> {
+    prepare_dir(&config.data_dir)?;
+    let journal = RedbJournal::open(&config.data_dir.join(JOURNAL_FILE), &Default::default())?;
+    let identity = Identity::load_or_create(&config)?;
+    let links = Arc::new(Links::default());
+    let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
+    core.call(Command::Start).await?;
+    identity::ensure_admin_token(&core, &identity.ca, &config.data_dir).await?;
+    let epoch = core.peek(|w| w.engine.state().epoch).map_err(core::CallError::Stopped)?;
+
+    let audit_path = config.data_dir.join(AUDIT_FILE);
+    let (audit, audit_thread) = Audit::open(&audit_path)
+        .map_err(|source| ControllerError::Write { path: audit_path, source })?;
+    let (sockets, addr) = bind(config.listen).await?;
+    let (stop, stopping) = watch::channel(false);
+    let app = Arc::new(App {
+        core: core.clone(),
+        links: Arc::clone(&links),
+        audit,
+        ca: Arc::clone(&identity.ca),
+        hosts: Hosts::new(addr, &config.extra_names),
+        execs: Execs::default(),
+        data_dir: config.data_dir.clone(),
+        server_until: identity.server_until,
+        shutdown: stop.clone(),
+    });
+    let agents = AgentConfig::new(
+        core.clone(),
+        Arc::clone(&links),
+        Arc::clone(&identity.ca),
+        epoch,
+        config.heartbeat,
+    );
+    let listener = Arc::new(Listener::new(
+        api::router(app),
+        TlsAcceptor::from(identity.tls),
+        Arc::new(agents),
+        stopping.clone(),
+        config.connections_max,
+    ));
+    write_files(&config.data_dir, addr)?;
+    tracing::info!(%addr, %epoch, data_dir = %config.data_dir.display(), "controller is up");
+    let serve = tokio::spawn(Arc::clone(&listener).run(sockets));
+    let running = Running { core, ended, links, listener, serve, audit_thread, stopping };
+    let main = tokio::spawn(running.until_stopped(config.data_dir));
+    Ok(Handle { addr, stop, main })
+}
+
+fn start_engine(
+    config: &ControllerConfig,
+    mut journal: Box<dyn Journal>,
+    links: Arc<Links>,
+) -> Result<Started, ControllerError> {
+    let world = core::load(journal.as_mut(), config.settings.clone())
+        .map_err(|LoadError::Journal(error)| error)?;
+    core::start(world, journal, links, config.snapshots).map_err(ControllerError::Runtime)
+}
+
+struct Running {
+    core: core::Core,
+    ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
+    links: Arc<Links>,
+    listener: Arc<Listener>,
+    serve: JoinHandle<()>,
+    audit_thread: std::thread::JoinHandle<()>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Running {
+    async fn until_stopped(mut self, data_dir: PathBuf) -> Result<(), ControllerError> {
+        let asked = async {
+            // An error means that nobody can ask any more; then only a failure ends it.
+            if self.stopping.wait_for(|s| *s).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let result = tokio::select! {
+            failed = &mut self.ended => failed.unwrap_or(Err(CoreError::Panicked)),
+            () = asked => {
+                self.drain().await;
+                self.core.stop().await;
+                (&mut self.ended).await.unwrap_or(Err(CoreError::Panicked))
+            }
+        };
+        self.serve.abort();
+        self.links.close_all("the controller stops");
+        remove_files(&data_dir);
+        drop((self.core, self.listener));
+        if result.is_ok() {
+            // Ends when the last connection has let go of the log; lines are written at once, so
+            // that a client that never leaves costs only the last sync.
+            let audit = tokio::task::spawn_blocking(|| self.audit_thread.join());
+            if tokio::time::timeout(DRAIN_MAX, audit).await.is_err() {
+                tracing::debug!("a connection is still open");
+            }
+        }
+        result.map_err(ControllerError::NotDurable)
+    }
+
+    /// Lets requests under way finish.
+    async fn drain(&self) {
+        let quiet = async {
+            while self.listener.busy() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_MAX, quiet).await.is_err() {
+            tracing::info!("some clients did not leave in time");
+        }
+    }
+}
+
+/// Only the owner may look into the data dir: keys and tokens are in it.
+fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
+    let failed = |source: std::io::Error| match source.kind() {
+        ErrorKind::StorageFull => ControllerError::DiskFull { path: path.to_owned() },
+        _ => ControllerError::DataDir { path: path.to_owned(), source },
+    };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let probe = path.join(".writable");
+    fs::write(&probe, b"probe").map_err(failed)?;
+    fs::remove_file(&probe).map_err(failed)
+}
+
+async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), ControllerError> {
+    let failed = |source: std::io::Error| match source.kind() {
+        ErrorKind::AddrInUse => ControllerError::PortInUse(listen),
+        _ => ControllerError::Listen { address: listen, source },
+    };
+    let sockets = TcpListener::bind(listen).await.map_err(failed)?;
+    let addr = sockets.local_addr().map_err(failed)?;
+    Ok((sockets, addr))
+}
+
+fn write_files(dir: &Path, addr: SocketAddr) -> Result<(), ControllerError> {
+    let pid = std::process::id();
+    replace_file(&dir.join(PID_FILE), format!("{pid}\n").as_bytes(), 0o644)?;
+    Ok(replace_file(&dir.join(ENDPOINT_FILE), format!("{addr}\n").as_bytes(), 0o644)?)
+}
+
+fn remove_files(dir: &Path) {
+    for name in [PID_FILE, ENDPOINT_FILE] {
+        if let Err(error) = fs::remove_file(dir.join(name)) {
+            tracing::warn!(%error, "can't remove {name}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One job or task, short and long.
+
+use tutti_model::{
+    Attempt, AttemptPhase, Demand, Ended, Job, JobState, NodeId, PartState, Restarts, Spread,
+    State, StopCause, TaskId, Tasks, Time,
+};
+use tutti_wire::api::{JobDetail, JobRow, PartRow};
+
+use super::words::end_note;
+use crate::core::World;
+
+/// The row of a job that is no array, of a whole array, or of one task. None if there is no such
+/// task.
+pub fn row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<JobRow> {
+    match (&job.tasks, index) {
+        (Tasks::Array(_), None) => Some(array_row(world, job, now)),
+        _ => task_row(world, job, index, now),
+    }
+}
+
+fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<JobRow> {
+    let state = world.engine.state();
+    let id = TaskId { job: job.id, index };
+    let mut row = blank(job, id, job.task_state(index)?);
+    if let Some(task) = job.task(index) {
+        row.restarts = task.restarts.total();
+        row.started_at = task.first_started_at;
+        if let Some(attempt) = task.attempt() {
+            held(state, &mut row, attempt);
+        }
+    }
+    if let Some(ended) = job.ended(index) {
+        over(state, &mut row, ended);
+    }
+    if row.state == JobState::Pending {
+        waiting(world, &mut row, id, now);
+    }
+    Some(row)
+}
+
+fn array_row(world: &World, job: &Job, now: Time) -> JobRow {
+    let id = TaskId::single(job.id);
+    let mut row = blank(job, id, JobState::Pending);
+    let Some(sums) = world.reads.array(job.id) else { return row };
+    row.state = sums.state();
+    row.started_at = sums.started_at;
+    row.restarts = sums.restarts.min(u32::MAX.into()) as u32;
+    row.array = Some(sums.array_counts());
+    if row.state.is_final() {
+        row.ended_at = sums.ended_at;
+        row.exit_code = sums.exit_code;
+    } else if sums.counts.get(JobState::Pending) > 0 {
+        waiting(world, &mut row, id, now);
+    }
+    row
+}
+
+fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
+    let (nodes, gpus) = asked(&Demand::of(&job.spec));
+    JobRow {
+        id,
+        name: job.spec.display_name().to_owned(),
+        user: job.user.clone(),
+        team: job.spec.team.clone(),
+        state,
+        nodes,
+        gpus,
+        priority: job.priority,
+        submitted_at: job.submitted_at,
+        started_at: None,
+        ended_at: None,
+        exit_code: None,
+        restarts: 0,
+        verdict: None,
+        note: String::new(),
+        array: None,
+        node_names: Vec::new(),
+    }
+}
+
+/// Nodes and GPUs as the spec asks for them; 0 nodes where the scheduler chooses how many.
+fn asked(demand: &Demand) -> (u32, u32) {
+    let gpus = demand.total_gpus().min(u32::MAX.into()) as u32;
+    match demand.spread {
+        Spread::Nodes { nodes, .. } => (nodes, gpus),
+        Spread::Gpus { .. } => (0, gpus),
+    }
+}
+
+fn held(state: &State, row: &mut JobRow, attempt: &Attempt) {
+    row.nodes = attempt.parts.len() as u32;
+    row.gpus = attempt.gpu_count();
+    row.node_names = names(state, attempt.parts.iter().map(|p| p.node));
+    if let AttemptPhase::Stopping { why, .. } = &attempt.phase {
+        row.note = stop_note(state, why);
+    }
+}
+
+fn over(state: &State, row: &mut JobRow, ended: &Ended) {
+    row.started_at = ended.started_at;
+    row.ended_at = Some(ended.ended_at);
+    row.exit_code = ended.exit_code;
+    row.restarts = ended.restarts.total();
+    row.node_names = names(state, ended.nodes.iter().copied());
+    if !ended.nodes.is_empty() {
+        row.nodes = ended.nodes.len() as u32;
+        row.gpus = ended.gpus;
+    }
+    row.note = end_note(state, ended);
+}
+
+fn waiting(world: &World, row: &mut JobRow, id: TaskId, now: Time) {
+    row.verdict = tutti_sched::verdict(world.engine.state(), world.engine.plan(), id, now);
+    if let Some(verdict) = &row.verdict {
+        row.note = tutti_sched::describe(verdict);
+    }
+}
+
+fn names(state: &State, nodes: impl Iterator<Item = NodeId>) -> Vec<String> {
+    nodes.map(|n| state.node_name(n)).collect()
+}
+
+fn stop_note(state: &State, why: &StopCause) -> String {
+    match why {
+        StopCause::Cancelled { by } => format!("being cancelled by {by}"),
+        StopCause::TimeLimit => "ran out of its time limit".to_owned(),
+        StopCause::RankFailed { rank } => format!("rank {rank} failed, the others are stopped"),
+        StopCause::LaunchFailed { node, error } => {
+            format!("did not start on {}: {error}", state.node_name(*node))
+        }
+        StopCause::NodeLost { node } => {
+            format!("{} was lost, the rest is stopped", state.node_name(*node))
+        }
+        StopCause::Preempted { for_job } => format!("makes room for job {for_job}"),
+    }
+}
+
+pub fn detail(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<JobDetail> {
+    let state = world.engine.state();
+    let row = row(world, job, index, now)?;
+    let task = job.task(index);
+    let attempt = task.and_then(|t| t.attempt());
+    let ended = job.ended(index);
+    let restarts = |e: Option<&Ended>| e.map_or_else(Restarts::default, |e| e.restarts);
+    let time_left = job.spec.time.and_then(|limit| {
+        let since = attempt?.running_since()?;
+        Some(since.plus(limit).since(now))
+    });
+    Some(JobDetail {
+        row,
+        spec: (*job.spec).clone(),
+        attempt: task.map(|t| t.attempts).or(ended.map(|e| e.attempts)).filter(|&n| n > 0),
+        generation: attempt.map(|a| a.generation.0),
+        restarts_by_cause: task.map_or_else(|| restarts(ended), |t| t.restarts),
+        parts: attempt.map_or_else(Vec::new, |a| part_rows(state, a)),
+        end: ended.map(|e| e.reason.clone()),
+        time_left,
+        held: job.held,
+    })
+}
+
+fn part_rows(state: &State, attempt: &Attempt) -> Vec<PartRow> {
+    let row = |p: &tutti_model::Part| PartRow {
+        node: state.node_name(p.node),
+        address: state.node(p.node).map_or_else(String::new, |n| n.facts.address.clone()),
+        gpus: p.gpus.iter().map(|g| g.0).collect(),
+        cpus: p.cpus,
+        mem: p.mem,
+        first_rank: p.first_rank.0,
+        ranks: p.ranks,
+        phase: phase_word(&p.phase).to_owned(),
+        exits: p.phase.exits().to_vec(),
+    };
+    attempt.parts.iter().map(row).collect()
+}
+
+fn phase_word(phase: &PartState) -> &'static str {
+    match phase {
+        PartState::Sent => "sent",
+        PartState::Prepared { .. } => "prepared",
+        PartState::Running { .. } => "running",
+        PartState::Done { .. } => "done",
+        PartState::Lost => "lost",
+    }
+}

@@ -1,0 +1,11 @@
+//! From the state to what people see. Looks only; the shapes are `wire::api`.
+
+mod job;
+mod node;
+mod page;
+mod words;
+
+pub use job::{detail, row};
+pub use node::{cluster, node_row};
+pub use page::{BadFilter, Filter, Page, ROWS_MAX};
+pub use words::end_note;

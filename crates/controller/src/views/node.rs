@@ -1,0 +1,47 @@
+//! Nodes, and the cluster as a whole.
+
+use std::collections::BTreeSet;
+
+use tutti_engine::Actor;
+use tutti_model::{Link, Node, NodeState, TaskId, Time};
+use tutti_wire::api::{ClusterInfo, NodeRow};
+
+use crate::core::World;
+
+pub fn node_row(node: &Node) -> NodeRow {
+    let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
+    let since = match node.link {
+        Link::Up => node.drain.as_ref().map(|d| d.since),
+        Link::Away { since } | Link::Lost { since } => Some(since),
+    };
+    NodeRow {
+        name: node.facts.name.clone(),
+        state: node.state(),
+        facts: (&node.facts).into(),
+        gpus_used: node.used.gpus.len() as u32,
+        cpus_used: node.used.cpus,
+        mem_used: node.used.mem,
+        jobs: jobs.into_iter().collect(),
+        drain_reason: node.drain.as_ref().map(|d| d.reason.clone()),
+        since,
+    }
+}
+
+pub fn cluster(world: &World, actor: &Actor, now: Time) -> ClusterInfo {
+    let state = world.engine.state();
+    let nodes = || state.nodes.values();
+    ClusterInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        user: actor.user.clone(),
+        role: actor.role,
+        nodes: state.nodes.len() as u32,
+        nodes_ready: nodes().filter(|n| n.state() == NodeState::Ready).count() as u32,
+        gpus: nodes().map(|n| n.facts.gpus.len() as u32).sum(),
+        gpus_used: nodes().map(|n| n.used.gpus.len() as u32).sum(),
+        simulated: nodes().any(|n| n.facts.simulated),
+        tasks: world.reads.totals().by_name(),
+        now,
+        epoch: state.epoch.0,
+        seq: state.seq.0,
+    }
+}
