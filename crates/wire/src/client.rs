@@ -24,6 +24,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body, SendBody};
 
+use crate::tls::{refused_certificate, wrong_ca};
+
 pub use cluster::{ClusterRef, Endpoint, Lookup, default_data_dir};
 pub use error::{ClientError, exit};
 pub use events::{Events, ExecEvents, Logs};
@@ -151,8 +153,17 @@ impl Client {
 
     fn not_reached(&self, error: ureq::Error) -> ClientError {
         let endpoint = self.endpoint().authority();
-        match crate::tls::wrong_ca(&error) {
-            Some(source) => ClientError::NotTrusted { endpoint, source: source.clone() },
+        let refused = match &error {
+            // `source()` of these two does not lead to what is inside.
+            ureq::Error::Io(io) => refused_certificate(io),
+            ureq::Error::Rustls(tls) => refused_certificate(tls),
+            other => refused_certificate(other),
+        };
+        match refused.map(|refused| (refused, wrong_ca(refused))) {
+            Some((_, Some(source))) => ClientError::NotTrusted { endpoint, source: source.clone() },
+            Some((refused, None)) => {
+                ClientError::BadCertificate { endpoint, source: refused.clone().into() }
+            }
             None => ClientError::Unreachable { endpoint, source: Box::new(error) },
         }
     }

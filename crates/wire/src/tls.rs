@@ -133,24 +133,31 @@ pub struct WrongCa {
     pub pin: CaPin,
 }
 
-/// The [`WrongCa`] somewhere under an error, whatever layers wrapped it.
-pub fn wrong_ca<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a WrongCa> {
+/// The refusal of a certificate somewhere under an error, whatever layers wrapped it.
+pub fn refused_certificate<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a CertificateError> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && let Some(inner) = io.get_ref()
-            && let Some(found) = wrong_ca(inner)
-        {
+        // An io::Error's source() passes over the error that it was made from.
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if let Some(found) = wrapped.and_then(|inner| refused_certificate(inner)) {
             return Some(found);
         }
-        if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner)))) =
-            error.downcast_ref()
-        {
-            return inner.downcast_ref();
+        if let Some(rustls::Error::InvalidCertificate(refused)) = error.downcast_ref() {
+            return Some(refused);
         }
         next = error.source();
     }
     None
+}
+
+/// The [`WrongCa`] in the refusal of a certificate.
+pub fn wrong_ca(refused: &CertificateError) -> Option<&WrongCa> {
+    match refused {
+        CertificateError::Other(OtherError(inner)) => inner.downcast_ref(),
+        _ => None,
+    }
 }
 
 /// Looks in the chain that the server shows for the CA with the pin, then verifies as always, with

@@ -54,6 +54,12 @@ pub enum ClientError {
         #[source]
         source: WrongCa,
     },
+    #[error("the certificate of the controller at {endpoint} is refused")]
+    BadCertificate {
+        endpoint: String,
+        #[source]
+        source: rustls::Error,
+    },
     #[error("the connection to the controller broke before the end")]
     Interrupted(#[source] Option<io::Error>),
     #[error("{}", .0.message)]
@@ -109,6 +115,9 @@ impl ClientError {
             NotTrusted { .. } => "check the address, and that the token is for this cluster; \
                                   nothing was sent"
                 .to_owned(),
+            BadCertificate { .. } => "use a name or address that the controller knows as its own, \
+                                      and check the clocks of both machines"
+                .to_owned(),
             Interrupted(_) => "the job goes on; run the command again".to_owned(),
             Denied(error) | Api(error) => return error.hint.clone(),
             Answer(_) | Status(_) => "`tutti --version` here and there should agree".to_owned(),
@@ -124,7 +133,8 @@ impl ClientError {
                 exit::UNREACHABLE
             }
             BadAddress(_) | PlainText(_) => exit::USAGE,
-            NoToken { .. } | BadToken { .. } | NotTrusted { .. } | Denied(_) => exit::DENIED,
+            NoToken { .. } | BadToken { .. } | Denied(_) => exit::DENIED,
+            NotTrusted { .. } | BadCertificate { .. } => exit::DENIED,
             File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => exit::DENIED,
             Api(error) if error.exit != 0 => error.exit,
             _ => exit::FAILED,

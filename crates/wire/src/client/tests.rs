@@ -1,1 +1,518 @@
+mod server;
 
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+use serde_json::json;
+use tutti_model::{Grant, JobId, Priority, Rank, Role, Seq, TaskId};
+
+use self::server::{Answer, Server};
+use super::*;
+use crate::api::*;
+use crate::pki::{Ca, CaPin, ServerIdentity};
+use crate::token::{Kind, TokenText};
+
+fn token(pin: &str) -> TokenText {
+    TokenText::mint(Kind::Access, pin.parse::<CaPin>().unwrap()).unwrap()
+}
+
+const PIN: &str = "0123456789abcdef";
+
+fn client(server: &Server) -> Client {
+    let cluster = ClusterRef::new(&server.address.to_string(), token(PIN)).unwrap();
+    Client::connect(&cluster)
+}
+
+fn job() -> Submit {
+    let spec = serde_json::from_value(json!({"run": "true"})).unwrap();
+    Submit { spec, user: None, key: None }
+}
+
+fn changed() -> Answer {
+    Answer::Json(200, json!({"changed": 1}))
+}
+
+fn error(status: u16, code: &str, exit: i32) -> Answer {
+    Answer::Json(status, json!({"code": code, "message": "no", "hint": "do", "exit": exit}))
+}
+
+const TASK: TaskId = TaskId { job: JobId(12), index: Some(3) };
+
+#[test]
+fn every_method_asks_for_its_route() {
+    let server = Server::start(|_, _| error(404, "not_found", 3));
+    let c = client(&server).with_patience(Duration::ZERO);
+    let id = JobId(12);
+    let grant = Grant::Access { user: "ada".into(), role: Role::User };
+    let jobs = JobQuery { state: Some("active".into()), limit: Some(5), ..JobQuery::default() };
+    let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
+    let asked: Vec<(ClientError, &str)> = vec![
+        (c.openapi().unwrap_err(), "GET /api/v1/openapi.json"),
+        (c.cluster_info().unwrap_err(), "GET /api/v1/cluster"),
+        (c.submit(&job()).unwrap_err(), "POST /api/v1/jobs"),
+        (c.submit_batch(vec![job()]).unwrap_err(), "POST /api/v1/jobs:batch"),
+        (
+            c.jobs(&jobs).unwrap_err(),
+            "GET /api/v1/jobs?state=active&tasks=false&newest=false&limit=5",
+        ),
+        (c.job(TASK).unwrap_err(), "GET /api/v1/jobs/12_3"),
+        (c.why(TASK).unwrap_err(), "GET /api/v1/jobs/12_3/why"),
+        (c.wait(TASK, 90).unwrap_err(), "GET /api/v1/jobs/12_3/wait?seconds=60"),
+        (c.cancel(TASK).unwrap_err(), "POST /api/v1/jobs/12_3/cancel"),
+        (c.hold(id).unwrap_err(), "POST /api/v1/jobs/12/hold"),
+        (c.release(id).unwrap_err(), "POST /api/v1/jobs/12/release"),
+        (c.priority(id, Priority(7)).unwrap_err(), "POST /api/v1/jobs/12/priority"),
+        (c.logs(TASK, &logs).unwrap_err(), "GET /api/v1/jobs/12_3/logs?rank=0-3%2C7&follow=true"),
+        (
+            c.put_stdin(TASK, Rank(1), true, &b"x"[..]).unwrap_err(),
+            "PUT /api/v1/jobs/12_3/stdin?rank=1&keep=true",
+        ),
+        (
+            c.exec(TASK, &ExecRequest { rank: 0, argv: vec!["ls".into()] }).unwrap_err(),
+            "POST /api/v1/jobs/12_3/exec",
+        ),
+        (c.exec_stdin("a/b", &b""[..]).unwrap_err(), "PUT /api/v1/exec/a%2Fb/stdin"),
+        (c.nodes().unwrap_err(), "GET /api/v1/nodes"),
+        (c.node("k ä/?").unwrap_err(), "GET /api/v1/nodes/k%20%C3%A4%2F%3F"),
+        (c.drain("n1", "disk").unwrap_err(), "POST /api/v1/nodes/n1/drain"),
+        (c.resume("n1").unwrap_err(), "POST /api/v1/nodes/n1/resume"),
+        (
+            c.events::<serde_json::Value>(Some(Seq(9)), Some(TASK)).unwrap_err(),
+            "GET /api/v1/events?since=9&job=12_3",
+        ),
+        (c.events::<serde_json::Value>(None, None).unwrap_err(), "GET /api/v1/events"),
+        (c.tokens().unwrap_err(), "GET /api/v1/tokens"),
+        (c.create_token(&NewToken { grant, expires_in: None }).unwrap_err(), "POST /api/v1/tokens"),
+        (c.revoke_token("abc").unwrap_err(), "DELETE /api/v1/tokens/abc"),
+        (
+            c.join(&JoinRequest { node: "n".into(), csr: "c".into() }).unwrap_err(),
+            "POST /api/v1/join",
+        ),
+        (c.doctor().unwrap_err(), "GET /api/v1/doctor"),
+        (c.shutdown().unwrap_err(), "POST /api/v1/shutdown"),
+    ];
+    let lines = server.lines();
+    assert_eq!(lines.len(), asked.len());
+    for ((error, want), line) in asked.iter().zip(&lines) {
+        assert_eq!(line, want);
+        assert_eq!(error.exit_code(), 3, "{error}");
+        assert_eq!(error.hint().as_deref(), Some("do"));
+    }
+    let bearer = format!("Bearer {}", c.cluster().token);
+    let seen = server.seen.lock().unwrap();
+    assert!(seen.iter().all(|s| s.headers["authorization"] == bearer));
+    let host = server.address.to_string();
+    assert!(seen.iter().all(|s| s.headers["host"] == host));
+}
+
+#[test]
+fn several_requests_share_one_connection() {
+    let server = Server::start(|_, _| changed());
+    let client = client(&server);
+    for _ in 0..5 {
+        assert_eq!(client.cancel(TASK).unwrap(), Changed { changed: 1 });
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_submission_is_tried_again_with_the_same_key() {
+    let server = Server::start(|_, number| match number {
+        0 | 1 => Answer::Nothing,
+        2 => error(503, "unavailable", 75),
+        _ => Answer::Json(200, json!({"id": "7", "repeated": true})),
+    });
+    let submitted = client(&server).submit(&job()).unwrap();
+    assert!(submitted.repeated);
+    let seen = server.seen.lock().unwrap();
+    let keys: Vec<_> = seen.iter().map(|s| s.headers["idempotency-key"].clone()).collect();
+    assert_eq!(keys.len(), 4);
+    assert!(keys.iter().all(|k| *k == keys[0] && k.len() == 32));
+    assert!(seen.iter().all(|s| s.body == seen[0].body));
+}
+
+#[test]
+fn a_given_key_is_used_and_new_ones_differ() {
+    let server = Server::start(|_, _| Answer::Json(200, json!({"id": "7"})));
+    let client = client(&server);
+    client.submit(&Submit { key: Some("mine".into()), ..job() }).unwrap();
+    client.submit(&job()).unwrap();
+    client.submit(&job()).unwrap();
+    let seen = server.seen.lock().unwrap();
+    let keys: Vec<_> = seen.iter().map(|s| &s.headers["idempotency-key"]).collect();
+    assert_eq!(keys[0], "mine");
+    assert_ne!(keys[1], keys[2]);
+}
+
+#[test]
+fn a_batch_has_a_key_for_each() {
+    let server = Server::start(|_, number| match number {
+        0 => Answer::Nothing,
+        _ => Answer::Json(
+            200,
+            json!([
+                {"id": "7"},
+                {"error": {"code": "impossible", "message": "no", "exit": 5}},
+            ]),
+        ),
+    });
+    let mut jobs = vec![job(), job()];
+    jobs[1].key = Some("mine".into());
+    let results = client(&server).submit_batch(jobs).unwrap();
+    assert!(matches!(&results[0], SubmitResult::Submitted(s) if s.id.job == JobId(7)));
+    assert!(matches!(&results[1], SubmitResult::Refused { error } if error.exit == 5));
+    let seen = server.seen.lock().unwrap();
+    let sent: Vec<Submit> = serde_json::from_slice(&seen[0].body).unwrap();
+    assert_eq!(sent[0].key.as_ref().map(String::len), Some(32));
+    assert_eq!(sent[1].key.as_deref(), Some("mine"));
+    assert_eq!(seen[0].body, seen[1].body);
+}
+
+#[test]
+fn what_may_not_be_asked_twice_is_asked_once() {
+    let server = Server::start(|_, _| Answer::Nothing);
+    let error = client(&server).cancel(TASK).unwrap_err();
+    assert!(error.is_unreachable(), "{error:?}");
+    assert_eq!(error.exit_code(), 75);
+    assert_eq!(server.lines().len(), 1);
+}
+
+/// A port where nobody listens.
+fn dead_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn nobody_there_is_75_and_says_where() {
+    let address = format!("127.0.0.1:{}", dead_port());
+    let cluster = ClusterRef::new(&address, token(PIN)).unwrap();
+    let client = Client::connect(&cluster).with_patience(Duration::ZERO);
+    for error in [client.nodes().unwrap_err(), client.submit(&job()).unwrap_err()] {
+        assert_eq!(error.exit_code(), 75);
+        assert!(error.to_string().contains(&address), "{error}");
+        assert!(error.hint().unwrap().contains("tutti up"));
+    }
+}
+
+#[test]
+fn a_controller_that_moved_is_found_again() {
+    let server = Server::start(|_, _| Answer::Json(200, json!({"id": "7"})));
+    let dir = tempfile::tempdir().unwrap();
+    write_cluster(dir.path(), &format!("127.0.0.1:{}", dead_port()), &token(PIN));
+    let cluster = ClusterRef::find(&lookup(dir.path())).unwrap();
+    std::fs::write(dir.path().join("endpoint"), format!("{}\n", server.address)).unwrap();
+    Client::connect(&cluster).submit(&job()).unwrap();
+}
+
+#[test]
+fn errors_become_exit_codes() {
+    let cases: Vec<(Answer, i32)> = vec![
+        (error(401, "denied", 0), 4),
+        (error(403, "denied", 4), 4),
+        (error(404, "not_found", 0), 3),
+        (error(400, "invalid", 0), 2),
+        (error(422, "impossible", 5), 5),
+        (error(503, "unavailable", 0), 75),
+        (error(500, "internal", 0), 1),
+        (Answer::Text(503, "<html>"), 75),
+        (Answer::Text(502, "<html>"), 1),
+        (Answer::Text(301, ""), 1),
+        (Answer::Text(200, "<html>no controller"), 1),
+    ];
+    let (sender, answers) = mpsc::channel();
+    let answers = Mutex::new(answers);
+    let server = Server::start(move |_, _| answers.lock().unwrap().recv().unwrap());
+    let client = client(&server);
+    for (answer, exit) in cases {
+        sender.send(answer).unwrap();
+        let error = client.nodes().unwrap_err();
+        assert_eq!(error.exit_code(), exit, "{error:?}");
+    }
+}
+
+fn line(text: &str) -> String {
+    let event = LogEvent::Line {
+        rank: 0,
+        at: tutti_model::Time(1),
+        stream: crate::stream::LogStream::Out,
+        text: text.to_owned(),
+        raw: None,
+        partial: false,
+    };
+    format!("event: line\ndata: {}\n\n", serde_json::to_string(&event).unwrap())
+}
+
+const END: &str = "event: end\ndata: {\"type\":\"end\",\"state\":null,\"exit_code\":0}\n\n";
+
+fn logs(text: &str, size: usize, whole: bool) -> Vec<Result<LogEvent, ClientError>> {
+    let chunks: Vec<Vec<u8>> = text.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
+    let server = Server::start(move |_, _| Answer::Stream(chunks.clone(), whole));
+    client(&server).logs(TASK, &LogQuery::default()).unwrap().collect()
+}
+
+#[test]
+fn logs_come_line_by_line_and_end() {
+    let text = format!(": hello\n\n{}{}{END}", line("eins"), line("zwei ä"));
+    for size in [1, 7, 4096] {
+        let got: Vec<LogEvent> = logs(&text, size, true).into_iter().map(Result::unwrap).collect();
+        assert_eq!(got.len(), 3);
+        assert!(matches!(&got[1], LogEvent::Line { text, .. } if text == "zwei ä"));
+        assert!(matches!(got[2], LogEvent::End { exit_code: Some(0), .. }));
+    }
+    assert_eq!(logs(&text, 4096, false).len(), 3, "a cut after the end is no error");
+}
+
+#[test]
+fn a_broken_stream_is_told_from_one_that_ended() {
+    for whole in [true, false] {
+        let got = logs(&line("eins"), 4096, whole);
+        assert_eq!(got.len(), 2);
+        let error = got[1].as_ref().unwrap_err();
+        assert!(matches!(error, ClientError::Interrupted(_)), "{error:?}");
+        assert_eq!(error.exit_code(), 75);
+    }
+    let refused = "event: error\ndata: {\"code\":\"x\",\"message\":\"node lost\",\"exit\":1}\n\n";
+    let got = logs(refused, 4096, true);
+    assert_eq!(got[0].as_ref().unwrap_err().to_string(), "node lost");
+    assert!(matches!(logs("data: nonsense\n\n", 4096, true)[0], Err(ClientError::Answer(_))));
+}
+
+#[test]
+fn exec_ends_with_the_program() {
+    let server = Server::start(|_, _| {
+        let text = "data: {\"type\":\"started\",\"session\":\"s1\"}\n\n\
+                    data: {\"type\":\"data\",\"stream\":\"out\",\"data\":\"aGk=\"}\n\n\
+                    data: {\"type\":\"exited\",\"code\":3}\n\n";
+        Answer::Stream(vec![text.as_bytes().to_vec()], true)
+    });
+    let request = ExecRequest { rank: 0, argv: vec!["ls".into()] };
+    let got: Result<Vec<_>, _> = client(&server).exec(TASK, &request).unwrap().collect();
+    let got = got.unwrap();
+    assert_eq!(got[0], ExecEvent::Started { session: "s1".into() });
+    assert_eq!(got[2], ExecEvent::Exited { code: 3 });
+}
+
+/// Gives its second piece only after the server has told of the first.
+struct Typist {
+    heard: mpsc::Receiver<Vec<u8>>,
+    pieces: Vec<&'static [u8]>,
+}
+
+impl Read for Typist {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.pieces.len() < 2 {
+            assert_eq!(self.heard.recv().unwrap(), b"first");
+        }
+        let Some(piece) = (!self.pieces.is_empty()).then(|| self.pieces.remove(0)) else {
+            return Ok(0);
+        };
+        buffer[..piece.len()].copy_from_slice(piece);
+        Ok(piece.len())
+    }
+}
+
+#[test]
+fn input_is_sent_as_it_comes() {
+    let server = Server::start(|_, _| Answer::Text(204, ""));
+    let (sender, heard) = mpsc::channel();
+    *server.pieces.lock().unwrap() = Some(sender);
+    let typist = Typist { heard, pieces: vec![b"first", b"first"] };
+    // The end of the input is the second thing that waits for the server.
+    client(&server).put_stdin(TASK, Rank(0), false, typist).unwrap();
+    assert_eq!(server.seen.lock().unwrap()[0].body, b"firstfirst");
+}
+
+#[test]
+fn input_that_fails_is_told_from_a_lost_controller() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("disk"))
+        }
+    }
+    let server = Server::start(|_, _| Answer::Text(200, ""));
+    let error = client(&server).put_stdin(TASK, Rank(0), false, Broken).unwrap_err();
+    assert!(matches!(error, ClientError::Input(_)), "{error:?}");
+}
+
+fn secure() -> (Ca, Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::create_in(dir.path()).unwrap();
+    let identity = ServerIdentity::issue(&ca, &[]).unwrap();
+    let config = crate::tls::server_config(&ca, &identity).unwrap();
+    (ca, Server::start_tls(config, |_, _| changed()))
+}
+
+#[test]
+fn https_with_the_right_pin_works_for_name_and_address() {
+    let (ca, server) = secure();
+    for host in ["127.0.0.1", "localhost"] {
+        let address = format!("https://{host}:{}", server.address.port());
+        let token = TokenText::mint(Kind::Access, ca.pin()).unwrap();
+        let client = Client::connect(&ClusterRef::new(&address, token).unwrap());
+        for _ in 0..2 {
+            assert_eq!(client.cancel(TASK).unwrap().changed, 1);
+        }
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_token_is_not_shown_to_another_cluster() {
+    let (_, server) = secure();
+    let address = format!("https://{}", server.address);
+    let client = Client::connect(&ClusterRef::new(&address, token(PIN)).unwrap());
+    let error = client.submit(&job()).unwrap_err();
+    assert!(matches!(error, ClientError::NotTrusted { .. }), "{error:?}");
+    assert_eq!(error.exit_code(), 4);
+    assert_eq!(server.lines(), Vec::<String>::new());
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1, "not tried again");
+}
+
+#[test]
+fn a_refused_certificate_is_no_lost_controller() {
+    let client = Client::connect(&ClusterRef::new("head:7410", token(PIN)).unwrap());
+    let refused = || rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForName);
+    let wrapped = io::Error::new(io::ErrorKind::InvalidData, refused());
+    for error in [ureq::Error::Io(wrapped), ureq::Error::Rustls(refused())] {
+        let error = client.not_reached(error);
+        assert!(matches!(error, ClientError::BadCertificate { .. }), "{error:?}");
+        assert_eq!(error.exit_code(), 4);
+        assert!(!error.is_unreachable());
+    }
+}
+
+#[test]
+fn plain_http_where_tls_is_spoken_is_unreachable_not_a_hang() {
+    let (_, server) = secure();
+    let error = client(&server).nodes().unwrap_err();
+    assert_eq!(error.exit_code(), 75, "{error:?}");
+}
+
+#[test]
+fn joining_checks_the_ca_that_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::create_in(dir.path()).unwrap();
+    let pem = ca.pem().to_owned();
+    let server =
+        Server::start(move |_, _| Answer::Json(200, json!({"certificate": "x", "ca": pem})));
+    let request = JoinRequest { node: "n".into(), csr: "c".into() };
+    assert!(matches!(client(&server).join(&request), Err(ClientError::NotTrusted { .. })));
+    let token = TokenText::mint(Kind::Join, ca.pin()).unwrap();
+    let cluster = ClusterRef::new(&server.address.to_string(), token).unwrap();
+    assert_eq!(Client::connect(&cluster).join(&request).unwrap().ca, ca.pem());
+}
+
+fn lookup(dir: &Path) -> Lookup<'_> {
+    Lookup { flag: None, cluster: None, token: None, default_data_dir: dir, home: None }
+}
+
+fn write_cluster(dir: &Path, endpoint: &str, token: &TokenText) {
+    std::fs::write(dir.join("endpoint"), format!("{endpoint}\n")).unwrap();
+    std::fs::write(dir.join("admin.token"), format!("{token}\n")).unwrap();
+}
+
+#[test]
+fn a_cluster_is_found_by_its_directory() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (admin, mine) = (token(PIN), token(PIN));
+    write_cluster(dir.path(), "0.0.0.0:7410", &admin);
+    let found = ClusterRef::find(&lookup(dir.path())).unwrap();
+    assert_eq!(found.endpoint.url(), "http://127.0.0.1:7410");
+    assert_eq!(found.token.id, admin.id);
+
+    let path = dir.path().to_str().unwrap();
+    for named in [
+        Lookup { flag: Some(path), cluster: Some("elsewhere"), ..lookup(other.path()) },
+        Lookup { cluster: Some(path), ..lookup(other.path()) },
+        Lookup { cluster: Some(""), ..lookup(dir.path()) },
+    ] {
+        assert_eq!(ClusterRef::find(&named).unwrap().token.id, admin.id);
+    }
+
+    // A token for this cluster is used, one for another is not.
+    let (text, foreign) = (mine.to_string(), token("ffffffffffffffff").to_string());
+    let found = ClusterRef::find(&Lookup { token: Some(&text), ..lookup(dir.path()) }).unwrap();
+    assert_eq!(found.token.id, mine.id);
+    let found = ClusterRef::find(&Lookup { token: Some(&foreign), ..lookup(dir.path()) }).unwrap();
+    assert_eq!(found.token.id, admin.id);
+
+    // Who has no admin token uses their own.
+    std::fs::remove_file(dir.path().join("admin.token")).unwrap();
+    let found = ClusterRef::find(&Lookup { token: Some(&text), ..lookup(dir.path()) }).unwrap();
+    assert_eq!(found.token.id, mine.id);
+    let error = ClusterRef::find(&lookup(dir.path())).unwrap_err();
+    assert_eq!((error.exit_code(), error.hint().is_some()), (4, true));
+}
+
+#[test]
+fn a_cluster_is_found_by_its_address() {
+    let home = tempfile::tempdir().unwrap();
+    let mine = token(PIN);
+    let by = |address| {
+        ClusterRef::find(&Lookup {
+            flag: Some(address),
+            home: Some(home.path()),
+            ..lookup(Path::new("/nowhere"))
+        })
+    };
+    assert!(matches!(by("head:7410"), Err(ClientError::NoToken { .. })));
+    std::fs::create_dir_all(home.path().join(".config/tutti")).unwrap();
+    let file = home.path().join(".config/tutti/token");
+    std::fs::write(&file, format!("{mine}\n")).unwrap();
+    assert_eq!(by("head:7410").unwrap().endpoint.url(), "https://head:7410");
+    assert_eq!(by("https://10.0.0.1:7410/").unwrap().endpoint.url(), "https://10.0.0.1:7410");
+    assert_eq!(by("127.0.0.1:7410").unwrap().endpoint.url(), "http://127.0.0.1:7410");
+    assert_eq!(by("127.0.0.9:7410").unwrap().endpoint.url(), "http://127.0.0.9:7410");
+    assert_eq!(by("[::1]:7410").unwrap().endpoint.url(), "http://[::1]:7410");
+    assert_eq!(by("https://localhost:7410").unwrap().endpoint.url(), "https://localhost:7410");
+    assert_eq!(by("[fd00::1]:7410").unwrap().endpoint.url(), "https://[fd00::1]:7410");
+    assert!(matches!(by("http://head:7410"), Err(ClientError::PlainText(_))));
+    for bad in
+        ["https://head", "ftp://head:1", "https://:1", "https://a b:1", "head:0", "https://h:x"]
+    {
+        let error = by(bad).unwrap_err();
+        assert!(matches!(error, ClientError::BadAddress(_)), "{bad}: {error:?}");
+        assert_eq!(error.exit_code(), 2);
+    }
+    std::fs::write(&file, "tutti_u_short").unwrap();
+    let error = by("head:7410").unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.to_string().contains("config/tutti/token"), "{error}");
+}
+
+#[test]
+fn a_missing_cluster_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("none");
+    let error = ClusterRef::find(&lookup(&missing)).unwrap_err();
+    assert!(matches!(error, ClientError::NoDataDir { .. }));
+    assert_eq!(error.exit_code(), 75);
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("tutti up") && hint.contains("TUTTI_CLUSTER"), "{hint}");
+
+    let error = ClusterRef::find(&lookup(dir.path())).unwrap_err();
+    assert!(matches!(error, ClientError::NotStarted { .. }));
+    assert_eq!(error.exit_code(), 75);
+}
+
+#[test]
+fn the_default_data_dir() {
+    let home = Some(Path::new("/home/ada"));
+    let dir = |v, root, home| default_data_dir(v, root, home).display().to_string();
+    assert_eq!(dir(Some(Path::new("/x")), true, home), "/x");
+    assert_eq!(dir(None, true, home), "/var/lib/tutti");
+    assert_eq!(dir(None, false, home), "/home/ada/.local/share/tutti");
+    assert_eq!(dir(None, false, None), "/var/lib/tutti");
+}
+
+proptest::proptest! {
+    #[test]
+    fn random_addresses_never_panic(text in ".{0,60}") {
+        if let Ok(endpoint) = Endpoint::parse(&text) {
+            proptest::prop_assert_eq!(Endpoint::parse(&endpoint.url()).unwrap(), endpoint);
+        }
+    }
+}
