@@ -13,6 +13,7 @@ mod cluster;
 mod connect;
 mod error;
 mod events;
+mod one_write;
 mod routes;
 
 use std::io::{self, Read};

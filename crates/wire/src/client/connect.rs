@@ -15,6 +15,7 @@ use ureq::unversioned::transport::{
     Transport, TransportAdapter,
 };
 
+use super::one_write::OneWrite;
 use crate::pki::CaPin;
 use crate::tls::{Purpose, Trust, client_config};
 
@@ -32,13 +33,16 @@ pub(super) fn agent(pin: CaPin) -> Agent {
         // A proxy would see the token, and can't reach loopback.
         .proxy(None)
         .user_agent(concat!("tutti/", env!("CARGO_PKG_VERSION")))
+        // The default of 128 KiB each costs more to clear than a small request takes.
+        .input_buffer_size(32 << 10)
+        .output_buffer_size(16 << 10)
         .timeout_connect(Some(CONNECT_MAX))
         .timeout_recv_response(Some(ANSWER_MAX))
         .build();
     let tls = PinnedTls { pin, config: OnceLock::new() };
     Agent::with_parts(
         config,
-        ().chain(TcpConnector::default()).chain(tls),
+        ().chain(TcpConnector::default()).chain(tls).chain(OneWrite),
         DefaultResolver::default(),
     )
 }

@@ -117,6 +117,44 @@ fn several_requests_share_one_connection() {
     assert_eq!(server.connections.load(Ordering::SeqCst), 1);
 }
 
+/// What one read of the server brings is what one write of the client sent.
+#[test]
+fn a_request_is_one_write() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut reads = Vec::new();
+        for _ in 0..3 {
+            let mut buffer = vec![0; 64 << 10];
+            let n = socket.read(&mut buffer).unwrap();
+            reads.push(String::from_utf8(buffer[..n].to_vec()).unwrap());
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{\"id\":\"7\"}";
+            io::Write::write_all(&mut socket, answer.as_bytes()).unwrap();
+        }
+        reads
+    });
+    let client = Client::connect(&ClusterRef::new(&address, token(PIN)).unwrap());
+    client.submit(&job()).unwrap();
+    client.submit(&job()).unwrap();
+    client.openapi().unwrap();
+    let reads = serving.join().unwrap();
+    assert!(reads[0].ends_with("{\"spec\":{\"run\":\"true\"}}"), "{reads:?}");
+    assert!(reads[1].ends_with("{\"spec\":{\"run\":\"true\"}}"), "{reads:?}");
+    assert!(reads[2].starts_with("GET /api/v1/openapi.json"), "{reads:?}");
+}
+
+#[test]
+fn large_bodies_arrive_whole() {
+    let server = Server::start(|_, _| Answer::Json(200, json!([])));
+    let mut big = job();
+    big.spec.env.insert("BIG".into(), "x".repeat(300_000));
+    client(&server).submit_batch(vec![big.clone(), big.clone()]).unwrap();
+    let seen = server.seen.lock().unwrap();
+    let sent: Vec<Submit> = serde_json::from_slice(&seen[0].body).unwrap();
+    assert_eq!(sent[1].spec, big.spec);
+}
+
 #[test]
 fn a_submission_is_tried_again_with_the_same_key() {
     let server = Server::start(|_, number| match number {
