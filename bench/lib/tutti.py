@@ -185,7 +185,7 @@ class Tutti:
 
     def agents(self):
         """Node name to the pid of its agent."""
-        return {node["name"]: int(node["pid"]) for node in json.loads(self._read("up.json"))["nodes"]}
+        return {name: agent["pid"] for name, agent in json.loads(self._read("up.json"))["agents"]}
 
     def groups(self):
         agents = set(self.agents().values())
