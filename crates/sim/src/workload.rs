@@ -31,7 +31,7 @@ impl Fate {
 
 /// A job that the simulated cluster could run, perhaps waiting for an older one.
 pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec {
-    let runs_for = rng.random_range(0..20_000u64);
+    let runs_for = rng.random_range(0..40_000u64);
     let fails = if rng.random_range(0..4) == 0 { rng.random_range(1..3u32) } else { 0 };
     let deaf = u32::from(rng.random_range(0..8) == 0);
     let words = ["sim".to_owned(), runs_for.to_string(), fails.to_string(), deaf.to_string()];

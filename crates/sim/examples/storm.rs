@@ -1,0 +1,23 @@
+//! Runs seeds and says what the storms did: `cargo run --release -p tutti-sim --example storm -- 0 200`.
+#![allow(clippy::print_stdout)]
+
+use tutti_sim::{Storm, run};
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>().expect("a seed"));
+    let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
+    let (mut failures, mut stale, mut restarts) = (0, 0, 0);
+    for seed in first..first + count {
+        match run(seed, &Storm::default()) {
+            Ok(s) => {
+                stale += s.stale_seen;
+                restarts += s.restarts;
+            }
+            Err(failure) => {
+                failures += 1;
+                println!("{failure}");
+            }
+        }
+    }
+    println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
+}
