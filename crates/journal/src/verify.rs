@@ -48,7 +48,7 @@ pub enum What {
     Empty,
     /// The last owner was killed. Nothing is lost; the next start checks the file.
     NotClosed,
-    /// The last write was cut short. The next start drops it; it was never acknowledged.
+    /// The last write fails its checksums, as one that power cut short. The next start drops it.
     Unfinished,
     /// Others may read the file.
     Mode { mode: u32 },
@@ -137,29 +137,40 @@ fn verify_redb(
         Recovery::Checked => report.add(Level::Note, Place::File, What::NotClosed),
         Recovery::DroppedUnfinished => report.add(Level::Warning, Place::File, What::Unfinished),
     }
-    match guard.run("checking", || Ok(db.check_integrity()?)) {
-        Ok(true) => {}
-        // What follows then describes the older state that redb fell back to, in memory only.
+    let whole = guard.run("checking", || Ok(db.check_integrity()?));
+    match whole {
+        Ok(true) => verify_tables(&db, guard, report, check, disk_bytes),
         Ok(false) => {
             let why = "the newest commit fails its checksums".to_owned();
             report.add(Level::Error, Place::File, What::Pages { why });
+            // What follows describes the older state that redb fell back to, in memory only.
+            verify_tables(&db, guard, report, check, disk_bytes);
         }
-        Err(error) => {
-            report.add(Level::Error, Place::File, What::Pages { why: chain(&error) });
-            return;
-        }
+        Err(error) => report.add(Level::Error, Place::File, What::Pages { why: chain(&error) }),
     }
-    match read_format(&db, guard) {
-        Ok(Some(_)) => {}
+    if let Err(error) = guard.close(db) {
+        report.unreadable(&error);
+    }
+}
+
+fn verify_tables(
+    db: &Database,
+    guard: &Guard,
+    report: &mut Report,
+    check: &mut dyn FnMut(Entry<'_>) -> Result<(), BoxError>,
+    disk_bytes: u64,
+) {
+    match read_format(db, guard) {
+        Ok(Some(_)) => {
+            if let Err(error) = walk(db, guard, report, check, disk_bytes) {
+                report.unreadable(&error);
+            }
+        }
         Ok(None) => {
             report.add(Level::Note, Place::File, What::Empty);
             report.stats = Some(Stats { disk_bytes, ..Stats::default() });
-            return;
         }
-        Err(error) => return report.unreadable(&error),
-    }
-    if let Err(error) = walk(&db, guard, report, check, disk_bytes) {
-        report.unreadable(&error);
+        Err(error) => report.unreadable(&error),
     }
 }
 
@@ -285,9 +296,9 @@ impl fmt::Display for What {
         match self {
             What::Empty => f.write_str("nothing was ever written"),
             What::NotClosed => f.write_str("not closed by its last controller; nothing is lost"),
-            What::Unfinished => f.write_str(
-                "the last write was cut short and will be dropped; it was never acknowledged",
-            ),
+            What::Unfinished => {
+                f.write_str("the last write was cut short, as by a power cut, and will be dropped")
+            }
             What::Mode { mode } => write!(f, "mode {mode:o} lets others in; 600 is right"),
             What::Unreadable { why }
             | What::Pages { why }

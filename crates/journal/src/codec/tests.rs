@@ -54,6 +54,15 @@ fn errors_say_which() {
     assert!(matches!(decode::<Old>(&longer), Err(CodecError::Trailing(1))));
 }
 
+/// Written by the first version. It must be readable for ever.
+#[test]
+fn version_1_still_reads() {
+    let plain = b"t\x01\x00\xda\xe2`\xdd\x82\xa3seq\x07\xa4name\xa5train";
+    let packed = b"t\x01\x01D\xbe\x11\xac\x04\"M\x18`@\x82\x11\x00\x00\x80\x82\xa3seq\x07\xa4name\xa5train\x00\x00\x00\x00";
+    assert_eq!(decode::<Old>(plain).unwrap(), old());
+    assert_eq!(decode::<Old>(packed).unwrap(), old());
+}
+
 #[test]
 fn repeated_field_names_pack_well() {
     let many: Vec<New> =

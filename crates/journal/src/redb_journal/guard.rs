@@ -2,10 +2,12 @@
 //! believes of its own pages, so a damaged file can make it panic where it should say so.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use crate::JournalError;
 
@@ -30,11 +32,19 @@ impl Guard {
         doing: &'static str,
         work: impl FnOnce() -> Result<T, redb::Error>,
     ) -> Result<T, JournalError> {
-        match catch_unwind(AssertUnwindSafe(work)) {
+        match quietly(work) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.of_redb(doing, error)),
-            Err(panic) => Err(self.damaged(format!("redb stopped: {}", panic_text(&*panic)))),
+            Err(panic) => Err(self.damaged(format!("redb gave up: {panic}"))),
         }
+    }
+
+    /// Closing can panic too, when what is closed is damaged or a panic came before.
+    pub fn close(&self, db: redb::Database) -> Result<(), JournalError> {
+        self.run("closing", move || {
+            drop(db);
+            Ok(())
+        })
     }
 
     pub fn damaged(&self, what: impl Into<String>) -> JournalError {
@@ -92,6 +102,36 @@ impl Guard {
 
 pub(crate) fn lock_shared(guard: &Guard, file: &File) -> Result<(), JournalError> {
     guard.of_lock(file.try_lock_shared())
+}
+
+thread_local! {
+    /// Where the last panic was, while this thread is inside [`quietly`].
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Turns a panic into text. It is told to nobody else: people should read one error that says
+/// what to do, not a backtrace through somebody's B-tree before it.
+fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let ours = PANIC.with_borrow_mut(|at| match at {
+                Some(at) => {
+                    *at = info.location().map_or_else(String::new, |l| format!(" ({l})"));
+                    true
+                }
+                None => false,
+            });
+            if !ours {
+                before(info);
+            }
+        }));
+    });
+    PANIC.set(Some(String::new()));
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    let place = PANIC.take().unwrap_or_default();
+    outcome.map_err(|panic| format!("{}{place}", panic_text(&*panic)))
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -27,7 +27,8 @@ use crate::{Batch, Journal, JournalError, Loaded, Replay, Skipped, Stats};
 
 #[derive(Debug)]
 pub struct RedbJournal {
-    db: Database,
+    /// There until the journal is dropped.
+    db: Option<Database>,
     guard: Guard,
     order: Order,
     recovery: Recovery,
@@ -50,6 +51,10 @@ impl RedbJournal {
         self.guard.path()
     }
 
+    fn db(&self) -> Result<&Database, redb::Error> {
+        self.db.as_ref().ok_or(redb::Error::DatabaseClosed)
+    }
+
     fn from_database(
         db: Database,
         path: PathBuf,
@@ -64,7 +69,7 @@ impl RedbJournal {
             Ok((last, newest))
         })?;
         let order = Order::new(last_batch, newest);
-        Ok(RedbJournal { db, guard, order, recovery, damaged: BTreeSet::new() })
+        Ok(RedbJournal { db: Some(db), guard, order, recovery, damaged: BTreeSet::new() })
     }
 
     /// The newest snapshot that can be read and that `replay` accepts.
@@ -74,12 +79,13 @@ impl RedbJournal {
         loaded: &mut Loaded,
     ) -> Result<(), JournalError> {
         let seqs = self.guard.run("reading", || {
-            let table = self.db.begin_read()?.open_table(SNAPSHOTS)?;
+            let table = self.db()?.begin_read()?.open_table(SNAPSHOTS)?;
             table.iter()?.rev().map(|e| Ok(Seq(e?.0.value()))).collect::<Result<Vec<_>, _>>()
         })?;
+        let db = self.guard.run("reading", || self.db())?;
         for seq in seqs {
-            let taken = read_snapshot(&self.db, &self.guard, seq)
-                .and_then(|bytes| replay.snapshot(seq, &bytes));
+            let taken =
+                read_snapshot(db, &self.guard, seq).and_then(|bytes| replay.snapshot(seq, &bytes));
             match taken {
                 Ok(()) => {
                     loaded.snapshot = Some(seq);
@@ -101,7 +107,7 @@ impl RedbJournal {
     ) -> Result<(), JournalError> {
         let start = loaded.snapshot.unwrap_or_default();
         let mut entries = self.guard.run("reading", || {
-            let table = self.db.begin_read()?.open_table(LOG)?;
+            let table = self.db()?.begin_read()?.open_table(LOG)?;
             // The last batch that starts at or before the first record wanted; what comes earlier
             // is covered by the snapshot.
             let from = table.range(..=(start.0 + 1, u64::MAX))?.next_back().transpose()?;
@@ -143,7 +149,7 @@ impl Journal for RedbJournal {
     fn append(&mut self, batch: &Batch) -> Result<(), JournalError> {
         self.order.check_append(batch)?;
         let written = self.guard.run("writing", || {
-            let mut txn = self.db.begin_write()?;
+            let mut txn = self.db()?.begin_write()?;
             txn.set_durability(Durability::Immediate)?;
             txn.open_table(LOG)?.insert((batch.first.0, batch.last.0), batch.bytes.as_slice())?;
             Ok(txn.commit()?)
@@ -158,7 +164,7 @@ impl Journal for RedbJournal {
     fn write_snapshot(&mut self, seq: Seq, bytes: &[u8]) -> Result<(), JournalError> {
         self.order.check_snapshot(seq)?;
         let written = self.guard.run("writing", || {
-            let mut txn = self.db.begin_write()?;
+            let mut txn = self.db()?.begin_write()?;
             txn.set_durability(Durability::Immediate)?;
             tables::store_snapshot(&txn, seq, bytes)?;
             tables::drop_covered(&txn, seq, &self.damaged)?;
@@ -175,10 +181,20 @@ impl Journal for RedbJournal {
     }
 
     fn stats(&self) -> Result<Stats, JournalError> {
-        let mut stats = self.guard.run("reading", || tables::stats(&self.db))?;
+        let mut stats = self.guard.run("reading", || tables::stats(self.db()?))?;
         stats.last = self.order.last;
         stats.snapshot = self.order.newest_snapshot;
         stats.disk_bytes = std::fs::metadata(self.path()).map_or(stats.bytes, |m| m.len());
         Ok(stats)
+    }
+}
+
+impl Drop for RedbJournal {
+    fn drop(&mut self) {
+        if let Some(db) = self.db.take()
+            && let Err(error) = self.guard.close(db)
+        {
+            tracing::warn!(%error, "journal was not closed cleanly; the next start checks it");
+        }
     }
 }

@@ -36,7 +36,8 @@ pub enum Recovery {
     Clean,
     /// It was not closed; every page was checked and nothing was lost.
     Checked,
-    /// The last write had not finished and was dropped. It was never acknowledged.
+    /// The last write failed its checksums and was dropped: power went while it was under way, so
+    /// it was not acknowledged. (Should the disk itself have lost it later, nothing here can tell.)
     DroppedUnfinished,
 }
 
@@ -144,12 +145,12 @@ fn restrict(file: &File, guard: &Guard) -> Result<(), JournalError> {
 fn check_clean(file: &File, guard: &Guard) -> Result<(), JournalError> {
     let file = file.try_clone().map_err(|e| guard.of_io("opening", e))?;
     let (mut db, _) = open_overlay(file, guard)?;
-    match guard.run("checking", || Ok(db.check_integrity()?))? {
-        true => Ok(()),
-        false => {
-            Err(guard.damaged("it was closed cleanly, yet not all of its pages are as written"))
-        }
+    let whole = guard.run("checking", || Ok(db.check_integrity()?));
+    let closed = guard.close(db);
+    if !whole? {
+        return Err(guard.damaged("it was closed cleanly, yet its pages are not as written"));
     }
+    closed
 }
 
 /// Opens the file for redb without ever changing it.

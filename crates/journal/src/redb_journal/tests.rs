@@ -152,7 +152,7 @@ fn other_files_are_left_alone() {
 fn newer_files_are_left_alone() {
     let folder = Folder::new();
     let journal = folder.journal();
-    let txn = journal.db.begin_write().unwrap();
+    let txn = journal.db().unwrap().begin_write().unwrap();
     txn.open_table(tables::META).unwrap().insert("format", 2).unwrap();
     txn.commit().unwrap();
     drop(journal);
@@ -210,6 +210,7 @@ fn a_panic_of_redb_is_an_error() {
     let guard = Guard::new("/data/journal.redb".into());
     let error = guard.run::<()>("reading", || panic!("page {} is odd", 7)).unwrap_err();
     assert!(error.to_string().contains("page 7 is odd"), "{error}");
+    assert!(error.to_string().contains("tests.rs"), "it says where: {error}");
 }
 
 #[test]
@@ -281,7 +282,7 @@ fn verify_finds_gaps() {
     for seq in 1..=9 {
         journal.append(&batch(seq, seq)).unwrap();
     }
-    let txn = journal.db.begin_write().unwrap();
+    let txn = journal.db().unwrap().begin_write().unwrap();
     txn.open_table(LOG).unwrap().remove((4, 4)).unwrap();
     txn.open_table(CHUNKS).unwrap().insert((3, 0), &b"loose"[..]).unwrap();
     txn.commit().unwrap();
