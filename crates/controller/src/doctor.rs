@@ -112,7 +112,7 @@ fn state_checks(found: &mut Findings, state: &State) {
 fn disk(found: &mut Findings, dir: &Path) {
     match nix::sys::statvfs::statvfs(dir) {
         Ok(stat) => {
-            let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
+            let free = stat.blocks_available() * stat.fragment_size();
             let text = format!("{} MiB are free for {}", free >> 20, dir.display());
             if free < DISK_LOW_BYTES {
                 found.warn("disk", format!("only {text}: the controller stops when it is full"));

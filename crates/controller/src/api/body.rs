@@ -128,7 +128,11 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_an_error() {
-        let deep = format!(r#"{{"spec":{}"#, "[".repeat(100_000));
-        assert!(message(&deep).contains("recursion"));
+        for start in [r#"{"spec":"#, r#"{"spec":{"run":"x","after":"#, r#"{"spec":{"x":"#, ""] {
+            for bracket in ["[", r#"{"a":"#] {
+                let deep = format!("{start}{}", bracket.repeat(100_000));
+                assert!(!message(&deep).is_empty());
+            }
+        }
     }
 }

@@ -62,7 +62,7 @@ impl App {
 pub fn router(app: Arc<App>) -> Router {
     let jobs = Router::new()
         .route("/jobs", get(jobs::list).post(submit::submit))
-        .route("/jobs/batch", post(submit::submit_batch))
+        .route("/jobs:batch", post(submit::submit_batch))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/why", get(jobs::why))
         .route("/jobs/{id}/wait", get(jobs::wait))

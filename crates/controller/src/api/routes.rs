@@ -21,7 +21,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/cluster", VIEWER),
     (Method::GET, "/api/v1/jobs", VIEWER),
     (Method::POST, "/api/v1/jobs", USER),
-    (Method::POST, "/api/v1/jobs/batch", USER),
+    (Method::POST, "/api/v1/jobs:batch", USER),
     (Method::GET, "/api/v1/jobs/{id}", VIEWER),
     (Method::GET, "/api/v1/jobs/{id}/why", VIEWER),
     (Method::GET, "/api/v1/jobs/{id}/wait", VIEWER),

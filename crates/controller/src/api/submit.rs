@@ -46,7 +46,7 @@ pub async fn submit(
 }
 
 /// Submits many jobs with one write to the disk. Each is taken or refused by itself, in order.
-#[utoipa::path(post, path = "/api/v1/jobs/batch", tag = "jobs", request_body = Vec<Submit>,
+#[utoipa::path(post, path = "/api/v1/jobs:batch", tag = "jobs", request_body = Vec<Submit>,
     responses((status = 200, body = Vec<SubmitResult>), Problems))]
 pub async fn submit_batch(
     State(app): State<Arc<App>>,

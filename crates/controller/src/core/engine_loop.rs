@@ -1,6 +1,7 @@
 //! The engine thread.
 
 use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tutti_engine::{Command, Effect, Record, Rejected, Step};
@@ -18,6 +19,8 @@ const BATCH_MAX: usize = 512;
 
 /// Commands stepped before readers get a turn.
 const STEPS_PER_LOCK: usize = 64;
+
+const ALARM_EVERY: Duration = Duration::from_millis(20);
 
 /// A running engine thread.
 pub struct Started {
@@ -45,6 +48,7 @@ struct EngineLoop {
     records: Vec<Record>,
     owed: Vec<Owed>,
     stopping: bool,
+    alarm_set: Instant,
 }
 
 /// Starts the thread and the ticker. Must be called inside a tokio runtime.
@@ -70,6 +74,7 @@ pub fn start(
         records: Vec::new(),
         owed: Vec::new(),
         stopping: false,
+        alarm_set: Instant::now(),
     };
     let stop_feed = StopFeed(Arc::clone(&feed));
     std::thread::Builder::new().name("tutti-engine".into()).spawn(move || {
@@ -226,10 +231,20 @@ impl EngineLoop {
         for owed in std::mem::take(&mut self.owed) {
             self.pay(owed);
         }
+        self.snapshots.start_if_due(&self.world);
+        self.set_alarm();
+        Ok(())
+    }
+
+    /// Looks at every active task, so not after each small batch; the tick of every second makes
+    /// up for what is missed.
+    fn set_alarm(&mut self) {
+        if self.alarm_set.elapsed() < ALARM_EVERY {
+            return;
+        }
+        self.alarm_set = Instant::now();
         let next = self.world.read().expect("only this thread writes").engine.next_wakeup();
         self.wakeup.send_if_modified(|old| std::mem::replace(old, next) != next);
-        self.snapshots.start_if_due(&self.world);
-        Ok(())
     }
 
     /// A caller may have left meanwhile; its command still stands.
