@@ -1,14 +1,14 @@
 //! Changes that would start a task now. Each is tried before it is given: advice that does not
 //! help is worse than none.
 
-use tutti_model::{Bytes, Demand, Job, JobId, Link, Policy, QueueKey, Spread, Verdict};
+use tutti_model::{Bytes, Demand, Job, JobId, Link, Plan, Policy, QueueKey, Spread, Verdict};
 
 use crate::ask::Ask;
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::describe::count;
 use crate::explain::Case;
 use crate::fit;
-use crate::pass::{Overdue, active_tasks, array_limit, plan_on};
+use crate::pass::{Overdue, WhatIf, active_tasks, array_limit};
 use crate::verdict::unmet;
 
 /// Nodes tried one by one; each costs a pass.
@@ -41,18 +41,20 @@ impl Desk<'_> {
         fit::fits(&self.cluster, &Ask::new(demand))
     }
 
-    /// The first job with a place before `key` that room is kept for.
-    fn keeper(&self, before: QueueKey) -> Option<JobId> {
-        let Case { state, policy, now, plan, job, .. } = *self.case;
+    fn at_limit(&self, job: &Job) -> bool {
+        let running = || active_tasks(&self.case.state.index.active, job.id);
+        array_limit(job).is_some_and(|limit| running() >= limit)
+    }
+
+    /// The first job with a place before this one that the plan keeps room for.
+    fn keeper(&self, plan: &Plan, before: QueueKey) -> Option<JobId> {
+        let Case { state, policy, now, job, .. } = *self.case;
         let overdue = Overdue { state, policy, now };
-        let at_limit = |other: &Job| {
-            array_limit(other).is_some_and(|n| active_tasks(&state.index.active, other.id) >= n)
-        };
         let lanes = state.index.queue.iter();
         let full = lanes.filter(|(d, _)| matches!(plan.by_demand.get(d), Some(Verdict::Busy(_))));
         let keepers = full.filter_map(|(_, keys)| {
             let first = *keys.first()?;
-            overdue.first(keys, first, |other| other.id == job.id || at_limit(other))
+            overdue.first(keys, first, |other| other.id == job.id || self.at_limit(other))
         });
         keepers.min().filter(|key| *key < before).map(|key| key.job)
     }
@@ -60,8 +62,9 @@ impl Desk<'_> {
     fn release(&self) -> Vec<String> {
         let case = self.case;
         let starts = unmet(case.state, case.job).is_empty()
+            && !self.at_limit(case.job)
             && self.fits(case.ask.demand)
-            && self.keeper(case.key()).is_none();
+            && self.keeper(case.plan, case.key()).is_none();
         let then = if starts { "it would start now" } else { "it would then wait for its turn" };
         vec![format!("release it: tutti release {} ({then})", case.job.id)]
     }
@@ -75,8 +78,8 @@ impl Desk<'_> {
     }
 
     fn overtake(&self) -> Vec<String> {
-        let Some(keeper) = self.keeper(self.case.key()) else { return Vec::new() };
-        if !self.fits(self.case.ask.demand) {
+        let Some(keeper) = self.keeper(self.case.plan, self.case.key()) else { return Vec::new() };
+        if self.at_limit(self.case.job) || !self.fits(self.case.ask.demand) {
             return Vec::new();
         }
         vec![format!("give it a higher priority than job {keeper}: it would start now")]
@@ -143,15 +146,14 @@ impl Desk<'_> {
         if opened.is_empty() {
             return false;
         }
-        let Case { state, policy, now, task, job, .. } = *self.case;
-        let mut cluster = Cluster::new(state);
+        let Case { state, policy, now, .. } = *self.case;
+        let mut what_if = WhatIf::as_it_is(state);
         for &slot in opened {
-            cluster.set_standing(slot, Standing::Open);
+            what_if.cluster.set_standing(slot, Standing::Open);
         }
         let policy = Policy { placements_max: usize::MAX, ..policy.clone() };
-        let plan = plan_on(cluster, state, &policy, now);
-        let any_task = task.index.is_none();
-        plan.placements.iter().any(|p| p.task == task || (any_task && p.task.job == job.id))
+        let (plan, _) = what_if.plan(state, &policy, now);
+        self.case.is_placed(&plan)
     }
 
     fn names(&self, nodes: &[SlotNo]) -> String {
@@ -164,20 +166,26 @@ impl Desk<'_> {
         }
     }
 
-    /// Asking for something else means to submit anew, behind everything of the same priority.
+    /// Asking for something else means to submit anew, behind everything of the same priority and
+    /// behind everything that was kept back for the old job.
     fn shape(&self) -> Vec<String> {
+        let Case { state, policy, now, job, .. } = *self.case;
         let last = QueueKey { job: JobId(u64::MAX), index: None, ..self.case.key() };
         let demand = self.case.ask.demand;
-        if self.fits(demand) || self.keeper(last).is_some() {
+        let policy = Policy { placements_max: usize::MAX, ..policy.clone() };
+        let without = WhatIf { left_out: Some(job.id), ..WhatIf::as_it_is(state) };
+        let (plan, cluster) = without.plan(state, &policy, now);
+        let desk = Desk { case: self.case, cluster };
+        if self.fits(demand) || desk.keeper(&plan, last).is_some() {
             return Vec::new();
         }
         let ideas = [
-            self.without_model(demand),
-            self.fewer_cpus(demand),
-            self.less_memory(demand),
-            self.anywhere(demand),
-            self.fewer_gpus(demand),
-            self.fewer_nodes(demand),
+            desk.without_model(demand),
+            desk.fewer_cpus(demand),
+            desk.less_memory(demand),
+            desk.anywhere(demand),
+            desk.fewer_gpus(demand),
+            desk.fewer_nodes(demand),
         ];
         ideas.into_iter().flatten().collect()
     }

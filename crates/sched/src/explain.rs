@@ -2,7 +2,6 @@
 //! would start it now.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use tutti_model::{
     Attempt, Demand, Explanation, Holder, Job, NodeId, Plan, Policy, QueueKey, State, TaskId,
@@ -12,15 +11,11 @@ use tutti_model::{
 use crate::advice;
 use crate::ask::Ask;
 use crate::cluster::{Cluster, Standing};
-use crate::fit;
-use crate::pass::{active_tasks, array_limit};
+use crate::pass::WhatIf;
 use crate::verdict::{Waiting, verdict};
 
 /// More holders than this tell nobody anything.
 const HOLDERS_SHOWN: usize = 100;
-
-/// With more tasks ahead than this, nobody can say when it will start.
-const AHEAD_FORESEEN: u64 = 1000;
 
 /// None if the task is not pending.
 pub fn explain(
@@ -54,15 +49,16 @@ pub(crate) struct Case<'a> {
     pub verdict: &'a Verdict,
 }
 
-/// A lease on nodes that would suit, and when its time is over.
+/// A lease, and when its time is over.
 struct Held<'a> {
     task: TaskId,
     job: &'a Job,
     attempt: &'a Attempt,
+    /// Only on nodes that would suit.
     gpus: u32,
     nodes: u32,
     ends_by: Option<Time>,
-    /// Holds what the demand lacks.
+    /// Holds what the demand lacks. The others matter too: those ahead may go where they end.
     shown: bool,
 }
 
@@ -89,16 +85,14 @@ impl<'a> Case<'a> {
     }
 
     fn ahead(&self) -> u64 {
-        let before = self.entries_ahead().map(|(_, tasks)| tasks).sum::<u64>();
+        let before = self.entries_ahead().map(|(key, _)| tasks_of(self.state, &key)).sum::<u64>();
         before + self.siblings_ahead()
     }
 
-    /// Queue entries before this one, with how many tasks each stands for.
-    fn entries_ahead(&self) -> impl Iterator<Item = (&'a Demand, u64)> {
-        let (state, key) = (self.state, self.key());
-        state.index.queue.iter().flat_map(move |(demand, keys)| {
-            keys.range(..key).map(move |k| (demand, tasks_of(state, k)))
-        })
+    fn entries_ahead(&self) -> impl Iterator<Item = (QueueKey, &'a Demand)> {
+        let key = self.key();
+        let lanes = self.state.index.queue.iter();
+        lanes.flat_map(move |(demand, keys)| keys.range(..key).map(move |&k| (k, demand)))
     }
 
     /// Tasks of the same untouched rest with a smaller index.
@@ -111,7 +105,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Leases on open nodes that suit the demand, those with the earliest end first.
+    /// All leases, those with the earliest end first.
     fn held(&self) -> Vec<Held<'a>> {
         let cluster = Cluster::new(self.state);
         let least = self.ask.least();
@@ -137,8 +131,8 @@ impl<'a> Case<'a> {
             nodes += 1;
         }
         let ends_by = attempt.running_since().zip(job.spec.time).map(|(since, t)| since.plus(t));
-        let shown = gpus > 0 || self.lacks_more_than_gpus();
-        (nodes > 0).then_some(Held { task, job, attempt, gpus, nodes, ends_by, shown })
+        let shown = gpus > 0 || (nodes > 0 && self.lacks_more_than_gpus());
+        Some(Held { task, job, attempt, gpus, nodes, ends_by, shown })
     }
 
     fn lacks_more_than_gpus(&self) -> bool {
@@ -150,85 +144,55 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// When enough holders' limits have run out for this task and everything ahead of it to have
-    /// room together. None if that is not known: a limit is missing, or something other than room
-    /// keeps it waiting.
+    /// The first end of a holder's time at which a pass would start this task, if everybody used
+    /// all their time and nothing new came. None if that is not known: a limit is missing, or
+    /// something other than room keeps it waiting.
     fn starts_by(&self, held: &[Held<'a>]) -> Option<Time> {
-        let earliest = match self.verdict {
-            Verdict::Held | Verdict::Dependencies { .. } | Verdict::NodesUnavailable(_) => {
-                return None;
-            }
-            Verdict::BackOff { until } => *until,
-            _ => self.now,
-        };
-        let earliest = earliest.max(self.array_allows()?);
-        let ahead = self.asks_ahead()?;
-        let limited = held.iter().take_while(|h| h.ends_by.is_some()).count();
-        // More ends make more room, so the first that is enough can be bisected; whatever the
-        // bisection returns has been tried.
-        let (mut low, mut high) = (0, limited);
-        if !self.fits_after(&held[..high], &ahead) {
+        match self.verdict {
+            Verdict::Held
+            | Verdict::Dependencies { .. }
+            | Verdict::BackOff { .. }
+            | Verdict::NodesUnavailable(_) => return None,
+            _ => {}
+        }
+        let ends = held.iter().filter_map(|h| h.ends_by).filter(|end| *end > self.now);
+        let mut times: Vec<Time> = std::iter::once(self.now).chain(ends).collect();
+        times.dedup();
+        if !self.starts_at(*times.last()?, held) {
             return None;
         }
+        // More ends make more room, so the first that is enough can be bisected; whatever the
+        // bisection returns has been tried.
+        let (mut low, mut high) = (0, times.len() - 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.fits_after(&held[..middle], &ahead) {
+            if self.starts_at(times[middle], held) {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
-        let ends = low.checked_sub(1).and_then(|last| held[last].ends_by).unwrap_or(self.now);
-        Some(ends.max(earliest).max(self.now))
+        Some(times[high])
     }
 
-    /// When so many of the array's running tasks are over that its limit leaves this one a place.
-    fn array_allows(&self) -> Option<Time> {
-        let Some(limit) = array_limit(self.job) else { return Some(self.now) };
-        let mut ends: Vec<Option<Time>> = Vec::new();
-        for (_, task) in self.job.live_tasks() {
-            if let Some(attempt) = task.attempt() {
-                let since = attempt.running_since();
-                ends.push(since.zip(self.job.spec.time).map(|(since, t)| since.plus(t)));
+    fn starts_at(&self, at: Time, held: &[Held<'a>]) -> bool {
+        let mut what_if = WhatIf::as_it_is(self.state);
+        for over in held.iter().filter(|h| h.ends_by.is_some_and(|end| end <= at)) {
+            what_if.ended.insert(over.task);
+            for part in over.attempt.parts.iter().filter(|p| !p.phase.is_over()) {
+                if let Some(slot) = what_if.cluster.slot_of(part.node) {
+                    what_if.cluster.give_back(slot, &part.gpus, part.cpus, part.mem);
+                }
             }
         }
-        ends.sort_by_key(|end| (end.is_none(), *end));
-        let active = active_tasks(&self.state.index.active, self.job.id);
-        match (u64::from(active) + self.siblings_ahead()).checked_sub(limit.into()) {
-            Some(over) => ends.get(over as usize).copied().flatten(),
-            None => Some(self.now),
-        }
+        let (plan, _) = what_if.plan(self.state, self.policy, at);
+        self.is_placed(&plan)
     }
 
-    fn asks_ahead(&self) -> Option<Vec<(Ask<'a>, u64)>> {
-        let mut asks = Vec::new();
-        let mut left = AHEAD_FORESEEN;
-        let siblings = (self.ask.demand, self.siblings_ahead());
-        for (demand, tasks) in self.entries_ahead() {
-            left = left.checked_sub(tasks)?;
-            asks.push((Ask::new(demand), tasks));
-        }
-        left.checked_sub(siblings.1)?;
-        if siblings.1 > 0 {
-            asks.push((self.ask.clone(), siblings.1));
-        }
-        Some(asks)
-    }
-
-    fn fits_after(&self, over: &[Held<'a>], ahead: &[(Ask<'a>, u64)]) -> bool {
-        let mut cluster = Cluster::new(self.state);
-        for part in over.iter().flat_map(|h| &h.attempt.parts).filter(|p| !p.phase.is_over()) {
-            if let Some(slot) = cluster.slot_of(part.node) {
-                cluster.give_back(slot, &part.gpus, part.cpus, part.mem);
-            }
-        }
-        for (ask, tasks) in ahead {
-            for _ in 0..*tasks {
-                let Some(shares) = fit::find(&cluster, ask, &BTreeSet::new()) else { return false };
-                cluster.take(ask, &shares);
-            }
-        }
-        fit::fits(&cluster, &self.ask)
+    /// Whether the plan starts this task or, for a whole array, any task of it.
+    pub fn is_placed(&self, plan: &Plan) -> bool {
+        let whole = self.task.index.is_none();
+        plan.placements.iter().any(|p| p.task == self.task || (whole && p.task.job == self.job.id))
     }
 }
 

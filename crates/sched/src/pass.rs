@@ -22,33 +22,34 @@ pub fn plan(state: &State, policy: &Policy, now: Time) -> Plan {
     if state.index.queue.is_empty() {
         return Plan::default();
     }
-    plan_on(Cluster::new(state), state, policy, now)
+    WhatIf::as_it_is(state).plan(state, policy, now).0
 }
 
-/// The same pass on nodes that may differ from the state's, for what-if questions.
-pub(crate) fn plan_on<'a>(
-    cluster: Cluster<'a>,
-    state: &'a State,
-    policy: &'a Policy,
-    now: Time,
-) -> Plan {
-    let mut pass = Pass::new(cluster, state, policy, now);
-    while let Some(Reverse((key, step, lane))) = pass.heads.pop() {
-        if pass.is_full() {
-            break;
-        }
-        match step {
-            Step::KeepRoom => {
-                pass.put_behind(key.job);
-                break;
-            }
-            Step::Try => pass.attempt(lane, key),
-        }
+/// A question about another state of affairs, answered by the very pass that runs the cluster.
+pub(crate) struct WhatIf<'a> {
+    pub cluster: Cluster<'a>,
+    /// As if this job did not wait.
+    pub left_out: Option<JobId>,
+    /// As if these tasks had ended. Their room must be given back to the cluster.
+    pub ended: BTreeSet<TaskId>,
+}
+
+impl<'a> WhatIf<'a> {
+    pub fn as_it_is(state: &'a State) -> WhatIf<'a> {
+        WhatIf { cluster: Cluster::new(state), left_out: None, ended: BTreeSet::new() }
     }
-    pass.plan
+
+    /// The plan, and what would still be free after it.
+    pub fn plan(self, state: &'a State, policy: &'a Policy, now: Time) -> (Plan, Cluster<'a>) {
+        let mut pass = Pass::new(self, state, policy, now);
+        pass.run();
+        (pass.plan, pass.cluster)
+    }
 }
 
 struct Pass<'a> {
+    left_out: Option<JobId>,
+    ended: BTreeSet<TaskId>,
     state: &'a State,
     policy: &'a Policy,
     now: Time,
@@ -86,8 +87,11 @@ enum Tried {
 static AVOID_NONE: BTreeSet<NodeId> = BTreeSet::new();
 
 impl<'a> Pass<'a> {
-    fn new(cluster: Cluster<'a>, state: &'a State, policy: &'a Policy, now: Time) -> Pass<'a> {
+    fn new(what_if: WhatIf<'a>, state: &'a State, policy: &'a Policy, now: Time) -> Pass<'a> {
+        let WhatIf { cluster, left_out, ended } = what_if;
         let mut pass = Pass {
+            left_out,
+            ended,
             state,
             policy,
             now,
@@ -104,12 +108,25 @@ impl<'a> Pass<'a> {
         pass
     }
 
+    fn run(&mut self) {
+        while let Some(Reverse((key, step, lane))) = self.heads.pop() {
+            if self.is_full() {
+                return;
+            }
+            match step {
+                Step::KeepRoom => return self.put_behind(key.job),
+                Step::Try => self.attempt(lane, key),
+            }
+        }
+    }
+
     fn is_full(&self) -> bool {
         self.plan.placements.len() >= self.policy.placements_max
     }
 
     fn advance(&mut self, lane: usize) {
-        if let Some(&key) = self.lanes[lane].rest.next() {
+        let left_out = self.left_out;
+        if let Some(&key) = self.lanes[lane].rest.find(|key| Some(key.job) != left_out) {
             self.heads.push(Reverse((key, Step::Try, lane)));
         }
     }
@@ -181,8 +198,9 @@ impl<'a> Pass<'a> {
 
     fn at_limit(&mut self, job: &Job) -> bool {
         let Some(limit) = array_limit(job) else { return false };
-        let active = &self.state.index.active;
-        *self.running.entry(job.id).or_insert_with(|| active_tasks(active, job.id)) >= limit
+        let (active, ended) = (&self.state.index.active, &self.ended);
+        let count = || active_tasks(active, job.id) - active_tasks(ended, job.id);
+        *self.running.entry(job.id).or_insert_with(count) >= limit
     }
 
     fn drop_lane(&mut self, lane: usize, key: QueueKey) {
@@ -198,7 +216,9 @@ impl<'a> Pass<'a> {
 
     fn first_overdue(&mut self, lane: usize, from: QueueKey) -> Option<QueueKey> {
         let overdue = Overdue { state: self.state, policy: self.policy, now: self.now };
-        overdue.first(self.lanes[lane].keys, from, |job| self.at_limit(job))
+        let left_out = self.left_out;
+        let keys = self.lanes[lane].keys;
+        overdue.first(keys, from, |job| Some(job.id) == left_out || self.at_limit(job))
     }
 
     /// Nothing more starts in this pass, so that room gathers for this job.

@@ -14,6 +14,25 @@ pub(crate) struct Case {
     pub policy: Policy,
 }
 
+/// Short, so that a failing random case can be read.
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{:?}", self.policy)?;
+        for n in self.state.nodes.values() {
+            let models: Vec<&str> = n.facts.gpus.iter().map(|g| g.model.as_str()).collect();
+            let (cpus, mem) = (n.facts.cpus, n.facts.mem);
+            writeln!(f, "{} {models:?} {cpus} CPUs {mem} {:?}", n.facts.name, n.state())?;
+        }
+        for j in self.state.jobs.values() {
+            let ago = NOW.since(j.submitted_at);
+            let (held, time, array) = (j.held, j.spec.time, &j.spec.array);
+            write!(f, "job {} {ago} ago, held {held}, {time:?}, {array:?}", j.id)?;
+            writeln!(f, " {:?} {:?} {:?}", j.priority, Demand::of(&j.spec), j.tasks)?;
+        }
+        Ok(())
+    }
+}
+
 pub(crate) fn case() -> Case {
     Case { state: State::default(), policy: Policy::default() }
 }

@@ -94,6 +94,14 @@ fn no_advice_to_resubmit_behind_a_job_that_room_is_kept_for() {
 }
 
 #[test]
+fn what_was_kept_back_goes_before_a_new_submission() {
+    let c = case().nodes(2, 8).running(gpus(4), &[(1, &[0, 1, 2, 3])]);
+    let c = c.submit_ago(HOUR, gang(2, 8)).submit(array("0-9", gpus(4)));
+    assert_eq!(c.verdict("3_0"), Some(Verdict::Behind { job: JobId(2) }));
+    assert_eq!(c.explain("2").advice, Vec::<String>::new(), "job 3 would take the room");
+}
+
+#[test]
 fn nodes_are_to_be_resumed_if_that_really_helps() {
     let c = case().nodes(2, 8).drain(2).submit(gang(2, 8));
     assert_eq!(c.explain("1").advice[0], "resume node n2: it would start now");
