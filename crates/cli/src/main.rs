@@ -1,1 +1,68 @@
-fn main() {}
+//! `tutti`: controller, agent and command line in one binary.
+//!
+//! One file per verb under `cmd/`; what it prints is made by pure functions under `show/`; the
+//! cluster is found and spoken to through `session`; processes of `tutti up` are in `local`. No
+//! verb decides anything about jobs: that is the controller's engine.
+//!
+//! ```text
+//! args ─► cmd::* ─► session ─► controller        cmd::up ─► local ─► tutti controller, tutti agent
+//!            └────► show ─► stdout                cmd::{controller,agent} ─► their crates
+//! ```
+
+mod args;
+mod cmd;
+mod fail;
+mod local;
+mod session;
+mod show;
+mod style;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Verb};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The agent forks its zygote before anything else, while the process has a single thread.
+    let result = match cli.verb {
+        Verb::Agent(args) => cmd::agent::run(args),
+        Verb::Controller(args) => cmd::controller::run(args),
+        verb => {
+            terminal::die_quietly_on_closed_pipe();
+            client(cli.cluster.as_deref(), verb)
+        }
+    };
+    match result {
+        Ok(code) => code,
+        Err(fail) => fail.report(),
+    }
+}
+
+fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
+    match verb {
+        Verb::Up(args) => cmd::up::run(args),
+        Verb::Down(args) => cmd::down::run(cluster, args),
+        Verb::Submit(args) => cmd::submit::run(cluster, args),
+        Verb::Run(args) => cmd::run::run(cluster, args),
+        Verb::Ps(args) => cmd::ps::run(cluster, args),
+        Verb::Show(args) => cmd::show::run(cluster, args),
+        Verb::Why(args) => cmd::why::run(cluster, args),
+        Verb::Logs(args) => cmd::logs::run(cluster, args),
+        Verb::Attach(args) => cmd::attach::run(cluster, args),
+        Verb::Exec(args) => cmd::exec::run(cluster, args),
+        Verb::Cancel(args) => cmd::change::run(cluster, cmd::change::Change::Cancel, args),
+        Verb::Hold(args) => cmd::change::run(cluster, cmd::change::Change::Hold, args),
+        Verb::Release(args) => cmd::change::run(cluster, cmd::change::Change::Release, args),
+        Verb::Nodes(args) => cmd::nodes::run(cluster, args),
+        Verb::Drain(args) => cmd::drain::drain(cluster, args),
+        Verb::Resume(args) => cmd::drain::resume(cluster, args),
+        Verb::Token(args) => cmd::token::run(cluster, args),
+        Verb::Doctor(args) => cmd::doctor::run(cluster, args),
+        Verb::Completions(args) => cmd::generate::completions(args),
+        Verb::Man(args) => cmd::generate::man(args),
+        Verb::Agent(_) | Verb::Controller(_) => unreachable!("handled in main"),
+    }
+}

@@ -1,0 +1,141 @@
+//! Verbs and flags. Each verb's own flags stand in its file under `cmd/`.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+
+/// One binary that turns a room of GPU servers into one computer.
+#[derive(Parser)]
+#[command(name = "tutti", version, disable_help_subcommand = false, max_term_width = 100)]
+#[command(
+    after_help = "Start here:\n  tutti up --detach         a cluster on this machine, simulated if it has no GPUs\n  \
+    tutti run -G 2 -- nvidia-smi\n  tutti submit train.toml && tutti ps"
+)]
+pub struct Cli {
+    /// The cluster: a data dir or an address [default: the default data dir]
+    #[arg(
+        long,
+        global = true,
+        env = "TUTTI_CLUSTER",
+        hide_env_values = true,
+        value_name = "DIR|ADDR"
+    )]
+    pub cluster: Option<String>,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Start a cluster on this machine
+    Up(cmd::up::UpArgs),
+    /// Stop what `tutti up` started
+    Down(cmd::down::DownArgs),
+    /// Run the controller in the foreground
+    Controller(cmd::controller::ControllerArgs),
+    /// Run this node's agent in the foreground
+    Agent(cmd::agent::AgentArgs),
+    /// Submit a job and print its id
+    Submit(cmd::submit::SubmitArgs),
+    /// Submit a command, show its output, exit with its code
+    Run(cmd::run::RunArgs),
+    /// List jobs
+    Ps(cmd::ps::PsArgs),
+    /// All about one job
+    Show(cmd::show::ShowArgs),
+    /// Why a job is not running, and what would start it
+    Why(cmd::why::WhyArgs),
+    /// Output of a job
+    Logs(cmd::logs::LogsArgs),
+    /// Follow a running job's output and feed its input
+    Attach(cmd::attach::AttachArgs),
+    /// Run a program inside a running job
+    Exec(cmd::exec::ExecArgs),
+    /// Stop jobs: SIGTERM, then SIGKILL after the grace
+    Cancel(cmd::change::ChangeArgs),
+    /// Keep pending jobs from starting
+    Hold(cmd::change::ChangeArgs),
+    /// Let held jobs start
+    Release(cmd::change::ChangeArgs),
+    /// List nodes
+    Nodes(cmd::nodes::NodesArgs),
+    /// Start nothing new on a node; what runs goes on
+    Drain(cmd::drain::DrainArgs),
+    /// Use a drained node again
+    Resume(cmd::drain::ResumeArgs),
+    /// Tokens for people and for joining nodes
+    Token(cmd::token::TokenArgs),
+    /// Check the cluster, or a stopped cluster's journal
+    Doctor(cmd::doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(cmd::generate::CompletionsArgs),
+    /// Print the manual page, or write all of them to a directory
+    Man(cmd::generate::ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    fn accepts(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    /// Scripts rely on these forms.
+    #[test]
+    fn the_fixed_forms_are_accepted() {
+        for line in [
+            "tutti up --nodes 4 --gpus-per-node 8 --gpu-model h100 --simulate --data-dir /d --listen 127.0.0.1:0 --detach",
+            "tutti down --data-dir /d",
+            "tutti submit job.toml -N 2 -G 8 --time 2h --json",
+            "tutti submit -N 2 -G h100:8 job.toml",
+            "tutti submit --wrap true --gpus 16 --array 0-999 --after 12,13 --team T --priority high",
+            "tutti submit --wrap true --gpu-share 0.25",
+            "tutti submit train.sh one two",
+            "tutti submit train.sh -- --lr 3",
+            "tutti submit -G 1 -- python train.py --lr 3",
+            "tutti run -N 4 -G 8 -- hostname -f",
+            "tutti run hostname -f",
+            "tutti ps --json",
+            "tutti ps --cluster /d --all --state pending,running",
+            "tutti ps 12 12_3",
+            "tutti logs 12 -f --tail 5 --rank 0-3,7",
+            "tutti exec 12 --rank 1 -- nvidia-smi -L",
+            "tutti cancel 12 13",
+            "tutti drain n1 --reason broken",
+            "tutti token create --role user --user ada --expires 30d",
+            "tutti token create --join --node n7 --uses 1",
+            "tutti agent --controller 127.0.0.1:7171 --join-file - --name n1 --simulate --label rack=1",
+            "tutti controller --data-dir /d --listen 127.0.0.1:0 --name gpu.example.org --node-timeout 8s",
+            "tutti completions bash",
+            "tutti man",
+        ] {
+            if let Err(e) = accepts(line) {
+                panic!("{line}: {e}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_forms_are_usage_errors() {
+        for line in [
+            "tutti",
+            "tutti submit job.toml --wrap true",
+            "tutti submit --wrap true --gpus 4 -N 2",
+            "tutti run",
+            "tutti submit --wrap true -G h100:x",
+            "tutti submit --wrap true --env NOEQUALS",
+            "tutti cancel twelve",
+            "tutti token create --join --role user",
+        ] {
+            let e = accepts(line).err().unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(e.exit_code(), 2, "{line}");
+        }
+    }
+}

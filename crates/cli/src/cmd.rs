@@ -1,0 +1,35 @@
+//! One file per verb or noun: its flags and what it does.
+
+pub mod agent;
+pub mod attach;
+pub mod change;
+pub mod controller;
+pub mod doctor;
+pub mod down;
+pub mod drain;
+pub mod exec;
+pub mod generate;
+mod job_args;
+pub mod logs;
+pub mod nodes;
+mod output;
+pub mod ps;
+pub mod run;
+pub mod show;
+pub mod submit;
+pub mod token;
+pub mod up;
+pub mod why;
+
+/// For controller and agent, which run for long: what happens goes to stderr. `TUTTI_LOG` chooses
+/// how much, in the form of `RUST_LOG`.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TUTTI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(crate::style::Style::of_stderr().is_coloured())
+        .with_target(false)
+        .init();
+}

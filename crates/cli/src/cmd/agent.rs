@@ -1,0 +1,152 @@
+//! `tutti agent`: this node's agent in the foreground.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tutti_agent::{AgentConfig, Controller, Zygote};
+use tutti_model::{Bytes, Span};
+use tutti_wire::client::Endpoint;
+use tutti_wire::token::TokenText;
+
+use crate::fail::{Fail, chain};
+use crate::local::hardware;
+use crate::session;
+
+/// Keeps the secret out of the process list.
+pub const JOIN_VARIABLE: &str = "TUTTI_JOIN_TOKEN";
+
+#[derive(clap::Args)]
+pub struct AgentArgs {
+    /// The controller: host:port, or on its machine its data dir [default: the default data dir]
+    #[arg(long, value_name = "ADDR|DIR")]
+    controller: Option<String>,
+    /// The join token; others on this machine may see it, so prefer --join-file or $TUTTI_JOIN_TOKEN
+    #[arg(long, value_name = "TOKEN", conflicts_with = "join_file")]
+    join: Option<String>,
+    /// A file with the join token; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    join_file: Option<PathBuf>,
+    /// Keys, records of jobs, and their logs [default: agent/NAME in the default data dir]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// What the node is called [default: the host's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Where other nodes reach it [default: the address that leads to the controller]
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    #[command(flatten)]
+    pub hardware: hardware::HardwareArgs,
+    /// CPUs to offer
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+    /// Memory to offer
+    #[arg(long, value_name = "SIZE")]
+    mem: Option<Bytes>,
+    /// A label of the node; may be repeated
+    #[arg(long = "label", value_name = "K=V", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
+    #[arg(long, value_name = "GRACE")]
+    stop_jobs: Option<Span>,
+}
+
+pub fn run(args: AgentArgs) -> Result<ExitCode, Fail> {
+    let from_variable = take_join_variable();
+    let zygote = Zygote::fork().map_err(|e| Fail::new(chain(&e)))?;
+    super::log_to_stderr();
+    let config = config(args, from_variable)?;
+    tutti_agent::run(config, zygote).map_err(|e| Fail::new(chain(&e)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removed at once, so that nothing that this process starts has it.
+fn take_join_variable() -> Option<String> {
+    let token = std::env::var(JOIN_VARIABLE).ok().filter(|t| !t.is_empty());
+    // SAFETY: main calls this before the process has a second thread.
+    unsafe { std::env::remove_var(JOIN_VARIABLE) };
+    token
+}
+
+fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig, Fail> {
+    let name = match args.name {
+        Some(name) => name,
+        None => hardware::host_name()?,
+    };
+    let data_dir = args.data_dir.unwrap_or_else(|| session::data_dir().join("agent").join(&name));
+    let controller = match args.controller {
+        None => Controller::DataDir(session::data_dir()),
+        Some(dir) if dir.contains('/') && !dir.contains("://") => Controller::DataDir(dir.into()),
+        Some(address) => Controller::Address(address),
+    };
+    let address = match args.address {
+        Some(address) => address,
+        None => own_address(&controller)?,
+    };
+    let join = read_join(args.join, args.join_file, from_variable)?;
+    let hardware = hardware::Hardware::find(&args.hardware)?;
+    let mut config = AgentConfig::new(data_dir, controller, &name, &address.to_string());
+    config.join_token = join;
+    if hardware.simulated {
+        (config.cpus, config.mem) = hardware::imagined_host(hardware.gpus.len());
+    }
+    config.cpus = args.cpus.unwrap_or(config.cpus);
+    config.mem = args.mem.unwrap_or(config.mem);
+    config.gpus = hardware.gpus;
+    config.simulated = hardware.simulated;
+    config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
+    config.kill_jobs_on_term = args.stop_jobs;
+    Ok(config)
+}
+
+fn read_join(
+    flag: Option<String>,
+    file: Option<PathBuf>,
+    variable: Option<String>,
+) -> Result<Option<TokenText>, Fail> {
+    let text = match (flag, file) {
+        (Some(text), _) => Some(text),
+        (None, Some(file)) => {
+            let mut text = String::new();
+            let read = if file.as_os_str() == "-" {
+                std::io::stdin().read_to_string(&mut text)
+            } else {
+                std::fs::File::open(&file).and_then(|mut f| f.read_to_string(&mut text))
+            };
+            read.map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
+            Some(text)
+        }
+        (None, None) => variable,
+    };
+    text.map(|t| {
+        t.trim().parse().map_err(|e: tutti_wire::token::BadToken| {
+            Fail::usage(format!("the join token can't be used: {e}"))
+                .hint("tutti token create --join makes one")
+        })
+    })
+    .transpose()
+}
+
+/// The address of this machine on the way to the controller.
+fn own_address(controller: &Controller) -> Result<IpAddr, Fail> {
+    let Controller::Address(text) = controller else { return Ok(IpAddr::from([127, 0, 0, 1])) };
+    let endpoint = Endpoint::parse(text)?;
+    let unknown = |e: std::io::Error| {
+        Fail::new(format!("can't tell by which address {text} is reached: {e}"))
+            .hint("give this node's own with --address")
+    };
+    // Connecting a datagram socket sends nothing; it only asks the routing table.
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).map_err(unknown)?;
+    socket.connect((endpoint.host.as_str(), endpoint.port)).map_err(unknown)?;
+    Ok(socket.local_addr().map_err(unknown)?.ip())
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}

@@ -1,0 +1,60 @@
+//! `tutti cancel`, `hold` and `release`: one change to each of some jobs.
+
+use std::process::ExitCode;
+
+use tutti_model::TaskId;
+
+use crate::fail::Fail;
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+pub struct ChangeArgs {
+    /// Jobs: 12, or 12_3 for one task of an array
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<TaskId>,
+}
+
+#[derive(Clone, Copy)]
+pub enum Change {
+    Cancel,
+    Hold,
+    Release,
+}
+
+/// Every job is tried; the first failure decides the exit code.
+pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    let mut worst = ExitCode::SUCCESS;
+    let mut failed = false;
+    for id in args.ids {
+        let result = match change {
+            Change::Cancel => client.cancel(id).map_err(Fail::from),
+            Change::Hold => whole(id).and_then(|j| Ok(client.hold(j)?)),
+            Change::Release => whole(id).and_then(|j| Ok(client.release(j)?)),
+        };
+        if let Err(fail) = result {
+            let code = fail.report();
+            if !failed {
+                (worst, failed) = (code, true);
+            }
+            continue;
+        }
+        let done = match change {
+            Change::Cancel => "cancelled",
+            Change::Hold => "held",
+            Change::Release => "released",
+        };
+        if terminal::stderr_is_terminal() {
+            terminal::complain(&format!("{done} {id}"));
+        }
+    }
+    Ok(worst)
+}
+
+fn whole(id: TaskId) -> Result<tutti_model::JobId, Fail> {
+    match id.index {
+        None => Ok(id.job),
+        Some(_) => Err(Fail::usage(format!("{id} is one task; hold and release take whole jobs"))
+            .hint(format!("write {}", id.job))),
+    }
+}

@@ -1,0 +1,67 @@
+//! `tutti controller`: the controller in the foreground.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tutti_controller::ControllerConfig;
+use tutti_model::Span;
+
+use crate::fail::{Fail, chain};
+use crate::session;
+
+#[derive(clap::Args)]
+pub struct ControllerArgs {
+    /// Where everything is kept [default: $TUTTI_DATA_DIR, else the machine's or the user's]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address and port; port 0 picks a free one. Beyond loopback only TLS is spoken
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// A name by which it is reached from elsewhere; may be repeated
+    #[arg(long = "name", value_name = "DNSNAME")]
+    names: Vec<String>,
+    /// A node that was not heard for this long is lost
+    #[arg(long, value_name = "TIME")]
+    node_timeout: Option<Span>,
+    /// How often agents report
+    #[arg(long, value_name = "TIME")]
+    heartbeat: Option<Span>,
+    /// Between SIGTERM and SIGKILL, unless the job says otherwise
+    #[arg(long, value_name = "TIME")]
+    grace: Option<Span>,
+    /// After this wait a job that does not fit keeps smaller ones behind it
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
+    /// Ended jobs are forgotten after this long
+    #[arg(long, value_name = "TIME")]
+    keep_jobs_for: Option<Span>,
+    /// ... or when there are more than so many
+    #[arg(long, value_name = "N")]
+    jobs_kept: Option<usize>,
+}
+
+pub fn run(args: ControllerArgs) -> Result<ExitCode, Fail> {
+    super::log_to_stderr();
+    tutti_controller::run(config(args)).map_err(|e| Fail::new(chain(&e)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: ControllerArgs) -> ControllerConfig {
+    fn set<T>(place: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *place = value;
+        }
+    }
+    let mut config = ControllerConfig::new(args.data_dir.unwrap_or_else(session::data_dir));
+    set(&mut config.listen, args.listen);
+    set(&mut config.heartbeat, args.heartbeat);
+    config.extra_names = args.names;
+    let settings = &mut config.settings;
+    set(&mut settings.node_timeout, args.node_timeout);
+    set(&mut settings.grace, args.grace);
+    set(&mut settings.policy.patience, args.patience);
+    set(&mut settings.keep_jobs_for, args.keep_jobs_for);
+    set(&mut settings.jobs_kept, args.jobs_kept);
+    config
+}

@@ -1,0 +1,252 @@
+//! The flags that describe a job, shared by `submit` and `run`. They override the job file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tutti_model::{
+    ArraySpec, Bytes, Dependency, GpuRequest, JobSpec, Launcher, Priority, Span, Topology,
+};
+use tutti_wire::jobfile::Inherit;
+
+use crate::fail::Fail;
+
+#[derive(clap::Args, Default)]
+pub struct JobArgs {
+    /// How many nodes
+    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: Option<u32>,
+    /// GPUs on each node: 8 or h100:8
+    #[arg(short = 'G', long, value_name = "GPUS")]
+    pub gpus_per_node: Option<GpuRequest>,
+    /// GPUs in total, spread over nodes by the scheduler
+    #[arg(long, value_name = "TOTAL", conflicts_with = "nodes", value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: Option<u32>,
+    /// A part of one GPU, such as 0.25
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["gpus", "gpus_per_node"])]
+    pub gpu_share: Option<f64>,
+    #[arg(long, value_name = "N", help = "CPUs for each GPU")]
+    pub cpus_per_gpu: Option<u32>,
+    #[arg(long, value_name = "SIZE", help = "Memory for each GPU: 64GiB")]
+    pub mem_per_gpu: Option<Bytes>,
+    #[arg(long, value_name = "N", help = "CPUs on each node")]
+    pub cpus_per_node: Option<u32>,
+    #[arg(long, value_name = "SIZE", help = "Memory on each node")]
+    pub mem_per_node: Option<Bytes>,
+    #[arg(long, value_name = "N", help = "Processes on each node")]
+    pub ranks_per_node: Option<u32>,
+    /// Who starts the processes: none torch torchrun mpi jax tf deepspeed ray
+    #[arg(long, value_name = "NAME", value_parser = word::<Launcher>)]
+    pub launcher: Option<Launcher>,
+    /// The widest domain that it may span: node rack any
+    #[arg(long, value_name = "DOMAIN", value_parser = word::<Topology>)]
+    pub topology: Option<Topology>,
+    /// Stop it after this long: 90s, 15m, 2h, 1d12h
+    #[arg(long, short = 't', value_name = "TIME")]
+    pub time: Option<Span>,
+    /// Who pays
+    #[arg(long, value_name = "TEAM")]
+    pub team: Option<String>,
+    /// low, normal, high or a number
+    #[arg(long, value_name = "PRIORITY", allow_hyphen_values = true)]
+    pub priority: Option<Priority>,
+    /// What it is called in lists
+    #[arg(long, short = 'J', value_name = "NAME")]
+    pub name: Option<String>,
+    /// Start after these jobs: 12,13 or ok:12,failed:13,any:14
+    #[arg(long, value_name = "JOBS", value_delimiter = ',')]
+    pub after: Vec<Dependency>,
+    /// Where it runs [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// Set a variable; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = pair)]
+    pub env: Vec<(String, String)>,
+    /// Pass every variable of this shell
+    #[arg(long, conflicts_with = "env_none")]
+    pub env_all: bool,
+    /// Pass no variable of this shell
+    #[arg(long)]
+    pub env_none: bool,
+    #[arg(long, value_name = "N", help = "How often to start again after its own failure")]
+    pub retry_job_failure: Option<u32>,
+    #[arg(long, value_name = "N", help = "How often to start again after a node's failure")]
+    pub retry_node_failure: Option<u32>,
+    #[arg(long, value_name = "N", help = "How often to start again after preemption")]
+    pub retry_preemption: Option<u32>,
+    /// Between SIGTERM and SIGKILL
+    #[arg(long, value_name = "TIME")]
+    pub grace: Option<Span>,
+}
+
+/// The array is `submit`'s alone: `run` has one exit code to give.
+pub fn set_array(spec: &mut JobSpec, array: Option<ArraySpec>) {
+    if array.is_some() {
+        spec.array = array;
+    }
+}
+
+impl JobArgs {
+    /// Flags over the file's keys, then directory and environment of the caller.
+    pub fn apply(self, spec: &mut JobSpec, inherit: Inherit) -> Result<(), Fail> {
+        fn over<T>(place: &mut Option<T>, flag: Option<T>) {
+            if flag.is_some() {
+                *place = flag;
+            }
+        }
+        // What the flags say replaces the file's demand as a whole: 4 nodes of a flag and a total
+        // of a file would contradict each other.
+        if self.nodes.is_some() || self.gpus_per_node.is_some() {
+            spec.gpus = None;
+        }
+        if self.gpus.is_some() || self.gpu_share.is_some() {
+            (spec.nodes, spec.gpus_per_node) = (None, None);
+        }
+        over(&mut spec.nodes, self.nodes);
+        over(&mut spec.gpus, self.gpus);
+        over(&mut spec.gpus_per_node, self.gpus_per_node);
+        over(&mut spec.gpu_share, self.gpu_share);
+        over(&mut spec.cpus_per_gpu, self.cpus_per_gpu);
+        over(&mut spec.mem_per_gpu, self.mem_per_gpu);
+        over(&mut spec.cpus_per_node, self.cpus_per_node);
+        over(&mut spec.mem_per_node, self.mem_per_node);
+        over(&mut spec.ranks_per_node, self.ranks_per_node);
+        over(&mut spec.topology, self.topology);
+        over(&mut spec.time, self.time);
+        over(&mut spec.team, self.team);
+        over(&mut spec.name, self.name);
+        over(&mut spec.grace, self.grace);
+        spec.launcher = self.launcher.unwrap_or(spec.launcher);
+        spec.priority = self.priority.unwrap_or(spec.priority);
+        spec.retry.job_failure = self.retry_job_failure.unwrap_or(spec.retry.job_failure);
+        spec.retry.node_failure = self.retry_node_failure.unwrap_or(spec.retry.node_failure);
+        spec.retry.preemption = self.retry_preemption.unwrap_or(spec.retry.preemption);
+        if !self.after.is_empty() {
+            spec.after = self.after;
+        }
+        spec.workdir = Some(workdir(self.workdir, spec.workdir.take())?);
+        let inherit = match (self.env_all, self.env_none) {
+            (true, _) => Inherit::All,
+            (_, true) => Inherit::Nothing,
+            _ => inherit,
+        };
+        let own = std::mem::take(&mut spec.env);
+        spec.env = inherited(&inherit, std::env::vars());
+        spec.env.extend(own);
+        spec.env.extend(self.env);
+        Ok(())
+    }
+}
+
+/// A relative directory is meant from here, where the job was written down.
+fn workdir(flag: Option<PathBuf>, file: Option<String>) -> Result<String, Fail> {
+    let here = || {
+        std::env::current_dir().map_err(|e| {
+            Fail::usage(format!("the current directory can't be read: {e}")).hint("give --workdir")
+        })
+    };
+    let dir = match flag.or(file.map(PathBuf::from)) {
+        Some(dir) if dir.is_absolute() => dir,
+        Some(dir) => here()?.join(dir),
+        None => here()?,
+    };
+    dir.into_os_string().into_string().map_err(|dir| {
+        Fail::usage(format!("the directory {} has a name that is not UTF-8", dir.display()))
+    })
+}
+
+/// What a program needs to be found, and to find its libraries.
+const USUAL: [&str; 7] = [
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+];
+
+/// Ours never travel: a token in a job's environment would end up in the journal.
+fn inherited(
+    inherit: &Inherit,
+    caller: impl Iterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
+    caller
+        .filter(|(name, _)| match inherit {
+            Inherit::Usual => USUAL.contains(&name.as_str()),
+            Inherit::All => true,
+            Inherit::Nothing => false,
+            Inherit::Only(names) => names.contains(name),
+        })
+        .filter(|(name, _)| !name.starts_with("TUTTI_"))
+        .collect()
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|&s: &f64| s > 0.0 && s <= 1.0)
+        .ok_or_else(|| "write a number above 0 and at most 1".to_owned())
+}
+
+/// The words that job files use, read by the same derive.
+fn word<T: for<'a> serde::Deserialize<'a>>(text: &str) -> Result<T, String> {
+    use serde::de::IntoDeserializer;
+    let word: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
+        text.into_deserializer();
+    T::deserialize(word).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller() -> impl Iterator<Item = (String, String)> {
+        [("PATH", "/bin"), ("SECRET", "x"), ("TUTTI_TOKEN", "t"), ("LANG", "C")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into_iter()
+    }
+
+    #[test]
+    fn what_a_job_inherits() {
+        let names = |i: &Inherit| inherited(i, caller()).into_keys().collect::<Vec<_>>().join(" ");
+        assert_eq!(names(&Inherit::Usual), "LANG PATH");
+        assert_eq!(names(&Inherit::All), "LANG PATH SECRET");
+        assert_eq!(names(&Inherit::Nothing), "");
+        assert_eq!(names(&Inherit::Only(vec!["SECRET".into()])), "SECRET");
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let mut spec = JobSpec::shell("true");
+        spec.gpus = Some(16);
+        spec.name = Some("file".into());
+        spec.env.insert("A".into(), "file".into());
+        spec.env.insert("B".into(), "file".into());
+        spec.workdir = Some("/data".into());
+        let args = JobArgs {
+            nodes: Some(2),
+            gpus_per_node: Some("h100:8".parse().unwrap()),
+            env: vec![("A".into(), "flag".into())],
+            retry_job_failure: Some(3),
+            ..JobArgs::default()
+        };
+        args.apply(&mut spec, Inherit::Nothing).unwrap();
+        assert_eq!((spec.nodes, spec.gpus), (Some(2), None));
+        assert_eq!((spec.name.as_deref(), spec.retry.job_failure), (Some("file"), 3));
+        assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("flag", "file"));
+        assert_eq!(spec.workdir.as_deref(), Some("/data"));
+    }
+
+    #[test]
+    fn words_of_the_job_file() {
+        assert_eq!(word::<Launcher>("torch"), Ok(Launcher::Torch));
+        assert!(word::<Launcher>("slurm").unwrap_err().contains("expected one of"));
+    }
+}

@@ -1,0 +1,40 @@
+//! `tutti nodes`.
+
+use std::process::ExitCode;
+
+use crate::fail::Fail;
+use crate::show::table::terminal_width;
+use crate::style::Style;
+use crate::{session, show, terminal};
+
+#[derive(clap::Args)]
+pub struct NodesArgs {
+    /// Only these
+    #[arg(value_name = "NODE")]
+    names: Vec<String>,
+    #[arg(long)]
+    json: bool,
+    /// Show again every second
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+}
+
+pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    let nodes = || -> Result<Vec<_>, Fail> {
+        if args.names.is_empty() {
+            return Ok(client.nodes()?);
+        }
+        args.names.iter().map(|n| client.node(n).map_err(Fail::from)).collect()
+    };
+    if args.json {
+        terminal::json(&nodes()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = || Ok(show::nodes::table(&nodes()?, Style::of_stdout(), terminal_width()));
+    if args.watch {
+        return terminal::watch(text);
+    }
+    terminal::say(&text()?);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,346 @@
+//! A job's output on our own: stdout to stdout, stderr to stderr, ranks told apart.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use base64::Engine;
+use tutti_model::{JobState, TaskId, Time};
+use tutti_wire::api::{LogEvent, LogQuery};
+use tutti_wire::client::Client;
+use tutti_wire::stream::LogStream;
+
+use crate::fail::Fail;
+use crate::show::time;
+use crate::style::{Style, of_rank};
+use crate::terminal;
+
+/// How the job ended, as far as the log's end says.
+pub struct End {
+    pub state: Option<JobState>,
+    pub exit_code: Option<i32>,
+}
+
+/// Prints lines as they come. Generic over its outputs so that tests can look.
+pub struct Printer<O, E> {
+    out: O,
+    err: E,
+    /// `[3] ` before each line; unknown until the first line comes.
+    prefix: bool,
+    timestamps: bool,
+    live: bool,
+    out_style: Style,
+    err_style: Style,
+    /// Unfinished lines, held back when ranks could cut into each other's.
+    open: BTreeMap<(u32, bool), Vec<u8>>,
+    /// Single rank: the last thing printed had no newline.
+    mid_line: bool,
+}
+
+impl<O: Write, E: Write> Printer<O, E> {
+    fn line(&mut self, line: &Line) -> std::io::Result<()> {
+        let is_err = line.stream == LogStream::Err;
+        if !self.prefix && !self.timestamps {
+            // One rank: pass it through, progress bars and all.
+            self.mid_line = line.partial;
+            let end: &[u8] = if line.partial { b"" } else { b"\n" };
+            return self.write(is_err, &[&line.bytes, end]);
+        }
+        let key = (line.rank, is_err);
+        let mut whole = self.open.remove(&key).unwrap_or_default();
+        whole.extend_from_slice(&line.bytes);
+        if line.partial {
+            self.open.insert(key, whole);
+            return Ok(());
+        }
+        self.whole_line(line.rank, is_err, line.at, &whole)
+    }
+
+    fn whole_line(
+        &mut self,
+        rank: u32,
+        is_err: bool,
+        at: Time,
+        text: &[u8],
+    ) -> std::io::Result<()> {
+        let style = if is_err { self.err_style } else { self.out_style };
+        let mut head = String::new();
+        if self.timestamps {
+            head.push_str(&time::stamp(at));
+            head.push(' ');
+        }
+        if self.prefix {
+            head.push_str(&style.paint(of_rank(rank), &format!("[{rank}]")));
+            head.push(' ');
+        }
+        self.write(is_err, &[head.as_bytes(), text, b"\n"])
+    }
+
+    fn write(&mut self, is_err: bool, pieces: &[&[u8]]) -> std::io::Result<()> {
+        let joined = pieces.concat();
+        if is_err {
+            self.out.flush()?;
+            self.err.write_all(&joined)?;
+            return self.err.flush();
+        }
+        self.out.write_all(&joined)?;
+        if self.live { self.out.flush() } else { Ok(()) }
+    }
+
+    /// Lines that never got their newline are still output.
+    fn finish(&mut self) -> std::io::Result<()> {
+        for ((rank, is_err), text) in std::mem::take(&mut self.open) {
+            self.whole_line(rank, is_err, Time(0), &text)?;
+        }
+        self.out.flush()
+    }
+}
+
+/// A [`LogEvent::Line`], decoded.
+struct Line {
+    rank: u32,
+    at: Time,
+    stream: LogStream,
+    bytes: Vec<u8>,
+    partial: bool,
+}
+
+/// What was printed of each rank, so that after a lost connection nothing is printed twice: the
+/// time of its last line, and how many lines had that time.
+#[derive(Default)]
+struct Printed(BTreeMap<u32, (Time, u32)>);
+
+impl Printed {
+    /// Starts over on a new connection, which repeats from the beginning.
+    fn resume(&self) -> Resume {
+        Resume { before: self.0.clone(), again: BTreeMap::new() }
+    }
+    fn add(&mut self, line: &Line) {
+        let last = self.0.entry(line.rank).or_insert((line.at, 0));
+        if line.at > last.0 {
+            *last = (line.at, 0);
+        }
+        last.1 += 1;
+    }
+}
+
+#[derive(Default)]
+struct Resume {
+    before: BTreeMap<u32, (Time, u32)>,
+    again: BTreeMap<u32, u32>,
+}
+
+impl Resume {
+    fn was_printed(&mut self, line: &Line) -> bool {
+        let Some(&(at, n)) = self.before.get(&line.rank) else { return false };
+        if line.at != at {
+            return line.at < at;
+        }
+        let again = self.again.entry(line.rank).or_insert(0);
+        *again += 1;
+        *again <= n
+    }
+}
+
+pub struct Follow<'c> {
+    pub client: &'c Client,
+    pub id: TaskId,
+    pub query: LogQuery,
+    pub timestamps: bool,
+    /// Go on asking while the controller is away.
+    pub patient: bool,
+}
+
+impl Follow<'_> {
+    /// Prints until the end of the log, or of the job.
+    pub fn run(mut self) -> Result<End, Fail> {
+        let mut printer = Printer {
+            out: std::io::BufWriter::new(std::io::stdout()),
+            err: std::io::stderr(),
+            prefix: false,
+            timestamps: self.timestamps,
+            live: self.query.follow,
+            out_style: Style::of_stdout(),
+            err_style: Style::of_stderr(),
+            open: BTreeMap::new(),
+            mid_line: false,
+        };
+        let mut printed = Printed::default();
+        let mut known_ranks = false;
+        let mut away = false;
+        loop {
+            let mut resume = printed.resume();
+            let lost = match self.client.logs(self.id, &self.query) {
+                Err(e) if e.is_unreachable() && self.patient => e,
+                Err(e) => return Err(e.into()),
+                Ok(events) => {
+                    let mut lost = None;
+                    for event in events {
+                        match event {
+                            Ok(LogEvent::Line { rank, at, stream, text, raw, partial }) => {
+                                if !known_ranks {
+                                    printer.prefix = self.several_ranks()?;
+                                    known_ranks = true;
+                                }
+                                let line =
+                                    Line { rank, at, stream, bytes: bytes(text, raw)?, partial };
+                                if !resume.was_printed(&line) {
+                                    printed.add(&line);
+                                    printer.line(&line).map_err(unwritable)?;
+                                }
+                            }
+                            Ok(LogEvent::Note { text }) => {
+                                printer.out.flush().map_err(unwritable)?;
+                                terminal::complain(&format!("tutti: {text}"));
+                            }
+                            Ok(LogEvent::End { state, exit_code }) => {
+                                printer.finish().map_err(unwritable)?;
+                                return Ok(End { state, exit_code });
+                            }
+                            Err(e) if e.is_unreachable() && self.patient => {
+                                lost = Some(e);
+                                break;
+                            }
+                            Err(e) => {
+                                printer.finish().map_err(unwritable)?;
+                                return Err(e.into());
+                            }
+                        }
+                    }
+                    match lost {
+                        Some(e) => e,
+                        None => tutti_wire::client::ClientError::Interrupted(None),
+                    }
+                }
+            };
+            if !away {
+                terminal::complain(&format!("tutti: {lost}; the job runs on, asking again"));
+                away = true;
+            }
+            // What the tail skipped would come again without this; what was printed is skipped.
+            if !printed.0.is_empty() {
+                self.query.tail = None;
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// Asked when the first line is there: by then the job has its ranks.
+    fn several_ranks(&self) -> Result<bool, Fail> {
+        if self.query.rank.as_ref().is_some_and(|r| r.parse::<u32>().is_ok()) {
+            return Ok(false);
+        }
+        let job = self.client.job(self.id)?;
+        let running: u32 = job.parts.iter().map(|p| p.ranks).sum();
+        Ok(running.max(job.row.nodes) > 1)
+    }
+}
+
+fn unwritable(e: std::io::Error) -> Fail {
+    Fail::new(format!("can't write the output: {e}"))
+}
+
+fn bytes(text: String, raw: Option<String>) -> Result<Vec<u8>, Fail> {
+    match raw {
+        None => Ok(text.into_bytes()),
+        Some(raw) => base64::engine::general_purpose::STANDARD
+            .decode(raw)
+            .map_err(|e| Fail::new(format!("the controller sent a line that can't be read: {e}"))),
+    }
+}
+
+/// Sends our stdin to rank 0 of the job, in a thread of its own that ends with the process.
+pub fn forward_stdin(client: &Client, id: TaskId) {
+    let client = Client::connect(client.cluster());
+    std::thread::spawn(move || {
+        let sent = client.put_stdin(id, tutti_model::Rank(0), false, std::io::stdin());
+        if let Err(e) = sent {
+            // A job that ends without reading its input is no error.
+            let over = client.job(id).is_ok_and(|j| j.row.state.is_final());
+            if !over {
+                terminal::warn(&format!("standard input is not passed on: {e}"));
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printer(prefix: bool, timestamps: bool) -> Printer<Vec<u8>, Vec<u8>> {
+        Printer {
+            out: Vec::new(),
+            err: Vec::new(),
+            prefix,
+            timestamps,
+            live: true,
+            out_style: Style::PLAIN,
+            err_style: Style::PLAIN,
+            open: BTreeMap::new(),
+            mid_line: false,
+        }
+    }
+
+    fn line(rank: u32, at: u64, text: &str, partial: bool) -> Line {
+        let bytes = text.as_bytes().to_vec();
+        Line { rank, at: Time(at), stream: LogStream::Out, bytes, partial }
+    }
+
+    fn text(p: &Printer<Vec<u8>, Vec<u8>>) -> String {
+        String::from_utf8(p.out.clone()).unwrap()
+    }
+
+    #[test]
+    fn one_rank_is_passed_through() {
+        let mut p = printer(false, false);
+        p.line(&line(0, 1, "10%\r", true)).unwrap();
+        assert_eq!(text(&p), "10%\r");
+        p.line(&line(0, 1, "100%", false)).unwrap();
+        p.line(&Line { stream: LogStream::Err, ..line(0, 1, "oops", false) }).unwrap();
+        assert_eq!(text(&p), "10%\r100%\n");
+        assert_eq!(p.err, b"oops\n");
+    }
+
+    #[test]
+    fn several_ranks_never_cut_into_each_other() {
+        let mut p = printer(true, false);
+        p.line(&line(0, 1, "a", true)).unwrap();
+        p.line(&line(1, 1, "hello", false)).unwrap();
+        p.line(&line(0, 1, "b", false)).unwrap();
+        p.line(&line(1, 1, "no newline", true)).unwrap();
+        p.finish().unwrap();
+        assert_eq!(text(&p), "[1] hello\n[0] ab\n[1] no newline\n");
+    }
+
+    #[test]
+    fn timestamps() {
+        let mut p = printer(false, true);
+        p.line(&line(0, 0, "x", false)).unwrap();
+        assert_eq!(text(&p), "1970-01-01T00:00:00.000Z x\n");
+    }
+
+    #[test]
+    fn a_new_connection_repeats_nothing() {
+        let first = [line(0, 1, "a", false), line(0, 2, "b", false), line(0, 2, "b", false)];
+        let mut printed = Printed::default();
+        first.iter().for_each(|l| printed.add(l));
+        let mut resume = printed.resume();
+        let again = [
+            line(0, 1, "a", false),
+            line(0, 2, "b", false),
+            line(0, 2, "b", false),
+            line(0, 2, "c", false),
+            line(0, 3, "d", false),
+            line(1, 1, "other rank", false),
+        ];
+        let fresh: Vec<bool> = again.iter().map(|l| !resume.was_printed(l)).collect();
+        assert_eq!(fresh, [false, false, false, true, true, true]);
+    }
+
+    #[test]
+    fn raw_bytes_are_restored() {
+        assert_eq!(bytes(String::new(), Some("/wA=".into())).unwrap(), [0xff, 0]);
+        assert!(bytes(String::new(), Some("!".into())).is_err());
+    }
+}

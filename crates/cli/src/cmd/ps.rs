@@ -1,0 +1,232 @@
+//! `tutti ps`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use tutti_model::{JobState, Span, TaskId};
+use tutti_wire::api::{JobPage, JobQuery, JobRow};
+use tutti_wire::client::Client;
+
+use crate::fail::Fail;
+use crate::show::table::terminal_width;
+use crate::show::{jobs, time};
+use crate::style::Style;
+use crate::{session, terminal};
+
+/// Rows of the table, and of JSON, unless asked for more.
+const TABLE_ROWS: u32 = 50;
+const JSON_ROWS: u32 = 1000;
+const PAGE: u32 = 10_000;
+
+/// Of ended jobs, the table shows the newest few if they ended a moment ago.
+const ENDED_ROWS: u32 = 5;
+const ENDED_AGE: Span = Span::secs(15 * 60);
+
+const HAS_NODES: &str = "running,starting,stopping,suspended";
+const ENDED: &str = "completed,failed,cancelled";
+
+#[derive(clap::Args)]
+pub struct PsArgs {
+    /// Only these jobs: 12, or 12_3 for one task of an array
+    #[arg(value_name = "ID")]
+    ids: Vec<TaskId>,
+    /// Every job, ended ones too
+    #[arg(long, short = 'a')]
+    all: bool,
+    /// Only these states, comma separated
+    #[arg(long, value_name = "STATES", value_parser = states)]
+    state: Option<String>,
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    #[arg(long, value_name = "TEAM")]
+    team: Option<String>,
+    /// Part of the name
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Each started task of an array as a row of its own
+    #[arg(long)]
+    tasks: bool,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+    #[arg(long)]
+    json: bool,
+    /// Show again every second
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+}
+
+pub fn run(cluster: Option<&str>, args: PsArgs) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    if args.json {
+        terminal::json(&collect(&client, &args)?.jobs)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = || {
+        let list = collect(&client, &args)?;
+        let width = terminal_width();
+        Ok(jobs::table(&list.jobs, &list.hidden, time::now(), Style::of_stdout(), width))
+    };
+    if args.watch {
+        return terminal::watch(text);
+    }
+    terminal::say(&text()?);
+    Ok(ExitCode::SUCCESS)
+}
+
+struct List {
+    jobs: Vec<JobRow>,
+    /// What the cluster has beyond the rows, by state.
+    hidden: BTreeMap<String, u64>,
+}
+
+fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
+    let base = JobQuery {
+        user: args.user.clone(),
+        team: args.team.clone(),
+        name: args.name.clone(),
+        tasks: args.tasks,
+        ..JobQuery::default()
+    };
+    let rows = args.limit.unwrap_or(if args.json { JSON_ROWS } else { TABLE_ROWS });
+    let all = |query: JobQuery| -> Result<List, Fail> {
+        let jobs = pages(client, query, args.limit)?;
+        Ok(List { jobs, hidden: BTreeMap::new() })
+    };
+    if !args.ids.is_empty() {
+        return by_id(client, &args.ids);
+    }
+    if args.all {
+        return all(JobQuery { state: args.state.clone(), ..base });
+    }
+    if let Some(state) = &args.state {
+        let query = JobQuery { state: Some(state.clone()), limit: Some(rows), ..base.clone() };
+        let page = client.jobs(&query)?;
+        let shown = state.split(',').filter(|s| *s != "active");
+        let hidden =
+            if base == unfiltered(args.tasks) { hidden(&page, shown) } else { BTreeMap::new() };
+        return Ok(List { jobs: page.jobs, hidden });
+    }
+    current(client, base, rows, args)
+}
+
+fn unfiltered(tasks: bool) -> JobQuery {
+    JobQuery { tasks, ..JobQuery::default() }
+}
+
+/// What has nodes, then what waits, then what ended a moment ago.
+fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<List, Fail> {
+    let ask = |state: &str, limit: u32, newest: bool| {
+        let (state, limit) = (Some(state.to_owned()), Some(limit.max(1)));
+        client.jobs(&JobQuery { state, limit, newest, ..base.clone() })
+    };
+    let mut page = ask(HAS_NODES, rows, false)?;
+    let mut jobs = std::mem::take(&mut page.jobs);
+    let left = rows.saturating_sub(jobs.len() as u32);
+    if left > 0 {
+        page = ask(JobState::Pending.as_str(), left, false)?;
+        // An array with running tasks may be listed under both.
+        let fresh = std::mem::take(&mut page.jobs);
+        jobs.extend(fresh.into_iter().filter(|j| !jobs_contain(&jobs, j)).collect::<Vec<_>>());
+    }
+    let left = rows.saturating_sub(jobs.len() as u32);
+    let ended = if args.json { left } else { left.min(ENDED_ROWS) };
+    if ended > 0 {
+        let now = time::now();
+        let recent = |j: &JobRow| args.json || j.ended_at.is_some_and(|t| now.since(t) < ENDED_AGE);
+        let list = ask(ENDED, ended, true)?.jobs;
+        jobs.extend(list.into_iter().filter(recent));
+    }
+    page.jobs = jobs;
+    let active = [HAS_NODES, JobState::Pending.as_str()];
+    let filtered = base != unfiltered(args.tasks);
+    let hidden = if filtered {
+        BTreeMap::new()
+    } else {
+        hidden(&page, active.iter().flat_map(|s| s.split(',')))
+    };
+    Ok(List { jobs: page.jobs, hidden })
+}
+
+fn jobs_contain(jobs: &[JobRow], job: &JobRow) -> bool {
+    jobs.iter().any(|j| j.id == job.id)
+}
+
+/// Tasks of these states that no row stands for.
+fn hidden<'a>(page: &JobPage, states: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
+    let mut left: BTreeMap<String, u64> =
+        states.filter_map(|s| page.totals.get(s).map(|&n| (s.to_owned(), n))).collect();
+    for job in &page.jobs {
+        let tasks = match &job.array {
+            None => vec![(job.state.as_str(), 1)],
+            Some(a) => vec![("pending", a.pending), ("running", a.running)],
+        };
+        for (state, n) in tasks {
+            if let Some(total) = left.get_mut(state) {
+                *total = total.saturating_sub(n);
+            }
+        }
+    }
+    left
+}
+
+fn by_id(client: &Client, ids: &[TaskId]) -> Result<List, Fail> {
+    let jobs = ids.iter().map(|&id| Ok(client.job(id)?.row)).collect::<Result<_, Fail>>()?;
+    Ok(List { jobs, hidden: BTreeMap::new() })
+}
+
+fn pages(client: &Client, mut query: JobQuery, limit: Option<u32>) -> Result<Vec<JobRow>, Fail> {
+    let limit = limit.map_or(usize::MAX, |n| n as usize);
+    let mut jobs = Vec::new();
+    loop {
+        query.limit = Some(u32::try_from(limit - jobs.len()).unwrap_or(PAGE).clamp(1, PAGE));
+        let page = client.jobs(&query)?;
+        jobs.extend(page.jobs);
+        match page.next {
+            Some(next) if jobs.len() < limit => query.after = Some(next),
+            _ => return Ok(jobs),
+        }
+    }
+}
+
+fn states(text: &str) -> Result<String, String> {
+    let known = [HAS_NODES, "pending,active", ENDED].join(",");
+    match text.split(',').find(|s| !known.split(',').any(|k| k == *s)) {
+        None => Ok(text.to_owned()),
+        Some(word) => {
+            Err(format!("'{word}' is no state: write some of {}", known.replace(',', " ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::jobs::tests::row;
+    use tutti_wire::api::ArrayCounts;
+
+    #[test]
+    fn what_the_rows_leave_out_is_counted() {
+        let array = JobRow {
+            array: Some(ArrayCounts { pending: 900, running: 2, ..ArrayCounts::default() }),
+            ..row("3", JobState::Running)
+        };
+        let page = JobPage {
+            jobs: vec![row("1", JobState::Pending), array],
+            next: None,
+            totals: BTreeMap::from([
+                ("pending".into(), 1000),
+                ("running".into(), 2),
+                ("failed".into(), 7),
+            ]),
+        };
+        let left = hidden(&page, ["pending", "running"].into_iter());
+        assert_eq!(left, BTreeMap::from([("pending".into(), 99), ("running".into(), 0)]));
+    }
+
+    #[test]
+    fn states_are_checked_here() {
+        assert!(states("pending,failed").is_ok());
+        assert!(states("pending,dead").unwrap_err().starts_with("'dead' is no state"));
+    }
+}

@@ -1,0 +1,188 @@
+//! `tutti submit`. Runs thousands of times in a script, so: no runtime, no tables, one request.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tutti_model::{ArraySpec, Command, JobSpec, TaskId};
+use tutti_wire::api::{JobRow, Submit};
+use tutti_wire::client::Client;
+use tutti_wire::jobfile::{self, Inherit};
+
+use super::job_args::{JobArgs, set_array};
+use crate::fail::{Fail, job_exit};
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+#[command(override_usage = "tutti submit [OPTIONS] FILE [ARGS]...\n       \
+    tutti submit [OPTIONS] --wrap 'CMD'\n       tutti submit [OPTIONS] -- CMD...")]
+#[command(
+    after_help = "FILE is TOML, YAML, JSON or a script with #SBATCH lines; - reads standard input.\n\
+    Flags override the file. A script runs once on every node."
+)]
+pub struct SubmitArgs {
+    /// The job file, and arguments if it is a script
+    #[arg(value_name = "FILE", conflicts_with = "wrap")]
+    file: Option<PathBuf>,
+    #[arg(value_name = "ARGS", hide = true)]
+    arguments: Vec<String>,
+    /// A shell line to run
+    #[arg(long, value_name = "CMD")]
+    wrap: Option<String>,
+    /// Words to run without a shell; with FILE, more arguments of the script
+    #[arg(last = true, value_name = "CMD", conflicts_with = "wrap")]
+    command: Vec<String>,
+    #[command(flatten)]
+    job: JobArgs,
+    /// Many tasks from one job: 0-999, 1,3,5, 0-99:2, with %N for at most N at once
+    #[arg(long, short = 'a', value_name = "INDICES")]
+    array: Option<ArraySpec>,
+    /// Wait for tutti release
+    #[arg(long)]
+    hold: bool,
+    /// Wait for the end and exit with the job's code
+    #[arg(long, short = 'W')]
+    wait: bool,
+    /// Print a JSON object with the id
+    #[arg(long)]
+    json: bool,
+    /// Submitting twice with the same key makes one job
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+}
+
+pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
+    let (wait, json) = (args.wait, args.json);
+    let client = session::open(cluster)?;
+    let submit = describe(&client, args)?;
+    let submitted = client.submit(&submit)?;
+    submitted.warnings.iter().for_each(|w| terminal::warn(w));
+    if json {
+        terminal::json(&submitted)?;
+    } else {
+        terminal::say(&submitted.id.to_string());
+    }
+    if !wait {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = wait_for(&client, submitted.id)?;
+    Ok(job_exit(exit_code(&row)))
+}
+
+fn describe(client: &Client, args: SubmitArgs) -> Result<Submit, Fail> {
+    let mut parsed = match (args.file, args.wrap, args.command) {
+        (Some(file), _, words) => {
+            let mut parsed = read(&file)?;
+            let arguments: Vec<String> = args.arguments.into_iter().chain(words).collect();
+            give_arguments(&mut parsed, arguments, &file)?;
+            parsed
+        }
+        (None, Some(line), _) => plain(JobSpec::shell(line)),
+        (None, None, words) if !words.is_empty() => plain(JobSpec::new(Command::Argv(words))),
+        (None, None, _) => {
+            return Err(Fail::usage("nothing to submit").hint(
+                "tutti submit train.toml, tutti submit --wrap 'CMD', or tutti submit -- CMD",
+            ));
+        }
+    };
+    parsed.warnings.iter().for_each(|w| terminal::warn(w));
+    let mut spec = parsed.spec;
+    args.job.apply(&mut spec, parsed.inherit)?;
+    set_array(&mut spec, args.array);
+    spec.hold |= args.hold;
+    Ok(Submit { spec, user: session::on_behalf(client), key: args.key })
+}
+
+fn plain(spec: JobSpec) -> jobfile::Parsed {
+    jobfile::Parsed { spec, warnings: Vec::new(), inherit: Inherit::Usual, takes_arguments: false }
+}
+
+/// Larger files are no job files.
+const FILE_MAX: u64 = 4 << 20;
+
+fn read(file: &PathBuf) -> Result<jobfile::Parsed, Fail> {
+    let unreadable = |e: std::io::Error| Fail::usage(format!("{}: {e}", file.display()));
+    let mut text = Vec::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().take(FILE_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    } else {
+        let open = std::fs::File::open(file).map_err(unreadable)?;
+        open.take(FILE_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    }
+    if text.len() as u64 > FILE_MAX {
+        return Err(Fail::usage(format!("{}: too large for a job file", file.display())));
+    }
+    let name = file.to_string_lossy();
+    Ok(jobfile::parse(Some(&name).filter(|n| *n != "-").map(AsRef::as_ref), &text)?)
+}
+
+fn give_arguments(
+    parsed: &mut jobfile::Parsed,
+    arguments: Vec<String>,
+    file: &std::path::Path,
+) -> Result<(), Fail> {
+    if arguments.is_empty() {
+        return Ok(());
+    }
+    match &mut parsed.spec.run {
+        Command::Argv(words) if parsed.takes_arguments => {
+            words.extend(arguments);
+            Ok(())
+        }
+        _ => Err(Fail::usage(format!("{} takes no arguments: only a script does", file.display()))
+            .hint("put them into its 'run'")),
+    }
+}
+
+/// Asks until the job has ended, over restarts of the controller too.
+pub fn wait_for(client: &Client, id: TaskId) -> Result<JobRow, Fail> {
+    loop {
+        match client.wait(id, 60) {
+            Ok(row) if row.state.is_final() => return Ok(row),
+            Ok(_) => {}
+            Err(e) if e.is_unreachable() => {
+                // The job runs on without its controller, so its end can still be learnt.
+                std::thread::sleep(std::time::Duration::from_millis(500));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// The job's own code; a job that ended without one did not succeed.
+pub fn exit_code(row: &JobRow) -> i32 {
+    match (row.exit_code, row.state) {
+        (Some(code), _) => code,
+        (None, tutti_model::JobState::Completed) => 0,
+        (None, _) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::jobs::tests::row;
+    use tutti_model::JobState;
+
+    #[test]
+    fn exit_codes_are_the_jobs() {
+        let ended = |state, exit_code| exit_code_of(JobRow { exit_code, ..row("1", state) });
+        fn exit_code_of(row: JobRow) -> i32 {
+            exit_code(&row)
+        }
+        assert_eq!(ended(JobState::Completed, Some(0)), 0);
+        assert_eq!(ended(JobState::Failed, Some(137)), 137);
+        assert_eq!(ended(JobState::Cancelled, None), 1);
+    }
+
+    #[test]
+    fn only_scripts_take_arguments() {
+        let mut script = jobfile::parse(Some("x.sh"), b"#!/bin/sh\necho $1").unwrap();
+        give_arguments(&mut script, vec!["a".into()], "x.sh".as_ref()).unwrap();
+        let Command::Argv(words) = script.spec.run else { panic!() };
+        assert_eq!(words[3..], ["x.sh", "a"]);
+        let mut toml = jobfile::parse(Some("x.toml"), b"run = 'x'").unwrap();
+        let fail = give_arguments(&mut toml, vec!["a".into()], "x.toml".as_ref()).unwrap_err();
+        assert_eq!(fail.exit, 2);
+    }
+}

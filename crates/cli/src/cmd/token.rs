@@ -1,0 +1,128 @@
+//! `tutti token create|list|revoke`.
+
+use std::process::ExitCode;
+
+use tutti_model::{Grant, Role, Span};
+use tutti_wire::api::NewToken;
+
+use crate::fail::Fail;
+use crate::show::table::terminal_width;
+use crate::show::{time, tokens};
+use crate::style::Style;
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    verb: TokenVerb,
+}
+
+#[derive(clap::Subcommand)]
+enum TokenVerb {
+    /// Make a token and print it, once
+    Create(CreateArgs),
+    /// List tokens, without their secrets
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make tokens useless at once
+    Revoke {
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct CreateArgs {
+    /// viewer, user or admin
+    #[arg(long, value_parser = role, default_value = "user", conflicts_with = "join")]
+    role: Role,
+    /// Whose token it is [default: you]
+    #[arg(long, conflicts_with = "join")]
+    user: Option<String>,
+    /// When it ends: 12h, 30d [default: never; 1h for --join]
+    #[arg(long, value_name = "TIME")]
+    expires: Option<Span>,
+    /// For an agent to join with
+    #[arg(long)]
+    join: bool,
+    /// Only for the node of this name
+    #[arg(long, requires = "join", value_name = "NAME")]
+    node: Option<String>,
+    /// How many nodes may use it
+    #[arg(long, requires = "join", value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    uses: u32,
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time to walk to another machine; a join token that lies around is a risk.
+const JOIN_EXPIRES: Span = Span::secs(3600);
+
+pub fn run(cluster: Option<&str>, args: TokenArgs) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    match args.verb {
+        TokenVerb::Create(create) => {
+            let json = create.json;
+            let created = client.create_token(&new_token(create)?)?;
+            if json {
+                terminal::json(&created)?;
+            } else {
+                terminal::say(&created.secret);
+                terminal::complain(&format!(
+                    "token {}: {}; it is shown only now",
+                    created.row.id,
+                    tokens::grant(&created.row.grant)
+                ));
+            }
+        }
+        TokenVerb::List { json } => {
+            let rows = client.tokens()?;
+            if json {
+                terminal::json(&rows)?;
+            } else {
+                let width = terminal_width();
+                terminal::say(&tokens::table(&rows, time::now(), Style::of_stdout(), width));
+            }
+        }
+        TokenVerb::Revoke { ids } => {
+            for id in ids {
+                client.revoke_token(&id)?;
+                terminal::complain(&format!("revoked {id}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn new_token(args: CreateArgs) -> Result<NewToken, Fail> {
+    if args.join {
+        let grant = Grant::Join { node: args.node, uses: Some(args.uses) };
+        return Ok(NewToken { grant, expires_in: args.expires.or(Some(JOIN_EXPIRES)) });
+    }
+    let user = match args.user {
+        Some(user) => user,
+        None => me()?,
+    };
+    Ok(NewToken { grant: Grant::Access { user, role: args.role }, expires_in: args.expires })
+}
+
+fn me() -> Result<String, Fail> {
+    let uid = nix::unistd::getuid();
+    match nix::unistd::User::from_uid(uid) {
+        Ok(Some(user)) => Ok(user.name),
+        Ok(None) | Err(_) => {
+            Err(Fail::usage(format!("user {uid} has no name on this machine")).hint("give --user"))
+        }
+    }
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "viewer" => Ok(Role::Viewer),
+        "user" => Ok(Role::User),
+        "admin" => Ok(Role::Admin),
+        _ => Err("write viewer, user or admin".to_owned()),
+    }
+}

@@ -1,0 +1,100 @@
+//! `tutti up`: a cluster on this machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::fail::Fail;
+use crate::local::{self, RunningCluster, UpOptions, hardware};
+use crate::show::count;
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+pub struct UpArgs {
+    /// How many simulated nodes [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    nodes: Option<u16>,
+    #[command(flatten)]
+    hardware: hardware::HardwareArgs,
+    /// Where everything is kept [default: $TUTTI_DATA_DIR, else the machine's or the user's]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address and port of the controller [default: 127.0.0.1:7171, or another port if taken]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// A node that was not heard for this long is lost
+    #[arg(long, value_name = "TIME")]
+    node_timeout: Option<tutti_model::Span>,
+    /// Return when everything is ready; tutti down stops it
+    #[arg(long, short = 'd')]
+    detach: bool,
+}
+
+pub fn run(args: UpArgs) -> Result<ExitCode, Fail> {
+    let detach = args.detach;
+    let options = options(args)?;
+    let stop = local::StopSignals::watch()?;
+    let mut cluster = local::start(&options)?;
+    if let Err(fail) = cluster.wait_ready(&stop) {
+        cluster.stop();
+        return Err(fail);
+    }
+    summary(&cluster, detach);
+    if detach {
+        cluster.leave()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    cluster.supervise(&stop)?;
+    terminal::complain("stopping");
+    for name in cluster.stop() {
+        terminal::complain(&format!("stopped {name}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: UpArgs) -> Result<UpOptions, Fail> {
+    let data_dir = args.data_dir.unwrap_or_else(session::data_dir);
+    let hardware = hardware::Hardware::find_for_up(&args.hardware)?;
+    if !hardware.simulated && args.nodes.is_some_and(|n| n > 1) {
+        return Err(Fail::usage("this machine has real GPUs, so it is one node")
+            .hint("--simulate imagines several nodes instead"));
+    }
+    let nodes = if hardware.simulated {
+        local::imagined_nodes(args.nodes.unwrap_or(4), &hardware)
+    } else {
+        vec![local::this_node(&hardware)?]
+    };
+    Ok(UpOptions { data_dir, listen: args.listen, nodes, node_timeout: args.node_timeout })
+}
+
+fn summary(cluster: &RunningCluster, detach: bool) {
+    let what = if cluster.simulated { " (simulated)" } else { "" };
+    let dir = cluster.data_dir.display();
+    let mut lines = vec![
+        format!(
+            "cluster is up: {}, {}{what}, http://{}",
+            count(cluster.nodes.len() as u64, "node"),
+            count(cluster.gpus(), "GPU"),
+            cluster.endpoint
+        ),
+        format!("  data in {dir}"),
+    ];
+    let flag = if cluster.data_dir == session::data_dir() {
+        String::new()
+    } else {
+        lines.push(format!("  export TUTTI_CLUSTER={dir}    # for this shell"));
+        format!(" --data-dir {dir}")
+    };
+    lines.push("try".to_owned());
+    let gpus = cluster.nodes.iter().map(|n| n.gpus).max().unwrap_or(0).min(2);
+    let ask = if gpus > 0 { format!(" -G {gpus}") } else { String::new() };
+    lines.push(format!("  tutti run{ask} -- env | grep -E 'RANK|CUDA'"));
+    lines.push("  tutti submit --wrap 'sleep 60' && tutti ps".to_owned());
+    lines.push("  tutti nodes".to_owned());
+    lines.push(if detach {
+        format!("stop it with tutti down{flag}")
+    } else {
+        "Ctrl-C stops it, jobs too".to_owned()
+    });
+    terminal::complain(&lines.join("\n"));
+}

@@ -1,0 +1,343 @@
+//! A cluster of processes on this machine: what `tutti up` starts and `tutti down` stops.
+//!
+//! Every process is this binary again, in a session of its own, its output in `logs/`. `up.json`
+//! in the data dir says which they are, with their start times, so that a process id that was
+//! given away since is never taken for one of ours.
+//!
+//! ```text
+//! start ─► wait_ready ─► leave (detached)
+//!                    └─► supervise (restarts what dies) ─► stop
+//! ```
+
+pub mod hardware;
+mod process;
+mod record;
+mod stop;
+mod supervise;
+
+use std::fs::DirBuilder;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tutti_controller::DEFAULT_PORT;
+use tutti_model::{Grant, NodeState, Span};
+use tutti_wire::api::NewToken;
+use tutti_wire::client::Client;
+
+use crate::cmd::agent::JOIN_VARIABLE;
+use crate::fail::Fail;
+use crate::session;
+use hardware::Hardware;
+use process::{Daemon, Proc};
+use record::UpRecord;
+
+pub use stop::down;
+pub use supervise::StopSignals;
+
+/// What agents get between SIGTERM and SIGKILL of their jobs when the cluster goes down.
+const JOB_GRACE: Span = Span::secs(5);
+
+const CONTROLLER: &str = "controller";
+
+/// Until the controller answers.
+const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
+const NODES_WAIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Debug)]
+pub struct UpOptions {
+    pub data_dir: PathBuf,
+    /// None: the usual port, or a free one if that is taken.
+    pub listen: Option<SocketAddr>,
+    pub nodes: Vec<NodePlan>,
+    pub node_timeout: Option<Span>,
+}
+
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    pub name: String,
+    pub address: String,
+    pub gpus: u16,
+    /// None: the machine's real GPUs.
+    pub simulated_model: Option<String>,
+}
+
+/// Nodes `n1`, `n2`, ..., each with an address of the loopback range, so that they are several
+/// hosts to a job.
+pub fn imagined_nodes(count: u16, hardware: &Hardware) -> Vec<NodePlan> {
+    let model = hardware.gpus.first().map_or("h100", |g| g.model.as_str());
+    (1..=count)
+        .map(|i| NodePlan {
+            name: format!("n{i}"),
+            address: format!("127.0.{}.{}", 1 + (i - 1) / 250, 1 + (i - 1) % 250),
+            gpus: hardware.gpus.len() as u16,
+            simulated_model: Some(model.to_owned()),
+        })
+        .collect()
+}
+
+/// This machine as it is.
+pub fn this_node(hardware: &Hardware) -> Result<NodePlan, Fail> {
+    Ok(NodePlan {
+        name: hardware::host_name()?,
+        address: Ipv4Addr::LOCALHOST.to_string(),
+        gpus: hardware.gpus.len() as u16,
+        simulated_model: None,
+    })
+}
+
+/// Handle on what was started. Dropping it stops nothing.
+pub struct RunningCluster {
+    pub data_dir: PathBuf,
+    pub endpoint: String,
+    pub nodes: Vec<NodePlan>,
+    pub simulated: bool,
+    pub client: Client,
+    controller: Daemon,
+    agents: Vec<Daemon>,
+}
+
+/// Starts the controller, waits until it answers, and starts the agents.
+pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
+    let dir = prepare(&options.data_dir)?;
+    let listen = options.listen.unwrap_or_else(usual_or_free_port);
+    let mut controller = controller_daemon(&dir, listen, options.node_timeout)?;
+    let client = match wait_for_controller(&dir, &mut controller) {
+        Ok(client) => client,
+        Err(fail) => {
+            controller.stop(Duration::from_secs(5));
+            return Err(fail);
+        }
+    };
+    let endpoint = client.endpoint().authority();
+    if let Ok(actual) = endpoint.parse() {
+        // A controller that is started again comes back where it was.
+        controller.set_argument("--listen", SocketAddr::to_string(&actual));
+    }
+    let mut cluster = RunningCluster {
+        endpoint,
+        nodes: options.nodes.clone(),
+        simulated: options.nodes.iter().any(|n| n.simulated_model.is_some()),
+        client,
+        controller,
+        agents: Vec::new(),
+        data_dir: dir,
+    };
+    for node in &options.nodes {
+        match cluster.start_agent(node) {
+            Ok(agent) => cluster.agents.push(agent),
+            Err(fail) => {
+                cluster.stop();
+                return Err(fail);
+            }
+        }
+    }
+    cluster.write_record(None)?;
+    Ok(cluster)
+}
+
+impl RunningCluster {
+    pub fn gpus(&self) -> u64 {
+        self.nodes.iter().map(|n| u64::from(n.gpus)).sum()
+    }
+
+    /// The process of a node's agent, for those who want to break it.
+    pub fn agent_pid(&self, node: &str) -> Option<u32> {
+        self.agents.iter().find(|a| a.name == node).map(|a| a.proc.pid)
+    }
+
+    fn start_agent(&self, node: &NodePlan) -> Result<Daemon, Fail> {
+        let node_dir = self.data_dir.join("nodes").join(&node.name);
+        let mut args = vec![
+            "agent".to_owned(),
+            "--controller".to_owned(),
+            path_text(&self.data_dir)?,
+            "--data-dir".to_owned(),
+            path_text(&node_dir)?,
+            "--name".to_owned(),
+            node.name.clone(),
+            "--address".to_owned(),
+            node.address.clone(),
+            "--stop-jobs".to_owned(),
+            JOB_GRACE.to_string(),
+        ];
+        if let Some(model) = &node.simulated_model {
+            args.push("--simulate".to_owned());
+            args.extend(["--gpus-per-node".to_owned(), node.gpus.to_string()]);
+            args.extend(["--gpu-model".to_owned(), model.clone()]);
+        }
+        let mut secret = Vec::new();
+        if !node_dir.join("node.pem").exists() {
+            let grant = Grant::Join { node: Some(node.name.clone()), uses: Some(1) };
+            let new = NewToken { grant, expires_in: Some(Span::secs(600)) };
+            secret.push((JOIN_VARIABLE, self.client.create_token(&new)?.secret));
+        }
+        Daemon::start(&node.name, &self.data_dir, args, &secret)
+    }
+
+    /// Until every node can take work.
+    pub fn wait_ready(&mut self, stop: &StopSignals) -> Result<(), Fail> {
+        let deadline = Instant::now() + NODES_WAIT;
+        loop {
+            if let Some(dead) = self.agents.iter_mut().find_map(Daemon::death) {
+                return Err(dead);
+            }
+            let nodes = self.client.nodes()?;
+            let waiting: Vec<&str> = self
+                .nodes
+                .iter()
+                .map(|n| n.name.as_str())
+                .filter(|name| !nodes.iter().any(|n| n.name == *name && usable(n.state)))
+                .collect();
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            if stop.asked() {
+                return Err(Fail::new("interrupted").exit(130));
+            }
+            if Instant::now() > deadline {
+                let logs = self.data_dir.join("logs");
+                return Err(Fail::new(format!("not ready in time: {}", waiting.join(", ")))
+                    .hint(format!("their logs are in {}", logs.display())));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Leaves everything running without us.
+    pub fn leave(&self) -> Result<(), Fail> {
+        self.write_record(None)
+    }
+
+    /// Stops agents with their jobs, then the controller. Says what was stopped.
+    pub fn stop(&mut self) -> Vec<String> {
+        let mut stopped = stop::stop_all(&mut self.agents);
+        stopped.extend(stop::stop_all(std::slice::from_mut(&mut self.controller)));
+        UpRecord::remove(&self.data_dir);
+        stopped
+    }
+
+    fn write_record(&self, supervisor: Option<Proc>) -> Result<(), Fail> {
+        let agents = self.agents.iter().map(|a| (a.name.clone(), a.proc)).collect();
+        UpRecord { supervisor, controller: self.controller.proc, agents }.write(&self.data_dir)
+    }
+}
+
+/// A drained node is as ready as its operator wants it.
+fn usable(state: NodeState) -> bool {
+    matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained)
+}
+
+/// Makes the data dir and refuses one that is in use.
+fn prepare(dir: &Path) -> Result<PathBuf, Fail> {
+    let failed = |e: std::io::Error| {
+        Fail::new(format!("can't use {} as data dir: {e}", dir.display()))
+            .hint("choose another with --data-dir, or make it writable for this user")
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    let dir = dir.canonicalize().map_err(failed)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(dir.join("logs")).map_err(failed)?;
+    let running = match UpRecord::read(&dir)? {
+        Some(record) => record.alive().into_iter().map(|(name, _)| name).collect(),
+        None => Vec::new(),
+    };
+    if !running.is_empty() {
+        return Err(Fail::usage(format!(
+            "a cluster already runs in {} ({})",
+            dir.display(),
+            running.join(", ")
+        ))
+        .hint(format!("tutti down --data-dir {} stops it", dir.display())));
+    }
+    // Left by a controller that was killed; a reader would take it for a live one.
+    match std::fs::remove_file(dir.join(tutti_controller::ENDPOINT_FILE)) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(failed(e)),
+    }
+    Ok(dir)
+}
+
+fn usual_or_free_port() -> SocketAddr {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT));
+    match TcpListener::bind(usual) {
+        Ok(_) => usual,
+        Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+    }
+}
+
+fn controller_daemon(
+    dir: &Path,
+    listen: SocketAddr,
+    node_timeout: Option<Span>,
+) -> Result<Daemon, Fail> {
+    let mut args = vec![
+        CONTROLLER.to_owned(),
+        "--data-dir".to_owned(),
+        path_text(dir)?,
+        "--listen".to_owned(),
+        listen.to_string(),
+    ];
+    if let Some(timeout) = node_timeout {
+        args.extend(["--node-timeout".to_owned(), timeout.to_string()]);
+    }
+    Daemon::start(CONTROLLER, dir, args, &[])
+}
+
+fn wait_for_controller(dir: &Path, controller: &mut Daemon) -> Result<Client, Fail> {
+    let deadline = Instant::now() + CONTROLLER_WAIT;
+    loop {
+        if let Some(dead) = controller.death() {
+            return Err(dead);
+        }
+        let ready = dir.join(tutti_controller::ENDPOINT_FILE).exists();
+        let answer = if ready {
+            session::open_dir(dir).and_then(|c| c.cluster_info().map(|_| c).map_err(Fail::from))
+        } else {
+            Err(Fail::new("the controller has not begun to listen"))
+        };
+        match answer {
+            Ok(client) => return Ok(client),
+            Err(fail) if Instant::now() > deadline => {
+                return Err(fail.hint(format!("its log is {}", controller.log.display())));
+            }
+            Err(_) => std::thread::sleep(POLL),
+        }
+    }
+}
+
+fn path_text(path: &Path) -> Result<String, Fail> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Fail::usage(format!("{} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imagined_nodes_have_addresses_of_their_own() {
+        let hardware = Hardware { gpus: tutti_gpu::simulated(8, "h100"), simulated: true };
+        let nodes = imagined_nodes(501, &hardware);
+        let last = |i: usize| (nodes[i].name.as_str(), nodes[i].address.as_str());
+        assert_eq!(last(0), ("n1", "127.0.1.1"));
+        assert_eq!(last(249), ("n250", "127.0.1.250"));
+        assert_eq!(last(250), ("n251", "127.0.2.1"));
+        assert_eq!(last(500), ("n501", "127.0.3.1"));
+        assert!(nodes.iter().all(|n| n.gpus == 8));
+    }
+
+    #[test]
+    fn a_dir_in_use_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let me = Proc::of(std::process::id()).unwrap();
+        UpRecord { supervisor: None, controller: me, agents: vec![] }.write(dir.path()).unwrap();
+        let fail = prepare(dir.path()).unwrap_err();
+        assert_eq!(fail.exit, 2);
+        assert!(fail.message.contains("already runs"), "{fail}");
+        assert!(fail.hint.unwrap().starts_with("tutti down --data-dir "));
+    }
+}

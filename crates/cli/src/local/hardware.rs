@@ -1,0 +1,76 @@
+//! The GPUs that a node offers: real, or imagined.
+
+use tutti_model::{Bytes, Gpu};
+
+use crate::fail::Fail;
+
+#[derive(clap::Args)]
+pub struct HardwareArgs {
+    /// Imagined GPUs on each node; implies --simulate [default: 8 if simulated]
+    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(0..=64))]
+    gpus_per_node: Option<u16>,
+    /// Model of the imagined GPUs [default: h100]
+    #[arg(long, value_name = "MODEL")]
+    gpu_model: Option<String>,
+    /// Imagine the GPUs even if there are real ones; processes are real
+    #[arg(long)]
+    simulate: bool,
+}
+
+pub struct Hardware {
+    pub gpus: Vec<Gpu>,
+    pub simulated: bool,
+}
+
+impl Hardware {
+    /// An agent without real GPUs offers none, unless told to imagine some.
+    pub fn find(args: &HardwareArgs) -> Result<Hardware, Fail> {
+        if args.simulate || args.gpus_per_node.is_some() || args.gpu_model.is_some() {
+            return Ok(Hardware::imagined(args));
+        }
+        Ok(Hardware { gpus: tutti_gpu::discover(), simulated: false })
+    }
+
+    /// `tutti up` on a machine without GPUs is a trial, so it imagines them.
+    pub fn find_for_up(args: &HardwareArgs) -> Result<Hardware, Fail> {
+        let real = Hardware::find(args)?;
+        Ok(if real.gpus.is_empty() && !real.simulated { Hardware::imagined(args) } else { real })
+    }
+
+    fn imagined(args: &HardwareArgs) -> Hardware {
+        let model = args.gpu_model.as_deref().unwrap_or("h100");
+        Hardware {
+            gpus: tutti_gpu::simulated(args.gpus_per_node.unwrap_or(8), model),
+            simulated: true,
+        }
+    }
+}
+
+/// CPUs and memory that go with imagined GPUs, as in a usual GPU server. With the laptop's own two
+/// cores, a simulated cluster would refuse most jobs.
+pub fn imagined_host(gpus: usize) -> (u32, Bytes) {
+    let gpus = gpus.max(1) as u64;
+    (16 * gpus as u32, Bytes::gib(128 * gpus))
+}
+
+pub fn host_name() -> Result<String, Fail> {
+    let name = nix::unistd::gethostname()
+        .map_err(|e| Fail::new(format!("the host's name can't be read: {e}")))?;
+    let name = name.to_string_lossy().into_owned();
+    Ok(name.split('.').next().unwrap_or(&name).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imagined_nodes_are_servers() {
+        assert_eq!(imagined_host(8), (128, Bytes::gib(1024)));
+        assert_eq!(imagined_host(0), (16, Bytes::gib(128)));
+        let args = HardwareArgs { gpus_per_node: Some(2), gpu_model: None, simulate: false };
+        let hardware = Hardware::find(&args).unwrap();
+        assert!(hardware.simulated);
+        assert_eq!(hardware.gpus.len(), 2);
+    }
+}

@@ -1,0 +1,200 @@
+//! One process that we started, and how to be sure that it still is that one.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::fail::Fail;
+
+/// A process by id and start time: an id that was given to somebody else has another start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proc {
+    pub pid: u32,
+    /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
+    pub started: u64,
+}
+
+impl Proc {
+    pub fn of(pid: u32) -> Option<Proc> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, started) = state_and_start(&stat)?;
+        (state != 'Z' && state != 'X').then_some(Proc { pid, started })
+    }
+
+    pub fn is_alive(self) -> bool {
+        Proc::of(self.pid) == Some(self)
+    }
+
+    pub fn signal(self, signal: Signal) {
+        if self.is_alive() {
+            // Gone in between is what we want anyway.
+            let _ = kill(Pid::from_raw(self.pid as i32), signal);
+        }
+    }
+
+    /// True when it is gone.
+    pub fn wait_gone(self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_alive() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}
+
+/// The name is in parentheses and may hold anything, so fields count from the last one.
+fn state_and_start(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// A child of ours in its own session, its output in a log.
+pub struct Daemon {
+    pub name: String,
+    pub proc: Proc,
+    pub log: PathBuf,
+    child: Child,
+    args: Vec<String>,
+    data_dir: PathBuf,
+    /// Where this start's part of the log begins.
+    log_from: u64,
+}
+
+impl Daemon {
+    /// `secrets` go by environment: command lines are for everybody to see.
+    pub fn start(
+        name: &str,
+        data_dir: &Path,
+        args: Vec<String>,
+        secrets: &[(&str, String)],
+    ) -> Result<Daemon, Fail> {
+        let log = data_dir.join("logs").join(format!("{name}.log"));
+        let failed = |e: std::io::Error| Fail::new(format!("can't start {name}: {e}"));
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log)
+            .map_err(|e| Fail::new(format!("can't write {}: {e}", log.display())))?;
+        let log_from = file.metadata().map_err(failed)?.len();
+        let err = file.try_clone().map_err(failed)?;
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(&args).envs(secrets.iter().map(|(k, v)| (*k, v)));
+        command.env_remove("TUTTI_CLUSTER").env_remove("TUTTI_TOKEN");
+        command.stdin(Stdio::null()).stdout(file).stderr(err).current_dir("/");
+        // SAFETY: setsid is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+        }
+        let child = command.spawn().map_err(failed)?;
+        let proc = Proc::of(child.id()).unwrap_or(Proc { pid: child.id(), started: 0 });
+        Ok(Daemon {
+            name: name.to_owned(),
+            proc,
+            log,
+            child,
+            args,
+            data_dir: data_dir.to_owned(),
+            log_from,
+        })
+    }
+
+    pub fn restart(&mut self) -> Result<(), Fail> {
+        *self = Daemon::start(&self.name, &self.data_dir, self.args.clone(), &[])?;
+        Ok(())
+    }
+
+    /// Replaces the value of a flag for later starts.
+    pub fn set_argument(&mut self, flag: &str, value: String) {
+        if let Some(at) = self.args.iter().position(|a| a == flag)
+            && let Some(place) = self.args.get_mut(at + 1)
+        {
+            *place = value;
+        }
+    }
+
+    /// Why it ended, if it has, in its own words.
+    pub fn death(&mut self) -> Option<Fail> {
+        let status = self.child.try_wait().ok()??;
+        let (last, hint) = self.last_words();
+        let message = if last.is_empty() { format!("{}: {status}", self.name) } else { last };
+        let exit = status.code().and_then(|c| u8::try_from(c).ok()).filter(|&c| c != 0);
+        let hint = hint.unwrap_or_else(|| format!("its log is {}", self.log.display()));
+        Some(Fail::new(message).exit(exit.unwrap_or(1)).hint(hint))
+    }
+
+    /// The `error:` line with its hint, else the last line of the log.
+    fn last_words(&self) -> (String, Option<String>) {
+        let mut text = String::new();
+        let read = File::open(&self.log).and_then(|mut f| {
+            f.seek(SeekFrom::Start(self.log_from))?;
+            f.take(1 << 20).read_to_string(&mut text)
+        });
+        if read.is_err() {
+            return (String::new(), None);
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        match lines.iter().rposition(|l| l.starts_with("error: ")) {
+            Some(at) => {
+                let hint = lines.get(at + 1).filter(|l| l.starts_with("  "));
+                (lines[at]["error: ".len()..].to_owned(), hint.map(|h| h.trim().to_owned()))
+            }
+            None => (lines.last().unwrap_or(&"").to_string(), None),
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.proc.signal(signal);
+    }
+
+    /// Waits, then kills. The child is reaped either way.
+    pub fn stop(&mut self, limit: Duration) {
+        self.signal(Signal::SIGTERM);
+        self.finish(Instant::now() + limit);
+    }
+
+    pub fn finish(&mut self, deadline: Instant) {
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                self.signal(Signal::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let me = Proc::of(std::process::id()).unwrap();
+        assert!(me.is_alive());
+        assert!(!Proc { started: me.started + 1, ..me }.is_alive());
+        assert!(Proc { started: me.started + 1, ..me }.wait_gone(Duration::ZERO));
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let stat = "12 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
+        assert_eq!(state_and_start(stat), Some(('S', 777)));
+        assert_eq!(state_and_start(""), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The foreground of `tutti up`: restart what dies until somebody says stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+
+use super::process::{Daemon, Proc};
+use super::{CONTROLLER, RunningCluster};
+use crate::fail::Fail;
+use crate::terminal;
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Who lived this long before dying is restarted without a longer pause.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Ctrl-C and SIGTERM, as a question that can be asked at any time.
+pub struct StopSignals {
+    asked: Arc<AtomicBool>,
+}
+
+impl StopSignals {
+    /// Before other threads exist, so that only the watcher takes the signals.
+    pub fn watch() -> Result<StopSignals, Fail> {
+        let signals: SigSet =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        signals.thread_block().map_err(|e| Fail::new(format!("can't take over Ctrl-C: {e}")))?;
+        let asked = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            while signals.wait().is_ok() {
+                flag.store(true, Ordering::Relaxed);
+            }
+        });
+        Ok(StopSignals { asked })
+    }
+
+    pub fn asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// When the next start of something that died is due.
+struct Pause {
+    since: Instant,
+    length: Duration,
+    due: Option<Instant>,
+}
+
+impl Pause {
+    fn new(now: Instant) -> Pause {
+        Pause { since: now, length: PAUSE_FIRST, due: None }
+    }
+
+    /// It died: how long to wait, longer each time in a row.
+    fn died(&mut self, now: Instant) -> Duration {
+        if now.duration_since(self.since) > STEADY {
+            self.length = PAUSE_FIRST;
+        }
+        let length = self.length;
+        self.due = Some(now + length);
+        self.length = (length * 2).min(PAUSE_MAX);
+        length
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|t| t <= now)
+    }
+
+    fn started(&mut self, now: Instant) {
+        (self.since, self.due) = (now, None);
+    }
+}
+
+impl RunningCluster {
+    /// Until a signal comes.
+    pub fn supervise(&mut self, stop: &StopSignals) -> Result<(), Fail> {
+        let me = Proc::of(std::process::id());
+        self.write_record(me)?;
+        let mut pauses: Vec<Pause> =
+            (0..=self.agents.len()).map(|_| Pause::new(Instant::now())).collect();
+        while !stop.asked() {
+            let mut changed = false;
+            let daemons = std::iter::once(&mut self.controller).chain(&mut self.agents);
+            for (daemon, pause) in daemons.zip(&mut pauses) {
+                changed |= look_after(daemon, pause);
+            }
+            if changed {
+                self.write_record(me)?;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+}
+
+/// True when it was started again.
+fn look_after(daemon: &mut Daemon, pause: &mut Pause) -> bool {
+    let now = Instant::now();
+    if pause.due.is_none() {
+        if let Some(death) = daemon.death() {
+            let wait = pause.died(now);
+            let what = if daemon.name == CONTROLLER { "the controller" } else { "agent" };
+            let name = if daemon.name == CONTROLLER { "" } else { daemon.name.as_str() };
+            let (message, secs) = (death.message, wait.as_secs_f32());
+            terminal::complain(&format!("{what} {name} ended ({message}); again in {secs} s"));
+        }
+        return false;
+    }
+    if !pause.is_due(now) {
+        return false;
+    }
+    match daemon.restart() {
+        Ok(()) => {
+            pause.started(now);
+            true
+        }
+        Err(fail) => {
+            terminal::complain(&fail.to_string());
+            pause.died(now);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_are_forgiven() {
+        let start = Instant::now();
+        let mut pause = Pause::new(start);
+        let mut now = start + Duration::from_secs(1);
+        let lengths: Vec<_> = (0..8)
+            .map(|_| {
+                let length = pause.died(now);
+                assert!(!pause.is_due(now));
+                now += length;
+                assert!(pause.is_due(now));
+                pause.started(now);
+                length.as_millis()
+            })
+            .collect();
+        assert_eq!(lengths, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
+        now += STEADY * 2;
+        assert_eq!(pause.died(now), PAUSE_FIRST);
+    }
+}

@@ -1,0 +1,54 @@
+//! Text for people, made from the API's shapes. Pure: time and colour are arguments.
+
+pub mod doctor;
+pub mod job;
+pub mod jobs;
+pub mod nodes;
+pub mod table;
+pub mod time;
+pub mod tokens;
+pub mod why;
+
+/// `1 node`, `3 nodes`.
+pub fn count(n: u64, thing: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{} {thing}{s}", thousands(n))
+}
+
+/// `99,950`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Terminal control characters in names and reasons are shown, not obeyed: a job's name must not
+/// be able to repaint an operator's screen.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(99_950), "99,950");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(count(1, "node"), "1 node");
+        assert_eq!(count(2_000, "task"), "2,000 tasks");
+    }
+
+    #[test]
+    fn control_characters_are_not_obeyed() {
+        assert_eq!(harmless("a\x1b[2Jb"), "a\u{fffd}[2Jb");
+    }
+}

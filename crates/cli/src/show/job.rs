@@ -1,0 +1,194 @@
+//! `tutti show`.
+
+use tutti_model::{Command, ExitStatus, Time};
+use tutti_wire::api::{JobDetail, PartRow};
+
+use super::jobs::array;
+use super::table::{Grid, plain};
+use super::{count, harmless, time};
+use crate::style::{Ink, Style, of_job};
+
+pub fn detail(job: &JobDetail, now: Time, style: Style, width: Option<u16>) -> String {
+    let row = &job.row;
+    let mut lines = vec![format!(
+        "job {}  {}  {}",
+        row.id,
+        style.paint(Ink::Bold, &harmless(&row.name)),
+        style.paint(of_job(row.state), row.state.as_str())
+    )];
+    let mut add = |key: &str, value: String| {
+        if !value.is_empty() {
+            lines.push(format!("  {key:<11}{}", harmless(&value)));
+        }
+    };
+    add("note", row.note.clone());
+    if let Some(counts) = &row.array {
+        add("tasks", array(counts));
+    }
+    let team = row.team.as_ref().map_or_else(String::new, |t| format!(", team {t}"));
+    add("user", format!("{}{team}", row.user));
+    add("priority", row.priority.to_string());
+    add("asks for", demand(job));
+    add("submitted", ago(row.submitted_at, now));
+    add("started", row.started_at.map_or_else(String::new, |t| ago(t, now)));
+    add("ended", row.ended_at.map_or_else(String::new, |t| ago(t, now)));
+    add("exit code", row.exit_code.map_or_else(String::new, |c| c.to_string()));
+    add("attempt", attempts(job));
+    add("time left", job.time_left.map_or_else(String::new, time::short));
+    add(
+        "held",
+        if job.held { "yes: tutti release lets it start".to_owned() } else { String::new() },
+    );
+    add("after", job.spec.after.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    add("workdir", job.spec.workdir.clone().unwrap_or_default());
+    add("run", command(&job.spec.run));
+    if !job.parts.is_empty() {
+        lines.push(String::new());
+        lines.push(parts(&job.parts, style, width));
+    }
+    lines.join("\n")
+}
+
+fn ago(at: Time, now: Time) -> String {
+    format!("{} ({} ago)", time::clock(at), time::short(now.since(at)))
+}
+
+fn demand(job: &JobDetail) -> String {
+    let spec = &job.spec;
+    let mut parts = Vec::new();
+    match (&spec.gpus_per_node, spec.gpus, spec.gpu_share) {
+        (Some(g), ..) => parts.push(format!("{} × {g} GPUs", count(row_nodes(job), "node"))),
+        (None, Some(n), _) => parts.push(count(n.into(), "GPU")),
+        (None, None, Some(share)) => parts.push(format!("{share} of a GPU")),
+        (None, None, None) => parts.push(count(row_nodes(job), "node")),
+    }
+    parts.extend(spec.cpus_per_gpu.map(|n| format!("{n} CPUs per GPU")));
+    parts.extend(spec.mem_per_gpu.map(|m| format!("{m} per GPU")));
+    parts.extend(spec.cpus_per_node.map(|n| format!("{n} CPUs per node")));
+    parts.extend(spec.mem_per_node.map(|m| format!("{m} per node")));
+    parts.extend(spec.time.map(|t| format!("at most {}", time::short(t))));
+    parts.join(", ")
+}
+
+fn row_nodes(job: &JobDetail) -> u64 {
+    job.spec.nodes.unwrap_or(1).into()
+}
+
+fn attempts(job: &JobDetail) -> String {
+    let Some(n) = job.attempt else { return String::new() };
+    let r = job.restarts_by_cause;
+    let causes = [
+        (r.node_failure, "after node failures"),
+        (r.preemption, "after preemption"),
+        (r.job_failure, "after its own failure"),
+    ];
+    let told: Vec<_> =
+        causes.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{n} {why}")).collect();
+    if told.is_empty() { n.to_string() } else { format!("{n}; restarts: {}", told.join(", ")) }
+}
+
+/// A script is long; its first lines say which it is.
+fn command(run: &Command) -> String {
+    let text = match run {
+        Command::Shell(line) => line.trim().to_owned(),
+        Command::Argv(words) => words.iter().map(|w| quoted(w)).collect::<Vec<_>>().join(" "),
+    };
+    let first = text.lines().next().unwrap_or_default();
+    let shown: String = first.chars().take(200).collect();
+    if shown.len() < text.len() { format!("{shown} …") } else { shown }
+}
+
+fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
+    let head = ["NODE", "ADDRESS", "RANKS", "GPUS", ">CPUS", ">MEM", "PHASE", "EXITS"];
+    let mut grid = Grid::new(&head, style);
+    for p in parts {
+        let ranks = match p.ranks {
+            0 => "-".to_owned(),
+            1 => p.first_rank.to_string(),
+            n => format!("{}-{}", p.first_rank, p.first_rank + n - 1),
+        };
+        let gpus: Vec<_> = p.gpus.iter().map(ToString::to_string).collect();
+        let exits: Vec<_> = p
+            .exits
+            .iter()
+            .map(|e| match e.status {
+                ExitStatus::Code(c) => format!("{}:{c}", e.rank),
+                ExitStatus::Signal(s) => format!("{}:signal {s}", e.rank),
+            })
+            .collect();
+        grid.row([
+            plain(p.node.clone()),
+            plain(p.address.clone()),
+            plain(ranks),
+            plain(if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") }),
+            plain(p.cpus.to_string()),
+            plain(p.mem.to_string()),
+            plain(p.phase.clone()),
+            plain(exits.join(" ")),
+        ]);
+    }
+    grid.render(width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::jobs::tests::row;
+    use super::*;
+    use tutti_model::{Bytes, JobSpec, JobState, Restarts};
+
+    #[test]
+    fn all_about_a_job() {
+        let mut spec = JobSpec::shell("python train.py\nsecond line");
+        spec.nodes = Some(2);
+        spec.gpus_per_node = Some("h100:8".parse().unwrap());
+        let job = JobDetail {
+            row: row("7", JobState::Running),
+            spec,
+            attempt: Some(2),
+            generation: Some(9),
+            restarts_by_cause: Restarts { node_failure: 1, ..Restarts::default() },
+            parts: vec![PartRow {
+                node: "n1".into(),
+                address: "127.0.1.1".into(),
+                gpus: vec![0, 1],
+                cpus: 16,
+                mem: Bytes::gib(64),
+                first_rank: 0,
+                ranks: 2,
+                phase: "running".into(),
+                exits: vec![],
+            }],
+            end: None,
+            time_left: None,
+            held: false,
+        };
+        let text = detail(&job, Time(61_000), Style::PLAIN, None);
+        for want in [
+            "job 7  train  running",
+            "asks for   2 nodes × h100:8 GPUs",
+            "(1m00s ago)",
+            "attempt    2; restarts: 1 after node failures",
+            "run        python train.py …",
+            "NODE  ADDRESS    RANKS  GPUS  CPUS    MEM  PHASE    EXITS",
+            "n1    127.0.1.1  0-1    0,1     16  64GiB  running",
+        ] {
+            assert!(text.contains(want), "{want} in\n{text}");
+        }
+        assert!(!text.contains("exit code"));
+    }
+
+    #[test]
+    fn words_are_quoted_as_for_a_shell() {
+        let run = Command::Argv(vec!["echo".into(), "a b".into(), "it's".into(), String::new()]);
+        assert_eq!(command(&run), r"echo 'a b' 'it'\''s' ''");
+    }
+}

@@ -1,0 +1,157 @@
+//! `tutti ps`.
+
+use std::collections::BTreeMap;
+
+use tutti_model::{JobState, Time};
+use tutti_wire::api::{ArrayCounts, JobRow};
+
+use super::table::{Grid, plain};
+use super::{thousands, time};
+use crate::style::{Ink, Style, of_job};
+
+/// The list and, if something was left out, how much.
+pub fn table(
+    jobs: &[JobRow],
+    hidden: &BTreeMap<String, u64>,
+    now: Time,
+    style: Style,
+    width: Option<u16>,
+) -> String {
+    if jobs.is_empty() {
+        return "no jobs".to_owned();
+    }
+    let head = [">ID", "NAME", "USER", "TEAM", "STATE", ">NODES", ">GPUS", ">TIME", "NOTE"];
+    let mut grid = Grid::new(&head, style);
+    for job in jobs {
+        grid.row([
+            plain(job.id.to_string()),
+            plain(clip(&job.name, 24)),
+            plain(clip(&job.user, 12)),
+            plain(job.team.as_deref().map_or_else(|| "-".to_owned(), |t| clip(t, 12))),
+            (job.state.as_str().to_owned(), of_job(job.state)),
+            plain(job.nodes.to_string()),
+            plain(job.gpus.to_string()),
+            plain(time::short(how_long(job, now))),
+            note(job),
+        ]);
+    }
+    let mut text = grid.render(width);
+    for (state, n) in hidden.iter().filter(|&(_, &n)| n > 0) {
+        text.push_str(&format!("\n… {} more {state} (tutti ps --all)", thousands(*n)));
+    }
+    text
+}
+
+/// Waiting, running, or how long it ran.
+fn how_long(job: &JobRow, now: Time) -> tutti_model::Span {
+    match (job.started_at, job.ended_at) {
+        (Some(start), Some(end)) => end.since(start),
+        (Some(start), None) => now.since(start),
+        (None, Some(_)) => tutti_model::Span::default(),
+        (None, None) => now.since(job.submitted_at),
+    }
+}
+
+fn note(job: &JobRow) -> (String, Ink) {
+    let mut parts = Vec::new();
+    if let Some(counts) = &job.array {
+        parts.push(array(counts));
+    }
+    if !job.note.is_empty() {
+        parts.push(job.note.clone());
+    } else if job.state == JobState::Running && !job.node_names.is_empty() {
+        parts.push(format!("on {}", job.node_names.join(",")));
+    }
+    if job.restarts > 0 {
+        parts.push(format!("restarted {}×", job.restarts));
+    }
+    let ink = if job.state == JobState::Failed { Ink::Red } else { Ink::Plain };
+    (parts.join("; "), ink)
+}
+
+pub fn array(counts: &ArrayCounts) -> String {
+    let all = [
+        (counts.pending, "pending"),
+        (counts.running, "running"),
+        (counts.completed, "completed"),
+        (counts.failed, "failed"),
+        (counts.cancelled, "cancelled"),
+    ];
+    let shown: Vec<_> =
+        all.iter().filter(|(n, _)| *n > 0).map(|(n, s)| format!("{} {s}", thousands(*n))).collect();
+    shown.join(", ")
+}
+
+fn clip(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    text.chars().take(max - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use tutti_model::{Priority, TaskId};
+
+    pub fn row(id: &str, state: JobState) -> JobRow {
+        JobRow {
+            id: id.parse::<TaskId>().unwrap(),
+            name: "train".into(),
+            user: "ada".into(),
+            team: None,
+            state,
+            nodes: 2,
+            gpus: 16,
+            priority: Priority::NORMAL,
+            submitted_at: Time(1_000),
+            started_at: None,
+            ended_at: None,
+            exit_code: None,
+            restarts: 0,
+            verdict: None,
+            note: String::new(),
+            array: None,
+            node_names: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_list_of_jobs() {
+        let running = JobRow {
+            started_at: Some(Time(1_000)),
+            node_names: vec!["n1".into(), "n2".into()],
+            restarts: 1,
+            team: Some("research".into()),
+            ..row("7", JobState::Running)
+        };
+        let pending =
+            JobRow { note: "waits for 16 GPUs; 3 are free".into(), ..row("12", JobState::Pending) };
+        let array = JobRow {
+            name: "a-very-long-name-that-goes-on-and-on".into(),
+            array: Some(ArrayCounts { pending: 1200, completed: 7, ..ArrayCounts::default() }),
+            ..row("13", JobState::Pending)
+        };
+        let failed = JobRow {
+            started_at: Some(Time(2_000)),
+            ended_at: Some(Time(5_000)),
+            note: "rank 1 exited with 3".into(),
+            ..row("5_3", JobState::Failed)
+        };
+        let hidden = BTreeMap::from([("pending".to_owned(), 99_950), ("running".to_owned(), 0)]);
+        let text =
+            table(&[running, pending, array, failed], &hidden, Time(193_000), Style::PLAIN, None);
+        let want = " ID  NAME                      USER  TEAM      STATE    NODES  GPUS   TIME  NOTE
+  7  train                     ada   research  running      2    16  3m12s  on n1,n2; restarted 1×
+ 12  train                     ada   -         pending      2    16  3m12s  waits for 16 GPUs; 3 are free
+ 13  a-very-long-name-that-g…  ada   -         pending      2    16  3m12s  1,200 pending, 7 completed
+5_3  train                     ada   -         failed       2    16     3s  rank 1 exited with 3
+… 99,950 more pending (tutti ps --all)";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn nothing_to_list() {
+        assert_eq!(table(&[], &BTreeMap::new(), Time(0), Style::PLAIN, None), "no jobs");
+    }
+}
