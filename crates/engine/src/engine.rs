@@ -77,7 +77,10 @@ impl Engine {
         let mut step = Step { reply: Ok(reply), records: Vec::new(), effects: Vec::new() };
         self.run(events, now, &mut step);
         self.note_live(&command, &step, now);
-        step.effects.extend(answer(self.view(now), &command));
+        // What the records have just said need not be said again.
+        let mut more = answer(self.view(now), &command);
+        more.retain(|effect| !step.effects.contains(effect));
+        step.effects.extend(more);
         step
     }
 

@@ -37,3 +37,6 @@ pub use engine::*;
 pub use event::*;
 pub use reject::*;
 pub use settings::*;
+
+#[cfg(test)]
+mod tests;

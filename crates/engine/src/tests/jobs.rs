@@ -1,0 +1,244 @@
+use tutti_model::{
+    EndReason, ExitStatus, Grant, Impossible, JobId, JobSpec, JobState, NodeId, Order, Outcome,
+    Priority, Role, Span, TaskId, Time, Token, Verdict,
+};
+
+use super::world::{World, ada, admin, gang};
+use crate::{Actor, Command, Rejected, Reply};
+
+const N1: NodeId = NodeId(1);
+const OK: ExitStatus = ExitStatus::Code(0);
+
+fn after(spec: JobSpec, on: &str) -> JobSpec {
+    JobSpec { after: vec![on.parse().unwrap()], ..spec }
+}
+
+fn end_of(world: &World, job: JobId) -> tutti_model::Ended {
+    world.engine.state().job(job).unwrap().ended(None).expect("it has ended").clone()
+}
+
+#[test]
+fn a_job_is_placed_run_and_completed() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 2));
+    assert!(matches!(&world.take_orders()[..], [(N1, Order::Start(l))] if l.gpus.len() == 2));
+    let lease = world.run(job);
+    assert_eq!(world.state_of(job), JobState::Running);
+    world.done(N1, lease, &[(0, OK)]);
+    assert_eq!(world.state_of(job), JobState::Completed);
+    assert_eq!(world.take_orders(), [(N1, Order::Forget { lease })]);
+    assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 8);
+}
+
+#[test]
+fn the_same_key_gives_the_same_job() {
+    let mut world = World::new(&[8]);
+    let first = world.submit_with_key(gang(1, 1), Some("k")).unwrap();
+    assert_eq!(world.submit_with_key(gang(1, 1), Some("k")).unwrap(), first);
+    assert_eq!(world.submit_with_key(gang(1, 2), Some("k")), Err(Rejected::KeyReused(first)));
+    assert_ne!(world.submit_with_key(gang(1, 1), Some("other")).unwrap(), first);
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_the_number_that_is_too_large() {
+    let mut world = World::new(&[8, 8]);
+    let refused = |world: &mut World, spec| match world.try_submit(spec) {
+        Err(Rejected::Impossible(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        refused(&mut world, gang(1, 9)),
+        Impossible::TooManyGpusPerNode { wanted: 9, have: 8, model: None }
+    );
+    assert_eq!(
+        refused(&mut world, gang(3, 1)),
+        Impossible::TooManyNodes { wanted: 3, have: 2, model: None }
+    );
+    let spec = JobSpec { cpus_per_node: Some(33), ..gang(1, 1) };
+    assert_eq!(refused(&mut world, spec), Impossible::TooManyCpus { wanted: 33, have: 32 });
+}
+
+#[test]
+fn nonsense_is_refused_by_key() {
+    let mut world = World::new(&[8]);
+    let base = || gang(1, 1);
+    let cases = [
+        ("run", JobSpec { run: tutti_model::Command::Shell("  ".into()), ..base() }),
+        ("nodes", JobSpec { nodes: Some(0), ..base() }),
+        ("gpus", JobSpec { gpus: Some(2), ..base() }),
+        ("time", JobSpec { time: Some(Span(0)), ..base() }),
+        ("gpu_share", JobSpec { gpu_share: Some(0.5), ..base() }),
+        ("launcher", JobSpec { launcher: tutti_model::Launcher::Mpi, ..base() }),
+        ("workdir", JobSpec { workdir: Some("here".into()), ..base() }),
+        ("env", JobSpec { env: [("A=B".into(), "c".into())].into(), ..base() }),
+    ];
+    for (expected, spec) in cases {
+        match world.try_submit(spec) {
+            Err(Rejected::BadSpec { key, .. }) => assert_eq!(key, expected),
+            other => panic!("{expected}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn dependencies_start_when_met_and_cancel_when_they_cannot_be() {
+    let mut world = World::new(&[8]);
+    let first = world.submit(gang(1, 1));
+    let on_ok = world.submit(after(gang(1, 1), &format!("ok:{first}")));
+    let on_failed = world.submit(after(gang(1, 1), &format!("failed:{first}")));
+    let then = world.submit(after(gang(1, 1), &format!("any:{on_failed}")));
+    let chained = world.submit(after(gang(1, 1), &format!("ok:{on_failed}")));
+    let verdict = tutti_sched::verdict(
+        world.engine.state(),
+        world.engine.plan(),
+        TaskId::single(on_ok),
+        world.now,
+    );
+    assert!(matches!(verdict, Some(Verdict::Dependencies { .. })), "{verdict:?}");
+    let lease = world.run(first);
+    world.done(N1, lease, &[(0, OK)]);
+    assert_eq!(world.state_of(on_ok), JobState::Starting);
+    assert_eq!(end_of(&world, on_failed).reason, EndReason::DependencyUnmet { job: first });
+    assert_eq!(end_of(&world, chained).reason, EndReason::DependencyUnmet { job: on_failed });
+    assert_eq!(world.state_of(then), JobState::Starting);
+}
+
+#[test]
+fn unknown_own_and_hopeless_dependencies_are_refused() {
+    let mut world = World::new(&[8]);
+    let refused =
+        |world: &mut World, on: &str| world.try_submit(after(gang(1, 1), on)).unwrap_err();
+    assert_eq!(refused(&mut world, "1"), Rejected::DependencyCycle(JobId(1)));
+    assert_eq!(refused(&mut world, "7"), Rejected::UnknownDependency(JobId(7)));
+    let first = world.submit(gang(1, 1));
+    let lease = world.run(first);
+    world.done(N1, lease, &[(0, OK)]);
+    assert_eq!(refused(&mut world, "failed:1"), Rejected::DependencyUnmet(first));
+}
+
+#[test]
+fn a_held_job_waits_for_its_release() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(JobSpec { hold: true, ..gang(1, 1) });
+    assert_eq!(world.state_of(job), JobState::Pending);
+    world.step(Command::Release { actor: ada(), job }).reply.unwrap();
+    assert_eq!(world.state_of(job), JobState::Starting);
+}
+
+#[test]
+fn only_the_owner_or_an_admin_acts_on_a_job() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 1));
+    let bob = Actor { user: "bob".into(), role: Role::User };
+    let target = TaskId::single(job);
+    let refused = world.step(Command::Cancel { actor: bob, target }).reply;
+    assert!(matches!(refused, Err(Rejected::NotYours { .. })), "{refused:?}");
+    let viewer = Actor { user: "ada".into(), role: Role::Viewer };
+    let refused = world.step(Command::Cancel { actor: viewer, target }).reply;
+    assert!(matches!(refused, Err(Rejected::RoleTooLow { .. })), "{refused:?}");
+    let priority = Priority::HIGH;
+    let jump = world.step(Command::SetPriority { actor: ada(), job, priority }).reply;
+    assert!(matches!(jump, Err(Rejected::RoleTooLow { .. })), "{jump:?}");
+    assert_eq!(world.step(Command::Cancel { actor: admin(), target }).reply, Ok(Reply::Tasks(1)));
+}
+
+#[test]
+fn cancelling_gives_grace_and_keeps_the_lease_until_the_processes_are_gone() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 8));
+    let lease = world.run(job);
+    world.take_orders();
+    world.step(Command::Cancel { actor: ada(), target: TaskId::single(job) }).reply.unwrap();
+    assert_eq!(world.take_orders(), [(N1, Order::Stop { lease, grace: Span::secs(30) })]);
+    assert_eq!(world.state_of(job), JobState::Stopping);
+    assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 0);
+    world.done(N1, lease, &[(0, ExitStatus::Signal(15))]);
+    assert_eq!(world.state_of(job), JobState::Cancelled);
+    assert_eq!(end_of(&world, job).exit_code, Some(143));
+}
+
+#[test]
+fn a_time_limit_stops_the_job() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(JobSpec { time: Some(Span::secs(5)), ..gang(1, 1) });
+    let lease = world.run(job);
+    world.wait(4, &[]);
+    assert_eq!(world.state_of(job), JobState::Running);
+    world.wait(1, &[]);
+    assert_eq!(world.state_of(job), JobState::Stopping);
+    world.done(N1, lease, &[(0, OK)]);
+    let end = end_of(&world, job);
+    assert_eq!((end.outcome, end.reason), (Outcome::Failed, EndReason::TimeLimit));
+}
+
+#[test]
+fn a_failed_job_is_retried_within_its_budget_with_growing_waits() {
+    let mut world = World::new(&[8]);
+    let mut spec = gang(1, 1);
+    spec.retry.job_failure = 2;
+    let job = world.submit(spec);
+    for wait in [1, 2] {
+        let lease = world.run(job);
+        world.done(N1, lease, &[(0, ExitStatus::Code(3))]);
+        assert_eq!(world.state_of(job), JobState::Pending);
+        world.wait(wait, &[]);
+        assert_eq!(world.state_of(job), JobState::Starting, "after {wait} s");
+    }
+    let lease = world.run(job);
+    world.done(N1, lease, &[(0, ExitStatus::Code(3))]);
+    let end = end_of(&world, job);
+    assert_eq!((end.outcome, end.exit_code, end.attempts), (Outcome::Failed, Some(3), 3));
+}
+
+#[test]
+fn a_hundred_thousand_tasks_are_one_record_until_they_start() {
+    let mut world = World::new(&[8]);
+    let spec = JobSpec { array: Some("0-99999%3".parse().unwrap()), ..gang(1, 1) };
+    let job = world.submit(spec);
+    let tutti_model::Tasks::Array(array) = &world.engine.state().job(job).unwrap().tasks else {
+        panic!("an array")
+    };
+    assert_eq!((array.live.len(), array.waiting.len()), (3, 99_997));
+    let reply = world.step(Command::Cancel { actor: ada(), target: TaskId::single(job) });
+    assert_eq!(reply.reply, Ok(Reply::Tasks(100_000)));
+    assert!(reply.records.len() < 10, "{} records", reply.records.len());
+    assert_eq!(
+        world.engine.state().job(job).unwrap().task_state(Some(77_777)),
+        Some(JobState::Cancelled)
+    );
+}
+
+#[test]
+fn higher_priority_goes_first_then_the_older() {
+    let mut world = World::new(&[8]);
+    let running = world.submit(gang(1, 8));
+    let older = world.submit(gang(1, 8));
+    let urgent = world.submit(JobSpec { priority: Priority::HIGH, ..gang(1, 8) });
+    let lease = world.run(running);
+    world.done(N1, lease, &[(0, OK)]);
+    assert_eq!(
+        (world.state_of(urgent), world.state_of(older)),
+        (JobState::Starting, JobState::Pending)
+    );
+}
+
+#[test]
+fn a_join_token_counts_down() {
+    let mut world = World::new(&[]);
+    let token = Token {
+        id: "t".into(),
+        hash: "h".into(),
+        grant: Grant::Join { node: Some("n1".into()), uses: Some(1) },
+        created_at: world.now,
+        created_by: "root".into(),
+        expires_at: Some(Time(world.now.0 + 10_000)),
+    };
+    let add = Command::AddToken { actor: ada(), token: token.clone() };
+    assert!(matches!(world.step(add).reply, Err(Rejected::RoleTooLow { .. })));
+    world.step(Command::AddToken { actor: admin(), token }).reply.unwrap();
+    let mut join =
+        |node: &str| world.step(Command::UseJoinToken { id: "t".into(), node: node.into() }).reply;
+    assert_eq!(join("n2"), Err(Rejected::JoinRefused("n2".into())));
+    assert_eq!(join("n1"), Ok(Reply::Done));
+    assert_eq!(join("n1"), Err(Rejected::JoinRefused("n1".into())));
+}

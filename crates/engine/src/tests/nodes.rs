@@ -1,0 +1,72 @@
+use tutti_model::{JobState, Link, NodeId, NodeState, ReportedPhase, TaskId};
+
+use super::world::{World, admin, gang};
+use crate::{Command, Engine, Rejected, Settings};
+
+const N1: NodeId = NodeId(1);
+
+#[test]
+fn a_draining_node_finishes_its_work_and_gets_no_more() {
+    let mut world = World::new(&[8, 8]);
+    let job = world.submit(gang(1, 8));
+    let node = world.nodes_of(job)[0];
+    let name = world.engine.state().node_name(node);
+    let drain = Command::Drain { actor: admin(), node: name.clone(), reason: "fan".into() };
+    world.step(drain).reply.unwrap();
+    assert_eq!(world.engine.state().node(node).unwrap().state(), NodeState::Draining);
+    let next = world.submit(gang(1, 8));
+    assert_ne!(world.nodes_of(next)[0], node);
+    let waits = world.submit(gang(1, 8));
+    let lease = world.run(job);
+    world.done(node, lease, &[(0, tutti_model::ExitStatus::Code(0))]);
+    assert_eq!(world.state_of(waits), JobState::Pending);
+    world.step(Command::Resume { actor: admin(), node: name }).reply.unwrap();
+    assert_eq!(world.nodes_of(waits), [node]);
+}
+
+#[test]
+fn a_silent_node_is_lost_after_its_time_and_its_old_session_counts_no_more() {
+    let mut world = World::new(&[8, 8]);
+    world.wait(7, &[N1]);
+    assert_eq!(world.engine.state().node(N1).unwrap().link, Link::Up);
+    world.wait(1, &[N1]);
+    assert!(matches!(world.engine.state().node(N1).unwrap().link, Link::Lost { .. }));
+    assert_eq!(world.beat(N1, Vec::new()).reply, Err(Rejected::StaleSession(N1)));
+}
+
+#[test]
+fn an_old_session_cannot_end_a_new_one() {
+    let mut world = World::new(&[8]);
+    world.hello("n1", 8, Vec::new());
+    world.step(Command::Gone { node: N1, session: 1 });
+    assert_eq!(world.engine.state().node(N1).unwrap().link, Link::Up);
+}
+
+#[test]
+fn a_new_controller_gives_every_node_time_to_come_back() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 8));
+    let lease = world.run(job);
+    let mut engine = Engine::restore(world.engine.state().clone(), Settings::default());
+    assert_eq!(engine.state(), world.engine.state(), "indexes are rebuilt as they were");
+    // The controller was gone for an hour; nobody is blamed for that.
+    world.now.0 += 3_600_000;
+    engine.step(Command::Start, world.now);
+    engine.step(Command::Tick, world.now);
+    assert!(matches!(engine.state().node(N1).unwrap().link, Link::Away { .. }));
+    world.engine = engine;
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    world.hello("n1", 8, vec![tutti_model::PartReport { lease, phase }]);
+    assert_eq!(world.state_of(job), JobState::Running);
+    assert_eq!(world.lease(TaskId::single(job)), lease);
+}
+
+#[test]
+fn a_node_with_fewer_gpus_than_before_does_not_break_the_books() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 8));
+    let lease = world.run(job);
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    world.hello("n1", 4, vec![tutti_model::PartReport { lease, phase }]);
+    assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 0);
+}

@@ -1,0 +1,215 @@
+//! A cluster in a test: nodes that answer when told to, and a clock that is moved by hand.
+
+use std::collections::BTreeMap;
+
+use tutti_model::{
+    Blame, Bytes, ExitStatus, Gpu, GpuIndex, GpuRequest, Greeting, JobId, JobSpec, JobState,
+    LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Rank, RankExit, ReportedPhase, Role,
+    TaskId, Time,
+};
+
+use crate::{Actor, Command, Effect, Engine, Rejected, Reply, Settings, Step, invariants};
+
+pub struct World {
+    pub engine: Engine,
+    pub now: Time,
+    sessions: BTreeMap<NodeId, u64>,
+    next_session: u64,
+    /// Orders since they were last taken.
+    orders: Vec<(NodeId, Order)>,
+}
+
+pub fn facts(name: &str, gpus: u16) -> NodeFacts {
+    let gpu = |i| Gpu {
+        index: GpuIndex(i),
+        model: "h100".into(),
+        uuid: format!("{name}-{i}"),
+        mem: Bytes::gib(80),
+    };
+    NodeFacts {
+        name: name.into(),
+        address: "127.0.1.1".into(),
+        cpus: 32,
+        mem: Bytes::gib(256),
+        gpus: (0..gpus).map(gpu).collect(),
+        simulated: true,
+        isolation: "none".into(),
+        agent_version: "test".into(),
+        labels: BTreeMap::new(),
+    }
+}
+
+pub fn ada() -> Actor {
+    Actor { user: "ada".into(), role: Role::User }
+}
+
+pub fn admin() -> Actor {
+    Actor { user: "root".into(), role: Role::Admin }
+}
+
+pub fn gang(nodes: u32, gpus: u32) -> JobSpec {
+    let mut spec = JobSpec::shell("train");
+    spec.nodes = Some(nodes);
+    spec.gpus_per_node = Some(GpuRequest { model: None, count: gpus });
+    spec
+}
+
+impl World {
+    /// `n1`, `n2`, ... with so many GPUs each, all connected.
+    pub fn new(gpus: &[u16]) -> World {
+        let mut world = World {
+            engine: Engine::new(Settings::default()),
+            now: Time(1_000_000),
+            sessions: BTreeMap::new(),
+            next_session: 1,
+            orders: Vec::new(),
+        };
+        world.step(Command::Start);
+        for (i, &n) in gpus.iter().enumerate() {
+            world.hello(&format!("n{}", i + 1), n, Vec::new());
+        }
+        world
+    }
+
+    pub fn step(&mut self, command: Command) -> Step {
+        let step = self.engine.step(command, self.now);
+        let pass = self.engine.schedule(self.now);
+        assert!(pass.reply.is_ok(), "{:?}", pass.reply);
+        for Effect::Tell { node, order } in step.effects.iter().chain(&pass.effects) {
+            self.orders.push((*node, order.clone()));
+        }
+        let breaches = invariants::check_all(self.engine.state());
+        assert!(breaches.is_empty(), "{breaches:?}");
+        step
+    }
+
+    pub fn hello(&mut self, name: &str, gpus: u16, parts: Vec<PartReport>) -> NodeId {
+        let session = self.next_session;
+        self.next_session += 1;
+        let greeting = Box::new(Greeting { facts: facts(name, gpus), parts });
+        match self.step(Command::Hello { greeting, session }).reply {
+            Ok(Reply::Welcome { node }) => {
+                self.sessions.insert(node, session);
+                node
+            }
+            other => panic!("hello was answered with {other:?}"),
+        }
+    }
+
+    pub fn submit(&mut self, spec: JobSpec) -> JobId {
+        self.try_submit(spec).expect("the job is accepted")
+    }
+
+    pub fn try_submit(&mut self, spec: JobSpec) -> Result<JobId, Rejected> {
+        self.submit_with_key(spec, None)
+    }
+
+    pub fn submit_with_key(&mut self, spec: JobSpec, key: Option<&str>) -> Result<JobId, Rejected> {
+        let key = key.map(str::to_owned);
+        let spec = Box::new(spec);
+        match self.step(Command::Submit { actor: ada(), spec, user: None, key }).reply? {
+            Reply::Submitted { job, .. } => Ok(job),
+            other => panic!("submit was answered with {other:?}"),
+        }
+    }
+
+    pub fn take_orders(&mut self) -> Vec<(NodeId, Order)> {
+        std::mem::take(&mut self.orders)
+    }
+
+    pub fn state_of(&self, job: JobId) -> JobState {
+        self.engine.state().job(job).expect("the job exists").state()
+    }
+
+    pub fn lease(&self, task: TaskId) -> LeaseId {
+        let job = self.engine.state().job(task.job).expect("the job exists");
+        job.task(task.index).and_then(|t| t.attempt()).expect("it has an attempt").lease(task)
+    }
+
+    pub fn nodes_of(&self, job: JobId) -> Vec<NodeId> {
+        let job = self.engine.state().job(job).expect("the job exists");
+        let attempt = job.task(None).and_then(|t| t.attempt()).expect("it has an attempt");
+        attempt.parts.iter().map(|p| p.node).collect()
+    }
+
+    pub fn report(&mut self, node: NodeId, lease: LeaseId, phase: ReportedPhase) -> Step {
+        let session = self.sessions[&node];
+        self.step(Command::Report { node, session, report: PartReport { lease, phase } })
+    }
+
+    pub fn gone(&mut self, node: NodeId) {
+        let session = self.sessions[&node];
+        self.step(Command::Gone { node, session });
+    }
+
+    pub fn beat(&mut self, node: NodeId, parts: Vec<PartReport>) -> Step {
+        let session = self.sessions[&node];
+        self.step(Command::Heartbeat { node, session, parts })
+    }
+
+    /// Every part of the job's attempt prepares and starts.
+    pub fn run(&mut self, job: JobId) -> LeaseId {
+        let lease = self.lease(TaskId::single(job));
+        let nodes = self.nodes_of(job);
+        if nodes.len() > 1 {
+            for &node in &nodes {
+                self.report(node, lease, ReportedPhase::Prepared { port: 4000 });
+            }
+        }
+        for &node in &nodes {
+            self.report(node, lease, ReportedPhase::Running { exits: Vec::new() });
+        }
+        lease
+    }
+
+    pub fn done(&mut self, node: NodeId, lease: LeaseId, statuses: &[(u32, ExitStatus)]) {
+        let exits = statuses.iter().map(|&(rank, status)| self.exit(rank, status)).collect();
+        self.report(node, lease, ReportedPhase::Done { exits, error: None });
+    }
+
+    pub fn broken(&mut self, node: NodeId, lease: LeaseId, blame: Blame) {
+        let error = Some(PartError { message: "no such user".into(), blame });
+        self.report(node, lease, ReportedPhase::Done { exits: Vec::new(), error });
+    }
+
+    pub fn exit(&self, rank: u32, status: ExitStatus) -> RankExit {
+        RankExit { rank: Rank(rank), status, at: self.now }
+    }
+
+    /// Moves the clock, a second at a time; connected nodes other than `silent` are heard.
+    pub fn wait(&mut self, seconds: u64, silent: &[NodeId]) {
+        for _ in 0..seconds {
+            self.now.0 += 1000;
+            for (node, session) in self.sessions.clone() {
+                let up =
+                    self.engine.state().node(node).is_some_and(|n| n.link == tutti_model::Link::Up);
+                if up && !silent.contains(&node) {
+                    let parts = self.reports_of(node);
+                    self.step(Command::Heartbeat { node, session, parts });
+                }
+            }
+            self.step(Command::Tick);
+        }
+    }
+
+    /// What a node that agrees with the state would report.
+    fn reports_of(&self, node: NodeId) -> Vec<PartReport> {
+        let state = self.engine.state();
+        let leases = state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
+        leases
+            .filter_map(|&lease| {
+                let attempt = state.job(lease.task.job)?.task(lease.task.index)?.attempt()?;
+                let phase = match &attempt.part_on(node)?.phase {
+                    tutti_model::PartState::Prepared { port } => {
+                        ReportedPhase::Prepared { port: *port }
+                    }
+                    tutti_model::PartState::Running { exits } => {
+                        ReportedPhase::Running { exits: exits.clone() }
+                    }
+                    _ => return None,
+                };
+                Some(PartReport { lease, phase })
+            })
+            .collect()
+    }
+}
