@@ -14,12 +14,17 @@
 //!
 //! `Zygote::fork` comes first in `main`, before any thread; then [`run`].
 
+mod barred;
 mod cgroup;
+mod config;
 mod env;
-pub mod frames;
+mod frames;
+mod join;
+mod link;
 mod logs;
 mod machine;
 mod messages;
+mod node;
 mod parts;
 mod plan;
 mod seen;
@@ -31,8 +36,10 @@ mod user;
 mod zygote;
 
 pub use cgroup::CgroupMode;
+pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
 pub use env::ENVIRONMENT;
 pub use logs::LogLimits;
+pub use node::run;
 pub use zygote::{Zygote, ZygoteError};
 
 /// Where shims find their agent, in its data dir.

@@ -53,7 +53,11 @@ pub enum Input {
         lease: LeaseId,
         end: End,
     },
-    /// Answer to [`Action::Look`], or the shim's connection broke: what the disk says.
+    /// The shim's connection broke.
+    Gone {
+        lease: LeaseId,
+    },
+    /// Answer to [`Action::Look`]: what the disk says.
     Looked {
         lease: LeaseId,
         fate: Fate,
@@ -166,6 +170,7 @@ impl Machine {
             Input::Hello { lease, exits } => self.hello(now, lease, exits, &mut out),
             Input::Exits { lease, exits } => self.exits(lease, exits, &mut out),
             Input::Ended { lease, end } => self.end(lease, end.exits, end.error, &mut out),
+            Input::Gone { lease } => self.gone(lease, &mut out),
             Input::Looked { lease, fate } => self.looked(lease, fate, &mut out),
             Input::Swept { lease } => self.swept(lease, &mut out),
             Input::Found { record, state } => self.found(*record, state, &mut out),
@@ -347,9 +352,21 @@ impl Machine {
         out.push(Action::Report(lease));
     }
 
+    fn gone(&mut self, lease: LeaseId, out: &mut Vec<Action>) {
+        if let Some(Part { phase: Phase::Running { connected, .. }, .. }) =
+            self.parts.get_mut(&lease)
+        {
+            *connected = false;
+            out.push(Action::Look { lease, after: Span(0) });
+        }
+    }
+
     fn looked(&mut self, lease: LeaseId, fate: Fate, out: &mut Vec<Action>) {
-        let Some(part) = self.parts.get_mut(&lease) else { return };
-        match (&mut part.phase, fate) {
+        if !self.is_unheard(lease) {
+            return;
+        }
+        let Some(part) = self.parts.get(&lease) else { return };
+        match (&part.phase, fate) {
             (Phase::Launched { .. } | Phase::Running { .. }, Fate::Ended(end)) => {
                 self.end(lease, end.exits, end.error, out);
             }
@@ -357,11 +374,8 @@ impl Machine {
                 out.push(Action::Sweep(lease));
             }
             (Phase::Launched { .. }, Fate::Unclaimed) => out.push(Action::Revoke(lease)),
-            (phase @ (Phase::Launched { .. } | Phase::Running { .. }), _) => {
-                // It lives and will dial; should it die first, nobody else would notice.
-                if let Phase::Running { connected, .. } = phase {
-                    *connected = false;
-                }
+            // It lives and will dial; should it die first, nobody else would notice.
+            (Phase::Launched { .. } | Phase::Running { .. }, _) => {
                 out.push(Action::Look { lease, after: LOOK_AGAIN });
             }
             (Phase::Preparing | Phase::Waiting { .. } | Phase::Done { .. }, _) => {}
@@ -421,6 +435,17 @@ impl Machine {
         self.parts.values().all(Part::is_over)
     }
 
+    pub fn is_over(&self, lease: LeaseId) -> bool {
+        self.parts.get(&lease).is_some_and(Part::is_over)
+    }
+
+    /// The part should have a shim that is not connected now.
+    pub fn is_unheard(&self, lease: LeaseId) -> bool {
+        self.parts.get(&lease).is_some_and(|part| {
+            matches!(part.phase, Phase::Launched { .. } | Phase::Running { connected: false, .. })
+        })
+    }
+
     /// Where one part stands, if there is anything to say about it yet.
     pub fn report(&self, lease: LeaseId) -> Option<PartReport> {
         let phase = match &self.parts.get(&lease)?.phase {
@@ -451,9 +476,15 @@ impl Machine {
         }
     }
 
-    /// Leases of a task that this node knows, oldest first, and whether each is over.
-    pub fn leases_of(&self, task: TaskId) -> impl Iterator<Item = (LeaseId, bool)> + '_ {
-        self.parts_of(task).map(|(lease, part)| (lease, part.is_over()))
+    /// The newest part of the task that is not over.
+    pub fn live_part(&self, task: TaskId) -> Option<&Launch> {
+        let live = self.parts_of(task).filter(|(_, p)| !p.is_over());
+        live.filter_map(|(_, p)| p.launch.as_deref()).last()
+    }
+
+    /// Tasks with a part here, over or not.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.parts.keys().map(|lease| lease.task)
     }
 }
 

@@ -50,6 +50,10 @@ impl Case {
         self.step(Input::Hello { lease: l, exits: vec![] });
         self
     }
+    fn unheard(mut self, task: &str, generation: u64) -> Case {
+        self.step(Input::Gone { lease: lease(task, generation) });
+        self
+    }
     fn error(&self, l: LeaseId) -> PartError {
         match self.phase(l) {
             ReportedPhase::Done { error: Some(e), .. } => e,
@@ -222,7 +226,7 @@ fn a_shim_that_never_came_is_revoked() {
 
 #[test]
 fn a_dead_shim_is_swept_before_the_part_counts_as_done() {
-    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let (mut c, l) = (case().running("1", 1).unheard("1", 1), lease("1", 1));
     let looked = c.step(Input::Looked { lease: l, fate: Fate::Dead });
     assert_eq!(looked, [Action::Sweep(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Running { exits: vec![] });
@@ -233,6 +237,8 @@ fn a_dead_shim_is_swept_before_the_part_counts_as_done() {
 #[test]
 fn a_broken_connection_to_a_living_shim_changes_nothing() {
     let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    assert_eq!(c.step(Input::Looked { lease: l, fate: Fate::Alive }), [], "it is connected");
+    assert_eq!(c.step(Input::Gone { lease: l }), [Action::Look { lease: l, after: Span(0) }]);
     let looked = c.step(Input::Looked { lease: l, fate: Fate::Alive });
     assert_eq!(looked, [Action::Look { lease: l, after: LOOK_AGAIN }]);
     assert_eq!(c.phase(l), ReportedPhase::Running { exits: vec![] });
@@ -240,7 +246,7 @@ fn a_broken_connection_to_a_living_shim_changes_nothing() {
 
 #[test]
 fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
-    let (mut c, l) = (case().running("1", 1), lease("1", 1));
+    let (mut c, l) = (case().running("1", 1).unheard("1", 1), lease("1", 1));
     let end = End { exits: vec![exit(0, ExitStatus::Code(0))], error: None };
     let looked = c.step(Input::Looked { lease: l, fate: Fate::Ended(end.clone()) });
     assert_eq!(looked, [Action::Report(l)]);

@@ -1,0 +1,127 @@
+//! What an agent is told when it starts, and what can go wrong with it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tutti_model::{Bytes, Gpu, Span};
+use tutti_wire::client::ClientError;
+use tutti_wire::pki::PkiError;
+use tutti_wire::token::TokenText;
+
+use crate::cgroup::CgroupMode;
+use crate::logs::LogLimits;
+use crate::parts::PartsError;
+
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Keys, part records and logs; one agent at a time.
+    pub data_dir: PathBuf,
+    pub controller: Controller,
+    /// Needed once, to join.
+    pub join_token: Option<TokenText>,
+    pub name: String,
+    /// Where ranks on this node are reached by ranks on others.
+    pub address: String,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub gpus: Vec<Gpu>,
+    pub simulated: bool,
+    pub cgroups: CgroupMode,
+    pub log_limits: LogLimits,
+    pub log_retention: LogRetention,
+    pub labels: BTreeMap<String, String>,
+    /// Take the ranks along on SIGTERM, after this grace. None: they run on, and the next agent
+    /// adopts them.
+    pub kill_jobs_on_term: Option<Span>,
+}
+
+/// Where the controller is.
+#[derive(Clone, Debug)]
+pub enum Controller {
+    /// `host:port`.
+    Address(String),
+    /// On this machine: its data dir says where it listens, at every dial anew.
+    DataDir(PathBuf),
+}
+
+/// How long logs of ended tasks are kept; whichever limit is reached first.
+#[derive(Clone, Copy, Debug)]
+pub struct LogRetention {
+    pub tasks: usize,
+    pub age: Duration,
+}
+
+impl Default for LogRetention {
+    fn default() -> Self {
+        LogRetention { tasks: 20_000, age: Duration::from_secs(7 * 86_400) }
+    }
+}
+
+impl AgentConfig {
+    /// The smallest: no GPUs, everything else as usual.
+    pub fn new(data_dir: PathBuf, controller: Controller, name: &str, address: &str) -> Self {
+        AgentConfig {
+            data_dir,
+            controller,
+            join_token: None,
+            name: name.to_owned(),
+            address: address.to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            mem: total_memory(),
+            gpus: Vec::new(),
+            simulated: false,
+            cgroups: CgroupMode::Auto,
+            log_limits: LogLimits::default(),
+            log_retention: LogRetention::default(),
+            labels: BTreeMap::new(),
+            kill_jobs_on_term: None,
+        }
+    }
+}
+
+/// The memory of this machine; 0 where it can't be read, and then nothing is placed by memory.
+pub fn total_memory() -> Bytes {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Bytes(kib.unwrap_or(0) * 1024)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("can't {what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(
+        "another agent uses {}: stop it first, or give this one its own --data-dir",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    #[error(
+        "this node has not joined a cluster yet: make a join token with `tutti token create --join` and pass it with --token"
+    )]
+    NotJoined,
+    #[error("{} belongs to node '{known}', not to '{wanted}'", path.display())]
+    OtherNode { path: PathBuf, known: String, wanted: String },
+    #[error("joining the cluster failed")]
+    Join(#[source] ClientError),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error(transparent)]
+    Parts(#[from] PartsError),
+    #[error("can't set up the agent: {what}")]
+    SetUp {
+        what: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the process that starts jobs has died")]
+    ZygoteDied,
+}

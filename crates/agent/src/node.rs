@@ -1,0 +1,447 @@
+//! The shell around the state machine: feeds it orders, shims' words and time, and carries out
+//! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
+
+mod launch;
+mod logs;
+mod requests;
+mod session;
+mod shims;
+mod zygote;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::sleep_until;
+use tutti_model::{LeaseId, Span, Time};
+use tutti_wire::pki::NodeIdentity;
+use tutti_wire::stream::ToController;
+
+use crate::barred::Barred;
+use crate::cgroup::{CgroupMode, Cgroups};
+use crate::config::{AgentConfig, AgentError};
+use crate::join;
+use crate::machine::{Action, Input, Machine};
+use crate::parts::Parts;
+use crate::user::Accounts;
+use crate::zygote::Zygote;
+use requests::Requests;
+use session::Uplink;
+use shims::{Conn, Listener, Shims};
+use zygote::ZygoteLink;
+
+/// How often logs are looked through for those that are no longer kept.
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
+/// At most this many events between two flushes, so that answers are not held back by a flood.
+const BURST: usize = 256;
+
+/// Runs until SIGTERM or SIGINT. The zygote must have been forked before any thread.
+pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
+    let setup = |what| move |source| AgentError::SetUp { what, source };
+    make_dir(&config.data_dir)?;
+    let _lock = lock(&config.data_dir)?;
+    let identity = join::identity(&config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(setup("the runtime"))?;
+    runtime.block_on(async move {
+        let mut term = signal(SignalKind::terminate()).map_err(setup("signals"))?;
+        let mut int = signal(SignalKind::interrupt()).map_err(setup("signals"))?;
+        let mut node = Node::new(config, identity, zygote)?;
+        node.take_over()?;
+        node.live(&mut term, &mut int).await
+    })
+}
+
+fn make_dir(dir: &Path) -> Result<(), AgentError> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(file_error("make", dir))
+}
+
+fn file_error(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> AgentError {
+    let path = path.to_owned();
+    move |source| AgentError::File { what, path, source }
+}
+
+/// Two agents in one data dir would each take the other's parts for their own.
+fn lock(dir: &Path) -> Result<File, AgentError> {
+    let path = dir.join("agent.lock");
+    let file =
+        File::options().create(true).append(true).open(&path).map_err(file_error("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(AgentError::InUse(dir.to_owned())),
+        Err(std::fs::TryLockError::Error(e)) => Err(file_error("lock", &path)(e)),
+    }
+}
+
+pub(crate) struct Node {
+    config: AgentConfig,
+    machine: Machine,
+    parts: Parts,
+    barred: Barred,
+    accounts: Accounts,
+    cgroups: Option<Cgroups>,
+    tmpdir: Option<String>,
+    ports: BTreeMap<LeaseId, u16>,
+    zygote: ZygoteLink,
+    listener: Listener,
+    shims: Shims,
+    /// Parts to look at on disk, by when.
+    looks: BTreeSet<(Instant, LeaseId)>,
+    /// Parts whose state changed since the last flush.
+    changed: BTreeSet<LeaseId>,
+    uplink: Uplink,
+    requests: Requests,
+    swept: mpsc::UnboundedSender<LeaseId>,
+    swept_in: mpsc::UnboundedReceiver<LeaseId>,
+    prune_at: Instant,
+    /// SIGTERM came, ranks are being taken along, and this is when that has to be over.
+    leave_at: Option<Instant>,
+}
+
+impl Node {
+    fn new(
+        config: AgentConfig,
+        identity: NodeIdentity,
+        zygote: Zygote,
+    ) -> Result<Node, AgentError> {
+        let parts = Parts::open(config.data_dir.join("parts"))?;
+        let barred = Barred::open(config.data_dir.join("barred"))
+            .map_err(file_error("read", &config.data_dir.join("barred")))?;
+        let (swept, swept_in) = mpsc::unbounded_channel();
+        Ok(Node {
+            machine: Machine::new(barred.leases()),
+            cgroups: cgroups(&config),
+            tmpdir: std::env::var("TMPDIR").ok(),
+            accounts: Accounts::default(),
+            ports: BTreeMap::new(),
+            zygote: ZygoteLink::new(zygote)?,
+            listener: Listener::bind(&config.data_dir)?,
+            shims: Shims::default(),
+            looks: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
+            requests: Requests::default(),
+            swept,
+            swept_in,
+            prune_at: Instant::now(),
+            leave_at: None,
+            parts,
+            barred,
+            config,
+        })
+    }
+
+    /// Whatever an earlier agent left here.
+    fn take_over(&mut self) -> Result<(), AgentError> {
+        for (_, found) in self.parts.scan()? {
+            let (record, state) = (Box::new(found.record), found.state);
+            self.step(Input::Found { record, state });
+        }
+        Ok(())
+    }
+
+    async fn live(&mut self, term: &mut Signal, int: &mut Signal) -> Result<(), AgentError> {
+        while !self.may_leave() {
+            let alarm = sleep_until(self.next_alarm().into());
+            let clogged = self.uplink.is_clogged();
+            tokio::select! {
+                biased;
+                _ = term.recv() => self.leave(),
+                _ = int.recv() => self.leave(),
+                event = self.uplink.next() => self.on_uplink(event),
+                accepted = self.listener.accept() => self.on_accept(accepted),
+                Some((conn, event)) = self.shims.next(), if !clogged => {
+                    self.on_shim(conn, event);
+                }
+                Some(lease) = self.swept_in.recv() => self.step(Input::Swept { lease }),
+                failed = self.zygote.next() => self.on_zygote(failed)?,
+                () = alarm => self.on_alarm(),
+            }
+            self.drain();
+            self.flush();
+        }
+        Ok(())
+    }
+
+    /// What else has come meanwhile, so that a burst is answered by few writes.
+    fn drain(&mut self) {
+        for _ in 0..BURST {
+            if let Some(frame) = self.uplink.try_next() {
+                self.on_uplink(frame);
+            } else if !self.uplink.is_clogged()
+                && let Some((conn, event)) = self.shims.try_next()
+            {
+                self.on_shim(conn, event);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.zygote.flush();
+        if self.uplink.is_up() {
+            let changed = std::mem::take(&mut self.changed);
+            for report in changed.into_iter().filter_map(|lease| self.machine.report(lease)) {
+                self.uplink.say(&ToController::Report { report });
+            }
+        } else if !self.uplink.has_greeted() {
+            // The greeting will say it all.
+            self.changed.clear();
+        }
+        self.uplink.flush();
+    }
+
+    fn next_alarm(&self) -> Instant {
+        let look = self.looks.first().map(|(at, _)| *at);
+        let times = [look, Some(self.uplink.next_alarm()), Some(self.prune_at), self.leave_at];
+        times.into_iter().flatten().min().expect("pruning has a time")
+    }
+
+    fn on_alarm(&mut self) {
+        let now = Instant::now();
+        while let Some(&(at, lease)) = self.looks.first()
+            && at <= now
+        {
+            self.looks.pop_first();
+            self.look(lease);
+        }
+        if self.prune_at <= now {
+            self.prune_at = now + PRUNE_EVERY;
+            self.prune_logs();
+        }
+        self.uplink_alarm(now);
+    }
+
+    /// One input, and everything that follows from it.
+    fn step(&mut self, input: Input) {
+        let mut actions = VecDeque::from(self.machine.step(now(), input));
+        while let Some(action) = actions.pop_front() {
+            if let Some(input) = self.carry_out(action) {
+                actions.extend(self.machine.step(now(), input));
+            }
+        }
+    }
+
+    /// Does it; some actions have an answer at once.
+    fn carry_out(&mut self, action: Action) -> Option<Input> {
+        match action {
+            Action::Prepare(lease) => {
+                let result = self.prepare(lease);
+                return Some(Input::Prepared { lease, result });
+            }
+            Action::KeepPrepared(lease) => return self.keep_prepared(lease),
+            Action::Launch { lease, master_port } => return self.launch(lease, master_port),
+            Action::Revoke(lease) => return self.revoke(lease),
+            Action::Tell { lease, message } => self.shims.tell(lease, &message),
+            Action::Look { lease, after } => {
+                self.looks.insert((Instant::now() + Duration::from_millis(after.0), lease));
+            }
+            Action::Sweep(lease) => self.sweep(lease),
+            Action::Bar(lease) => {
+                if let Err(error) = self.barred.add(lease) {
+                    tracing::error!(%lease, %error, "can't remember that this lease is stopped");
+                }
+            }
+            Action::Report(lease) => self.on_change(lease),
+            Action::Remove(lease) => {
+                self.ports.remove(&lease);
+                if let Err(error) = self.parts.remove(lease) {
+                    log_error("a part's record stays behind", &error);
+                }
+            }
+        }
+        None
+    }
+
+    fn on_change(&mut self, lease: LeaseId) {
+        self.changed.insert(lease);
+        if self.machine.is_over(lease) {
+            self.ports.remove(&lease);
+            self.part_over(lease);
+        }
+    }
+
+    /// Reads the part's fate from disk, unless its shim has been heard meanwhile.
+    fn look(&mut self, lease: LeaseId) {
+        if !self.machine.is_unheard(lease) {
+            return;
+        }
+        match self.parts.fate(lease) {
+            Ok(fate) => self.step(Input::Looked { lease, fate }),
+            Err(error) => {
+                log_error("a part's record can't be read", &error);
+                self.looks.insert((Instant::now() + Duration::from_secs(5), lease));
+            }
+        }
+    }
+
+    fn revoke(&mut self, lease: LeaseId) -> Option<Input> {
+        match self.parts.revoke(lease) {
+            Ok(true) => {
+                let message = "no supervisor came for the part in time".to_owned();
+                Some(Input::LaunchFailed { lease, message })
+            }
+            Ok(false) => {
+                self.looks.insert((Instant::now(), lease));
+                None
+            }
+            Err(error) => {
+                log_error("a part can't be revoked", &error);
+                self.looks.insert((Instant::now() + Duration::from_secs(5), lease));
+                None
+            }
+        }
+    }
+
+    /// Off this thread: it walks all processes of the machine.
+    fn sweep(&mut self, lease: LeaseId) {
+        let mark = self.parts.stem(lease).display().to_string();
+        let cgroup = self.cgroups.as_ref().map(|c| c.part_path(lease));
+        let swept = self.swept.clone();
+        tokio::task::spawn_blocking(move || {
+            launch::sweep(&mark, cgroup.as_deref());
+            // The node is gone only when the agent is.
+            let _ = swept.send(lease);
+        });
+    }
+
+    fn leave(&mut self) {
+        match self.config.kill_jobs_on_term {
+            Some(grace) if self.leave_at.is_none() => {
+                tracing::info!("stopping, and taking all ranks along");
+                // What ends now ends because of us; the next agent reports it that way.
+                self.uplink.close();
+                let patience = Duration::from_millis(grace.0) + Duration::from_secs(5);
+                self.leave_at = Some(Instant::now() + patience);
+                self.step(Input::Shutdown { grace });
+            }
+            Some(_) => {}
+            None => {
+                tracing::info!("stopping; ranks run on");
+                self.leave_at = Some(Instant::now());
+            }
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        let Some(at) = self.leave_at else { return false };
+        let kills = self.config.kill_jobs_on_term.is_some();
+        at <= Instant::now() || (kills && self.machine.is_idle())
+    }
+
+    fn on_zygote(
+        &mut self,
+        failed: Result<crate::zygote::ForkFailed, AgentError>,
+    ) -> Result<(), AgentError> {
+        let failed = failed?;
+        let lease = failed.lease;
+        match self.parts.revoke(lease) {
+            Ok(true) => {
+                let message = format!("no process could be made: {}", failed.error);
+                self.step(Input::LaunchFailed { lease, message });
+            }
+            Ok(false) => {}
+            Err(error) => log_error("a part can't be revoked", &error),
+        }
+        Ok(())
+    }
+
+    fn on_accept(&mut self, accepted: std::io::Result<std::os::unix::net::UnixStream>) {
+        match accepted {
+            Ok(stream) => {
+                for (conn, event) in self.shims.admit(stream) {
+                    self.on_shim(conn, event);
+                }
+            }
+            Err(error) => tracing::error!(%error, "a shim's connection can't be accepted"),
+        }
+    }
+
+    fn on_shim(&mut self, conn: Conn, event: shims::FromConn) {
+        use crate::messages::FromShim;
+        use shims::FromConn;
+        let message = match event {
+            FromConn::Message(FromShim::Hello { lease, exits }) => {
+                self.shims.is_for(conn, lease);
+                self.step(Input::Hello { lease, exits });
+                self.shim_came(lease);
+                return;
+            }
+            FromConn::Closed => {
+                if let Some(lease) = self.shims.closed(conn) {
+                    self.step(Input::Gone { lease });
+                    self.execs_gone(lease);
+                }
+                return;
+            }
+            FromConn::Message(message) => message,
+        };
+        let Some(lease) = self.shims.lease(conn) else { return };
+        match message {
+            FromShim::Hello { .. } => {}
+            FromShim::Exits { exits } => self.step(Input::Exits { lease, exits }),
+            FromShim::Ended(end) => self.step(Input::Ended { lease, end }),
+            FromShim::Grew { rank } => self.log_grew(lease, rank),
+            FromShim::ExecData { request, stream, data } => {
+                self.exec_data(request, stream, data);
+            }
+            FromShim::ExecExited { request, status } => self.exec_exited(request, status),
+            FromShim::ExecFailed { request, reason } => self.exec_failed(request, reason),
+        }
+    }
+}
+
+/// Cgroups cost a short job about as much as its own fork, so simulated nodes do without unless
+/// told otherwise.
+fn cgroups(config: &AgentConfig) -> Option<Cgroups> {
+    let wanted = match config.cgroups {
+        CgroupMode::Auto => !config.simulated,
+        CgroupMode::On => true,
+        CgroupMode::Off => false,
+    };
+    if !wanted {
+        return None;
+    }
+    match Cgroups::set_up(&config.name, &config.data_dir) {
+        Ok(cgroups) => Some(cgroups),
+        Err(error) => {
+            log_error("no cgroups, process groups instead", &error);
+            None
+        }
+    }
+}
+
+fn now() -> Time {
+    Time(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64))
+}
+
+fn span(span: Span) -> Duration {
+    Duration::from_millis(span.0)
+}
+
+pub(crate) fn log_error(what: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::error!("{what}: {}", chain(error));
+}
+
+/// The error with its causes, in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,185 @@
+//! From an order to a plan that a shim can carry out.
+
+use std::net::{TcpListener, ToSocketAddrs};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tutti_model::{Blame, Command, Launch, LeaseId, PartError};
+
+use super::{Node, chain};
+use crate::cgroup;
+use crate::env::{self, Surroundings};
+use crate::logs::attempt_dir;
+use crate::machine::Input;
+use crate::parts::Record;
+use crate::plan::{Plan, Workdir};
+use crate::shim::tree;
+use crate::user::Account;
+
+/// How often a port that another part of this node was given is drawn again.
+const PORT_TRIES: u32 = 16;
+/// What a dead shim left behind is killed for at most this long.
+const SWEEP_FOR: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// Everything that can be known to fail before a process exists, and a port.
+    pub(super) fn prepare(&mut self, lease: LeaseId) -> Result<u16, PartError> {
+        let launch = self.machine.launch(lease).expect("asked for a part it knows");
+        check_text(launch)?;
+        check_workdir(launch, &self.config.name)?;
+        self.accounts.find(&launch.user, &self.config.name)?;
+        let port = self.free_port()?;
+        self.ports.insert(lease, port);
+        Ok(port)
+    }
+
+    /// A port that is free on this node's own address, and that no other part here was told.
+    fn free_port(&self) -> Result<u16, PartError> {
+        let address = self.config.address.as_str();
+        let node = |e: &dyn std::fmt::Display| PartError {
+            message: format!("no port is free on {address}: {e}"),
+            blame: Blame::Node,
+        };
+        let mut addresses = (address, 0).to_socket_addrs().map_err(|e| node(&e))?;
+        let at = addresses.next().ok_or_else(|| node(&"it has no address"))?;
+        for _ in 0..PORT_TRIES {
+            let listener = TcpListener::bind(at).map_err(|e| node(&e))?;
+            let port = listener.local_addr().map_err(|e| node(&e))?.port();
+            if !self.ports.values().any(|&taken| taken == port) {
+                return Ok(port);
+            }
+        }
+        Err(node(&"all that were tried are promised to other parts"))
+    }
+
+    pub(super) fn keep_prepared(&mut self, lease: LeaseId) -> Option<Input> {
+        let record = self.record(lease)?;
+        let written = self.parts.write_prepared(&record);
+        written.err().map(|e| Input::LaunchFailed { lease, message: chain(&e) })
+    }
+
+    /// The record first: once the zygote is asked, the part may start at any time.
+    pub(super) fn launch(&mut self, lease: LeaseId, master_port: u16) -> Option<Input> {
+        let record = self.record(lease)?;
+        let failed = |message| Some(Input::LaunchFailed { lease, message });
+        let plan = match self.plan(&record.launch, master_port) {
+            Ok(plan) => plan,
+            Err(error) => return failed(error.message),
+        };
+        let written = if record.launch.wait_for_go {
+            self.parts.release(lease)
+        } else {
+            self.parts.write_launch(&record)
+        };
+        match written {
+            Ok(()) => {
+                self.zygote.start(&plan);
+                None
+            }
+            Err(error) => failed(chain(&error)),
+        }
+    }
+
+    fn record(&self, lease: LeaseId) -> Option<Record> {
+        let (launch, port) = (self.machine.launch(lease)?, self.machine.port(lease)?);
+        Some(Record { launch: launch.clone(), port })
+    }
+
+    fn plan(&mut self, launch: &Launch, master_port: u16) -> Result<Plan, PartError> {
+        let config = &self.config;
+        let account = self.accounts.find(&launch.user, &config.name)?;
+        let stem = self.parts.stem(launch.lease);
+        let around = Surroundings {
+            node: &config.name,
+            address: &config.address,
+            simulated: config.simulated,
+            account: &account,
+            master_port,
+            part: &stem,
+            tmpdir: self.tmpdir.as_deref(),
+        };
+        let limited = !config.simulated;
+        Ok(Plan {
+            lease: launch.lease,
+            home: config.data_dir.clone(),
+            log_dir: attempt_dir(&config.data_dir.join("logs"), launch.lease.task, launch.attempt),
+            log_limits: config.log_limits,
+            argv: argv(&launch.spec.run),
+            env: env::of_part(launch, &around),
+            first_rank: launch.first_rank,
+            ranks: launch.ranks,
+            workdir: workdir(launch, &account),
+            stdin: launch.spec.stdin,
+            cgroup: self
+                .cgroups
+                .as_ref()
+                .map(|c| c.for_part(launch.lease, launch.mem, launch.cpus, limited)),
+            identity: account.identity,
+            stem,
+        })
+    }
+}
+
+fn argv(run: &Command) -> Vec<String> {
+    match run {
+        Command::Shell(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
+        Command::Argv(words) => words.clone(),
+    }
+}
+
+fn workdir(launch: &Launch, account: &Account) -> Workdir {
+    match &launch.spec.workdir {
+        Some(dir) => Workdir::Asked(dir.clone()),
+        None => Workdir::Home(account.home.clone()),
+    }
+}
+
+/// Only what is certain: a directory that this process may not look into may still be there for
+/// the job's user.
+fn check_workdir(launch: &Launch, node: &str) -> Result<(), PartError> {
+    let Some(dir) = &launch.spec.workdir else { return Ok(()) };
+    let problem = match std::fs::metadata(dir) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => "is not a directory",
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "does not exist",
+        Err(_) => return Ok(()),
+    };
+    let message = format!("the working directory '{dir}' {problem} on node {node}");
+    Err(PartError { message, blame: Blame::Job })
+}
+
+/// What no program can be given.
+fn check_text(launch: &Launch) -> Result<(), PartError> {
+    let job = |message: &str| PartError { message: message.to_owned(), blame: Blame::Job };
+    let argv = argv(&launch.spec.run);
+    if argv.first().is_none_or(String::is_empty) {
+        return Err(job("the command is empty"));
+    }
+    let vars = launch.spec.env.iter().flat_map(|(k, v)| [k, v]);
+    if argv.iter().chain(vars).any(|s| s.contains('\0')) {
+        return Err(job("the command or a variable contains a zero byte"));
+    }
+    let bad = launch.spec.env.keys().find(|k| k.is_empty() || k.contains('='));
+    bad.map_or(Ok(()), |k| Err(job(&format!("'{k}' can't be the name of a variable"))))
+}
+
+/// Kills what is left of a part without a shim, and waits until it is gone.
+pub(super) fn sweep(mark: &str, cgroup: Option<&Path>) {
+    let deadline = Instant::now() + SWEEP_FOR;
+    loop {
+        if let Some(cgroup) = cgroup {
+            // Gone already, or the walk below finds its processes.
+            let _ = cgroup::kill(cgroup);
+        }
+        let left = tree::sweep(mark);
+        let removed = cgroup.is_none_or(cgroup::remove);
+        if left == 0 && removed {
+            return;
+        }
+        if Instant::now() >= deadline {
+            tracing::error!("{left} processes of {mark} can't be killed");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,124 @@
+//! A controller that is played by the test, and agents as real processes.
+#![allow(dead_code)]
+
+mod controller;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use controller::Controller;
+use tutti_model::{
+    Bytes, Generation, GpuIndex, Host, JobSpec, Launch, LeaseId, Rank, Restarts, Time,
+};
+
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("tutti-agent-test-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        TempDir(dir)
+    }
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An agent process. Killed, not stopped, when dropped.
+pub struct Agent {
+    child: Child,
+}
+
+impl Agent {
+    pub fn start(controller: &Controller, data_dir: &Path, options: &[&str]) -> Agent {
+        let child = Command::new(env!("CARGO_BIN_EXE_agent-for-tests"))
+            .arg(data_dir)
+            .args([controller.address(), "n1".into(), controller.join_token()])
+            .args(options)
+            .spawn()
+            .unwrap();
+        Agent { child }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and the exit code.
+    pub fn terminate(&mut self) -> Option<i32> {
+        signal(self.child.id() as i32, libc::SIGTERM);
+        self.wait()
+    }
+
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: a plain system call on a process of this test.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Alive, and no zombie.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+pub fn lease(task: &str, generation: u64) -> LeaseId {
+    LeaseId { task: task.parse().unwrap(), generation: Generation(generation) }
+}
+
+/// One rank of this shell line, on one GPU.
+pub fn shell(task: &str, generation: u64, line: &str) -> Launch {
+    with_spec(task, generation, JobSpec::shell(line))
+}
+
+pub fn with_spec(task: &str, generation: u64, spec: JobSpec) -> Launch {
+    Launch {
+        lease: lease(task, generation),
+        attempt: 1,
+        restarts: Restarts::default(),
+        user: me(),
+        spec: Arc::new(spec),
+        submitted_at: Time(0),
+        gpus: vec![GpuIndex((generation % 8) as u16)],
+        cpus: 1,
+        mem: Bytes::gib(1),
+        first_rank: Rank(0),
+        ranks: 1,
+        world_size: 1,
+        node_rank: 0,
+        hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into() }],
+        wait_for_go: false,
+        array_tasks: None,
+    }
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn me() -> String {
+    if is_root() { "root".into() } else { std::env::var("USER").unwrap_or_else(|_| "me".into()) }
+}
