@@ -119,8 +119,7 @@ impl Listener {
             return Ok(Kind::Refused);
         }
         if first[0] != TLS_HANDSHAKE {
-            let loopback = |a: SocketAddr| a.ip().to_canonical().is_loopback();
-            if loopback(ends.peer) && loopback(ends.local) {
+            if may_be_plain(ends) {
                 return Ok(Kind::Plain(socket, ends));
             }
             refuse(&mut socket, USE_HTTPS).await?;
@@ -132,6 +131,7 @@ impl Listener {
             Peer::Agent { node } => Kind::Agent(stream, node),
             Peer::AgentUnknown => {
                 tracing::warn!(%peer, "an agent without a node's certificate: it has to join first");
+                links::turn_away(*stream).await;
                 Kind::Refused
             }
         })
@@ -184,6 +184,12 @@ enum Kind {
     Refused,
 }
 
+/// Plain text stays on this machine.
+fn may_be_plain(ends: Ends) -> bool {
+    let loopback = |a: SocketAddr| a.ip().to_canonical().is_loopback();
+    loopback(ends.peer) && loopback(ends.local)
+}
+
 /// Takes what the client has sent so far, since closing on unread bytes would reset the connection
 /// before the answer arrives.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
@@ -194,4 +200,42 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     let _ = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut sink)).await;
     stream.write_all(answer).await?;
     stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_only_between_loopback_addresses() {
+        let ends = |peer: &str, local: &str| Ends {
+            peer: peer.parse().unwrap(),
+            local: local.parse().unwrap(),
+        };
+        for (peer, local, fine) in [
+            ("127.0.0.1:1", "127.0.0.1:2", true),
+            ("127.0.0.9:1", "127.1.2.3:2", true),
+            ("[::1]:1", "[::1]:2", true),
+            ("[::ffff:127.0.0.1]:1", "[::ffff:127.0.0.1]:2", true),
+            ("10.0.0.1:1", "10.0.0.2:2", false),
+            ("127.0.0.1:1", "10.0.0.2:2", false),
+            ("10.0.0.1:1", "127.0.0.1:2", false),
+            ("[::ffff:10.0.0.1]:1", "[::1]:2", false),
+        ] {
+            assert_eq!(may_be_plain(ends(peer, local)), fine, "{peer} to {local}");
+        }
+    }
+
+    #[tokio::test]
+    async fn refusals_are_whole_answers() {
+        for answer in [USE_HTTPS, BUSY] {
+            let (mut client, mut server) = tokio::io::duplex(4096);
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+            refuse(&mut server, answer).await.unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).await.unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{text}");
+        }
+    }
 }

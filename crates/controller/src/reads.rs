@@ -51,7 +51,7 @@ pub struct ArraySums {
     pub started_at: Option<Time>,
     pub ended_at: Option<Time>,
     pub restarts: u64,
-    /// Of the first task that did not return 0; else 0 once one has ended.
+    /// The largest of its tasks, so 0 only if all that ended returned 0.
     pub exit_code: Option<i32>,
     /// Started and not ended, with the state they are counted under.
     live: BTreeMap<u32, JobState>,
@@ -91,9 +91,7 @@ impl ArraySums {
         self.started(ended.started_at);
         self.ended_at = self.ended_at.max(Some(ended.ended_at));
         self.restarts += u64::from(ended.restarts.total());
-        if self.exit_code.is_none_or(|c| c == 0) {
-            self.exit_code = ended.exit_code.or(self.exit_code);
-        }
+        self.exit_code = self.exit_code.max(ended.exit_code);
     }
 
     /// Where the whole array stands; the same rule as [`Job::state`].
@@ -295,3 +293,6 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         event => task_of(event).map(|t| t.job).into_iter().collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ use crate::api::{self, App, Execs, Hosts};
 use crate::audit::Audit;
 use crate::config::ControllerConfig;
 use crate::core::{self, CoreError, LoadError, Started};
-use crate::error::{ControllerError, chain};
+use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, Links};
 use crate::listener::Listener;
@@ -61,6 +61,7 @@ impl Handle {
 
 /// Runs a controller until SIGTERM, SIGINT or `/shutdown`. Returns an error that says what to do.
 pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .thread_name("tutti-io")
@@ -84,10 +85,17 @@ pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
     });
     // What still runs are connections of clients that would not leave.
     runtime.shutdown_timeout(Duration::from_millis(200));
-    if let Err(error) = &ended {
-        tracing::error!("{}", chain(error));
-    }
     ended
+}
+
+/// Every agent and client takes a file descriptor, and the usual soft limit is 1024.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 async fn signalled() -> std::io::Result<&'static str> {
@@ -100,7 +108,8 @@ async fn signalled() -> std::io::Result<&'static str> {
     })
 }
 
-/// Starts a controller in the current tokio runtime. It serves when this returns.
+/// Starts a controller in the current tokio runtime, which must have several threads. It serves when
+/// this returns.
 pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> {
     prepare_dir(&config.data_dir)?;
     let journal = RedbJournal::open(&config.data_dir.join(JOURNAL_FILE), &Default::default())?;
@@ -213,13 +222,13 @@ impl Running {
     }
 }
 
-/// Only the owner may look into the data dir: keys and tokens are in it.
+/// Others on the machine may read where the controller listens; secrets have modes of their own.
 fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
     let failed = |source: std::io::Error| match source.kind() {
         ErrorKind::StorageFull => ControllerError::DiskFull { path: path.to_owned() },
         _ => ControllerError::DataDir { path: path.to_owned(), source },
     };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(failed)?;
     let probe = path.join(".writable");
     fs::write(&probe, b"probe").map_err(failed)?;
     fs::remove_file(&probe).map_err(failed)

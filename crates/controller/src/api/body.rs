@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::Bytes;
 use http::StatusCode;
 use http::request::Parts;
@@ -80,11 +80,23 @@ pub struct Params<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        match Query::<T>::from_request_parts(parts, state).await {
-            Ok(Query(value)) => Ok(Params(value)),
-            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
-        }
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        parse_query(parts.uri.query().unwrap_or_default()).map(Params)
+    }
+}
+
+fn parse_query<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
+    let mut unknown = None;
+    let ignored = |path: serde_ignored::Path<'_>| {
+        unknown.get_or_insert_with(|| path.to_string());
+    };
+    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    let value = serde_ignored::deserialize(pairs, ignored)
+        .map_err(|error| Problem::invalid(format!("in the query: {error}")))?;
+    match unknown {
+        None => Ok(value),
+        Some(key) => Err(Problem::invalid(format!("{key}: unknown in the query of this path"))
+            .hint("/api/v1/openapi.json has every parameter")),
     }
 }
 
@@ -124,6 +136,16 @@ mod tests {
         assert!(message("{").contains("EOF"));
         assert!(message(r#"{"spec":{"run":"x"}} x"#).contains("trailing"));
         assert!(parse::<Submit>(br#"{"spec":{"run":["a","b"],"gpus_per_node":"h100:8"}}"#).is_ok());
+    }
+
+    #[test]
+    fn queries_are_strict_too() {
+        use tutti_wire::api::JobQuery;
+        let query: JobQuery = parse_query("state=active&tasks=true&limit=5").unwrap();
+        assert_eq!((query.tasks, query.limit), (true, Some(5)));
+        for bad in ["stat=active", "limit=x", "tasks=maybe", "limit=-1"] {
+            assert!(parse_query::<JobQuery>(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -11,9 +11,11 @@
 mod engine_loop;
 mod load;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod ticker;
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, TryLockError};
 
 use tokio::sync::{mpsc, oneshot};
 use tutti_engine::{Command, Engine, Rejected, Reply};
@@ -151,8 +153,15 @@ impl Core {
 
     /// Looks at the world now. Not for answers: those go through [`Core::read`].
     pub fn peek<T>(&self, look: impl FnOnce(&World) -> T) -> Result<T, Stopped> {
-        let world = self.world.read().map_err(|_| Stopped)?;
-        Ok(look(&world))
+        match self.world.try_read() {
+            Ok(world) => Ok(look(&world)),
+            Err(TryLockError::Poisoned(_)) => Err(Stopped),
+            // A scheduling pass may take a while; connections go on meanwhile.
+            Err(TryLockError::WouldBlock) => tokio::task::block_in_place(|| {
+                let world = self.world.read().map_err(|_| Stopped)?;
+                Ok(look(&world))
+            }),
+        }
     }
 
     /// Looks at the world, and answers once what it saw is durable.

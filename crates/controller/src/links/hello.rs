@@ -121,6 +121,17 @@ where
     }
 }
 
+/// Tells an agent without a node's certificate what to do, and hangs up.
+pub async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S) {
+    let reason =
+        "no certificate of this cluster: join first, with a token from `tutti token create --join`";
+    let refused = ToAgent::Refused { reason: reason.to_owned() };
+    let told = tokio::time::timeout(REFUSE_TIMEOUT, frame::write(&mut stream, &refused)).await;
+    if !matches!(told, Ok(Ok(()))) {
+        tracing::debug!("a stranger left before it heard why");
+    }
+}
+
 type Taken = (Arc<Link>, NodeId, tokio::sync::mpsc::Receiver<super::link::Outgoing>);
 
 async fn welcome<R: AsyncRead + Unpin>(

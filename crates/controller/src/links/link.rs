@@ -19,7 +19,7 @@ const OUTPUT_MAX: usize = 16 << 20;
 
 pub(super) struct Outgoing {
     pub message: ToAgent,
-    /// Given back when the message is written.
+    /// Given back when the message goes out.
     pub _room: Option<OwnedSemaphorePermit>,
 }
 

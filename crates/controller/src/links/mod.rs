@@ -10,6 +10,8 @@
 mod hello;
 mod link;
 mod pump;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -19,7 +21,7 @@ use tutti_engine::Effect;
 use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
-pub use hello::{AgentConfig, serve};
+pub use hello::{AgentConfig, serve, turn_away};
 pub use link::{Answer, Answers, Link, LinkGone};
 
 /// The streams that are open now, by node.

@@ -15,6 +15,9 @@ use super::link::{Answer, Link, Outgoing};
 /// Messages put into one write.
 const WRITE_MAX: usize = 512;
 
+/// Bytes put into one write, give or take a message.
+const WRITE_BYTES: usize = 256 << 10;
+
 /// Commands handed to the engine at once.
 const READ_MAX: usize = 256;
 
@@ -49,25 +52,40 @@ async fn write<W: AsyncWrite + Unpin>(
     let mut taken = Vec::with_capacity(WRITE_MAX);
     let mut bytes = Vec::new();
     while outgoing.recv_many(&mut taken, WRITE_MAX).await > 0 {
-        bytes.clear();
-        for out in &taken {
+        for out in taken.drain(..) {
             if let Err(error) = frame::append(&mut bytes, &out.message) {
                 return format!("a message can't be sent: {}", crate::error::chain(&error));
             }
-        }
-        let written = async {
-            writer.write_all(&bytes).await?;
-            writer.flush().await
-        };
-        match tokio::time::timeout(config.write_max, written).await {
-            Ok(Ok(())) => taken.clear(),
-            Ok(Err(error)) => return format!("can't write: {error}"),
-            Err(_) => {
-                return format!("took nothing for {} s: hung?", config.write_max.as_secs());
+            if bytes.len() >= WRITE_BYTES
+                && let Err(why) = write_out(config, &mut writer, &mut bytes).await
+            {
+                return why;
             }
+        }
+        if let Err(why) = write_out(config, &mut writer, &mut bytes).await {
+            return why;
         }
     }
     "the controller has nothing more to say".to_owned()
+}
+
+async fn write_out<W: AsyncWrite + Unpin>(
+    config: &AgentConfig,
+    writer: &mut W,
+    bytes: &mut Vec<u8>,
+) -> Result<(), String> {
+    let written = async {
+        writer.write_all(bytes).await?;
+        writer.flush().await
+    };
+    match tokio::time::timeout(config.write_max, written).await {
+        Ok(Ok(())) => {
+            bytes.clear();
+            Ok(())
+        }
+        Ok(Err(error)) => Err(format!("can't write: {error}")),
+        Err(_) => Err(format!("took nothing for {} s: hung?", config.write_max.as_secs())),
+    }
 }
 
 async fn read<R: AsyncRead + Unpin>(
