@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -94,9 +94,13 @@ impl Daemon {
         command.args(&args).envs(secrets.iter().map(|(k, v)| (*k, v)));
         command.env_remove("TUTTI_CLUSTER").env_remove("TUTTI_TOKEN");
         command.stdin(Stdio::null()).stdout(file).stderr(err).current_dir("/");
-        // SAFETY: setsid is async-signal-safe.
+        // We block Ctrl-C and SIGTERM to wait for them; a child with our mask would never see one.
+        // SAFETY: both calls are async-signal-safe.
         unsafe {
-            command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(Into::into));
+            command.pre_exec(|| {
+                SigSet::empty().thread_set_mask()?;
+                nix::unistd::setsid().map(drop).map_err(Into::into)
+            });
         }
         let child = command.spawn().map_err(failed)?;
         let proc = Proc::of(child.id()).unwrap_or(Proc { pid: child.id(), started: 0 });
