@@ -9,6 +9,14 @@ use crate::fail::{Fail, chain};
 
 impl From<ClientError> for Fail {
     fn from(e: ClientError) -> Fail {
+        if let ClientError::NotStarted { path } = &e
+            && path.join(tutti_controller::JOURNAL_FILE).exists()
+        {
+            let dir = path.display();
+            return Fail::new(format!("the cluster in {dir} is not running"))
+                .exit(crate::fail::UNREACHABLE)
+                .hint(format!("start it with tutti up --data-dir {dir}"));
+        }
         Fail { exit: u8::try_from(e.exit_code()).unwrap_or(1), hint: e.hint(), message: chain(&e) }
     }
 }

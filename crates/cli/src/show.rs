@@ -11,7 +11,11 @@ pub mod why;
 
 /// `1 node`, `3 nodes`.
 pub fn count(n: u64, thing: &str) -> String {
-    let s = if n == 1 { "" } else { "s" };
+    let s = match (n, thing.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
     format!("{} {thing}{s}", thousands(n))
 }
 

@@ -22,6 +22,7 @@ pub enum Ink {
 }
 
 impl Style {
+    #[cfg(test)]
     pub const PLAIN: Style = Style { colour: false };
 
     pub fn of_stdout() -> Style {

@@ -70,7 +70,7 @@ pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
 }
 
 fn describe(client: &Client, args: SubmitArgs) -> Result<Submit, Fail> {
-    let mut parsed = match (args.file, args.wrap, args.command) {
+    let parsed = match (args.file, args.wrap, args.command) {
         (Some(file), _, words) => {
             let mut parsed = read(&file)?;
             let arguments: Vec<String> = args.arguments.into_iter().chain(words).collect();

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::JOB_GRACE;
 use super::process::{Daemon, Proc};
 use super::record::UpRecord;
+use super::sweep::{self, Role};
+use super::{CONTROLLER, JOB_GRACE};
 use crate::fail::{Fail, NOT_FOUND};
+use crate::show::count;
 
 /// Jobs get their grace; the agent needs a moment more.
 fn patience() -> Duration {
@@ -29,42 +31,64 @@ pub fn stop_all(daemons: &mut [Daemon]) -> Vec<String> {
     stopped
 }
 
+/// What jobs left behind because their agent was killed; in words, if anything.
+pub fn stop_orphans(dir: &Path) -> Option<String> {
+    let killed = sweep::kill_jobs(dir, |_| true) as u64;
+    (killed > 0).then(|| format!("{} of jobs whose agent was gone", count(killed, "process")))
+}
+
 /// Stops what `tutti up` started in this data dir, from any process.
 pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
-    if !dir.is_dir() {
+    let Ok(dir) = dir.canonicalize() else {
         return Err(Fail::new(format!("there is no cluster in {}", dir.display()))
             .exit(NOT_FOUND)
             .hint("name its data dir with --data-dir"));
-    }
-    let Some(record) = UpRecord::read(dir)? else {
-        return Err(Fail::new(format!("tutti up started nothing in {}", dir.display()))
-            .exit(NOT_FOUND)
-            .hint("a controller or agent that was started by itself is stopped by SIGTERM"));
     };
-    let running = record.alive();
-    if let Some(supervisor) = record.supervisor.filter(|s| s.is_alive()) {
+    let record = UpRecord::read(&dir)?;
+    let running = running(&dir, record.as_ref());
+    if record.is_none() && running.is_empty() {
+        return Err(Fail::new(format!("nothing runs in {}", dir.display()))
+            .exit(NOT_FOUND)
+            .hint("tutti up starts a cluster there"));
+    }
+    if let Some(supervisor) = record.and_then(|r| r.supervisor).filter(|s| s.is_alive()) {
         // It would start again what we stop; it stops everything itself.
         supervisor.signal(Signal::SIGTERM);
         supervisor.wait_gone(patience() * 2);
     }
-    // Read again: it may have restarted something just before.
-    let record = UpRecord::read(dir)?.unwrap_or(record);
-    stop_procs(&record.agents.iter().map(|(_, p)| *p).collect::<Vec<_>>());
-    stop_procs(&[record.controller]);
-    let left = record.alive();
+    let mut names: Vec<String> = running.iter().map(|(name, _)| name.clone()).collect();
+    let (controllers, agents): (Vec<_>, Vec<_>) =
+        running.into_iter().partition(|(name, _)| name == CONTROLLER);
+    stop_procs(&agents);
+    names.extend(stop_orphans(&dir));
+    stop_procs(&controllers);
+    let left = self::running(&dir, None);
     if !left.is_empty() {
-        let names: Vec<_> = left.iter().map(|(n, p)| format!("{n} ({})", p.pid)).collect();
-        return Err(Fail::new(format!("can't stop {}", names.join(", ")))
+        let left: Vec<_> = left.iter().map(|(n, p)| format!("{n} ({})", p.pid)).collect();
+        return Err(Fail::new(format!("can't stop {}", left.join(", ")))
             .hint("they may belong to another user"));
     }
-    UpRecord::remove(dir);
-    Ok(running.into_iter().map(|(name, _)| name).collect())
+    UpRecord::remove(&dir);
+    Ok(names)
 }
 
-fn stop_procs(procs: &[Proc]) {
-    procs.iter().for_each(|p| p.signal(Signal::SIGTERM));
+/// By the record and by command line: either alone could miss one. Agents first.
+fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
+    let mut all = record.map(UpRecord::alive).unwrap_or_default();
+    for found in sweep::find(dir) {
+        let helper = matches!(found.role, Role::Helper { .. });
+        if !helper && !all.iter().any(|(_, p)| *p == found.proc) {
+            all.push((found.name(), found.proc));
+        }
+    }
+    all.sort_by_key(|(name, _)| name == CONTROLLER);
+    all
+}
+
+fn stop_procs(procs: &[(String, Proc)]) {
+    procs.iter().for_each(|(_, p)| p.signal(Signal::SIGTERM));
     let deadline = Instant::now() + patience();
-    for proc in procs {
+    for (_, proc) in procs {
         if !proc.wait_gone(deadline.saturating_duration_since(Instant::now())) {
             proc.signal(Signal::SIGKILL);
             proc.wait_gone(Duration::from_secs(2));
@@ -83,7 +107,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fail = down(dir.path()).unwrap_err();
         assert_eq!(fail.exit, 3);
-        assert!(fail.message.contains("started nothing"));
+        assert!(fail.message.contains("nothing runs"));
     }
 
     #[test]

@@ -21,7 +21,11 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
         let verb = if e.ahead == 1 { "is" } else { "are" };
         lines.push(format!("{} {verb} tried before it", count(e.ahead, "task")));
     }
-    if !e.holders.is_empty() {
+    let short = matches!(
+        e.verdict,
+        Verdict::Busy(_) | Verdict::NodesUnavailable(_) | Verdict::Behind { .. }
+    );
+    if short && !e.holders.is_empty() {
         lines.push("what it needs is held by".to_owned());
         lines.extend(e.holders.iter().take(HOLDERS_SHOWN).map(|h| {
             let end = h.ends_by.map_or_else(
@@ -74,7 +78,7 @@ fn verdict(v: &Verdict, now: Time) -> String {
         Verdict::ArrayLimit { max_running } => {
             format!("its array runs at most {max_running} tasks at once")
         }
-        Verdict::Busy(s) => format!("{}, and only {} now", wanted(s), fitting(s)),
+        Verdict::Busy(s) => format!("{}, and {}", wanted(s), fitting(s)),
         Verdict::NodesUnavailable(s) => {
             format!("{}, and too many suitable nodes are away or draining", wanted(s))
         }
@@ -92,10 +96,16 @@ fn wanted(s: &Shortage) -> String {
 }
 
 fn fitting(s: &Shortage) -> String {
-    let verb = if s.nodes_fitting == 1 { "fits" } else { "fit" };
-    let free = count(s.gpus_free.into(), "GPU");
-    let are = if s.gpus_free == 1 { "is" } else { "are" };
-    format!("{} {verb} ({free} {are} free)", count(s.nodes_fitting.into(), "node"))
+    let free = match s.gpus_free {
+        0 => "no GPU is free".to_owned(),
+        1 => "1 GPU is free".to_owned(),
+        n => format!("{} are free", count(n.into(), "GPU")),
+    };
+    match s.nodes_fitting {
+        0 => format!("no node fits now ({free})"),
+        1 => format!("only 1 node fits now ({free})"),
+        n => format!("only {} fit now ({free})", count(n.into(), "node")),
+    }
 }
 
 /// One line per reason that keeps nodes from taking a part.
@@ -148,7 +158,7 @@ mod tests {
         let text = explanation(&e, now, Style::PLAIN);
         assert_eq!(
             text,
-            "job 12 waits: it wants 16 GPUs on 2 nodes, and only 1 node fits (11 GPUs are free) now
+            "job 12 waits: it wants 16 GPUs on 2 nodes, and only 1 node fits now (11 GPUs are free)
   2 of 4 nodes: too few GPUs free
   1 of 4 nodes: draining
 1 task is tried before it
