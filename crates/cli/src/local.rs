@@ -144,15 +144,6 @@ impl RunningCluster {
         self.nodes.iter().map(|n| u64::from(n.gpus)).sum()
     }
 
-    /// Kills a node as a power cut would: agent, shims and ranks, without a word. True if it ran.
-    #[expect(dead_code, reason = "tutti demo breaks a node with it")]
-    pub fn kill_node(&self, node: &str) -> bool {
-        let Some(agent) = self.agents.iter().find(|a| a.name == node) else { return false };
-        agent.signal(nix::sys::signal::Signal::SIGKILL);
-        sweep::kill_jobs(&self.data_dir, |n| n == node);
-        true
-    }
-
     fn start_agent(&self, node: &NodePlan) -> Result<Daemon, Fail> {
         let node_dir = self.data_dir.join("nodes").join(&node.name);
         let mut args = vec![

@@ -24,7 +24,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "ADDR|DIR")]
     controller: Option<String>,
     /// The join token; others on this machine may see it, so prefer --join-file or $TUTTI_JOIN_TOKEN
-    #[arg(long, value_name = "TOKEN", conflicts_with = "join_file")]
+    #[arg(long, alias = "token", value_name = "TOKEN", conflicts_with = "join_file")]
     join: Option<String>,
     /// A file with the join token; - reads standard input
     #[arg(long, value_name = "FILE")]

@@ -25,8 +25,21 @@ pub struct Proc {
 impl Proc {
     pub fn of(pid: u32) -> Option<Proc> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started) = state_and_start(&stat)?;
-        (state != 'Z' && state != 'X').then_some(Proc { pid, started })
+        let stat = Stat::parse(&stat)?;
+        stat.is_alive().then_some(Proc { pid, started: stat.started })
+    }
+
+    /// Itself and everything that descends from it, parents first.
+    pub fn family(self) -> Vec<Proc> {
+        let all = everybody();
+        let mut family: Vec<Proc> =
+            all.iter().filter(|(p, _)| *p == self).map(|(p, _)| *p).collect();
+        let mut next = 0;
+        while let Some(parent) = family.get(next).map(|p| p.pid) {
+            family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(p, _)| *p));
+            next += 1;
+        }
+        family
     }
 
     pub fn is_alive(self) -> bool {
@@ -53,11 +66,37 @@ impl Proc {
     }
 }
 
-/// The name is in parentheses and may hold anything, so fields count from the last one.
-fn state_and_start(stat: &str) -> Option<(char, u64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+/// Every live process of the machine, with its parent.
+fn everybody() -> Vec<(Proc, u32)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let of = |pid: u32| {
+        let stat = Stat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+        stat.is_alive().then_some((Proc { pid, started: stat.started }, stat.parent))
+    };
+    pids.filter_map(of).collect()
+}
+
+/// What we need of `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    parent: u32,
+    started: u64,
+}
+
+impl Stat {
+    /// The name is in parentheses and may hold anything, so fields count from the last one.
+    fn parse(stat: &str) -> Option<Stat> {
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        Some(Stat { state, parent, started: fields.nth(17)?.parse().ok()? })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.state != 'Z' && self.state != 'X'
+    }
 }
 
 /// A child of ours in its own session, its output in a log.
@@ -132,31 +171,29 @@ impl Daemon {
     /// Why it ended, if it has, in its own words.
     pub fn death(&mut self) -> Option<Fail> {
         let status = self.child.try_wait().ok()??;
-        let (last, hint) = self.last_words();
-        let message = if last.is_empty() { format!("{}: {status}", self.name) } else { last };
+        let (error, hint) = self.last_error();
+        let message = error.unwrap_or_else(|| status.to_string());
         let exit = status.code().and_then(|c| u8::try_from(c).ok()).filter(|&c| c != 0);
         let hint = hint.unwrap_or_else(|| format!("its log is {}", self.log.display()));
         Some(Fail::new(message).exit(exit.unwrap_or(1)).hint(hint))
     }
 
-    /// The `error:` line with its hint, else the last line of the log.
-    fn last_words(&self) -> (String, Option<String>) {
+    /// The last `error:` line since this start, and the hint below it.
+    fn last_error(&self) -> (Option<String>, Option<String>) {
         let mut text = String::new();
         let read = File::open(&self.log).and_then(|mut f| {
             f.seek(SeekFrom::Start(self.log_from))?;
             f.take(1 << 20).read_to_string(&mut text)
         });
         if read.is_err() {
-            return (String::new(), None);
+            return (None, None);
         }
         let lines: Vec<&str> = text.lines().collect();
-        match lines.iter().rposition(|l| l.starts_with("error: ")) {
-            Some(at) => {
-                let hint = lines.get(at + 1).filter(|l| l.starts_with("  "));
-                (lines[at]["error: ".len()..].to_owned(), hint.map(|h| h.trim().to_owned()))
-            }
-            None => (lines.last().unwrap_or(&"").to_string(), None),
-        }
+        let Some(at) = lines.iter().rposition(|l| l.starts_with("error: ")) else {
+            return (None, None);
+        };
+        let hint = lines.get(at + 1).filter(|l| l.starts_with("  ")).map(|h| h.trim().to_owned());
+        (Some(lines[at]["error: ".len()..].to_owned()), hint)
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -198,7 +235,7 @@ mod tests {
     #[test]
     fn names_with_parentheses_do_not_confuse() {
         let stat = "12 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
-        assert_eq!(state_and_start(stat), Some(('S', 777)));
-        assert_eq!(state_and_start(""), None);
+        assert_eq!(Stat::parse(stat), Some(Stat { state: 'S', parent: 1, started: 777 }));
+        assert_eq!(Stat::parse(""), None);
     }
 }

@@ -104,10 +104,12 @@ fn look_after(daemon: &mut Daemon, pause: &mut Pause) -> bool {
     if pause.due.is_none() {
         if let Some(death) = daemon.death() {
             let wait = pause.died(now);
-            let what = if daemon.name == CONTROLLER { "the controller" } else { "agent" };
-            let name = if daemon.name == CONTROLLER { "" } else { daemon.name.as_str() };
+            let what = match daemon.name.as_str() {
+                CONTROLLER => "the controller".to_owned(),
+                node => format!("the agent of {node}"),
+            };
             let (message, secs) = (death.message, wait.as_secs_f32());
-            terminal::complain(&format!("{what} {name} ended ({message}); again in {secs} s"));
+            terminal::complain(&format!("{what} ended ({message}); again in {secs} s"));
         }
         return false;
     }

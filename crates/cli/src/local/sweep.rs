@@ -102,30 +102,11 @@ pub fn kill_jobs(dir: &Path, node: impl Fn(&str) -> bool) -> usize {
     killed.len()
 }
 
-/// Everything below these, but not another of them.
+/// Everything below these, but none of them.
 fn descendants(roots: &[Proc]) -> Vec<Proc> {
-    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    for pid in entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()) {
-        if let Some(parent) = parent_of(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut queue: Vec<u32> = roots.iter().filter(|p| p.is_alive()).map(|p| p.pid).collect();
-    let known: BTreeSet<u32> = queue.iter().copied().collect();
-    while let Some(pid) = queue.pop() {
-        for &child in children.get(&pid).into_iter().flatten().filter(|c| !known.contains(c)) {
-            queue.push(child);
-            found.extend(Proc::of(child));
-        }
-    }
-    found
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    let all: BTreeMap<u32, Proc> =
+        roots.iter().flat_map(|r| r.family()).map(|p| (p.pid, p)).collect();
+    all.into_values().filter(|p| !roots.contains(p)).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Tables without borders: a head, two blanks between columns, the last column cut to the width.
 
 use comfy_table::{
-    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, Width,
-    presets,
+    Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Table, presets,
 };
 
 use super::harmless;
 use crate::style::{Ink, Style};
+
+/// Blanks between columns.
+const GAP: u16 = 2;
+const LAST_MIN: u16 = 8;
 
 pub struct Grid {
     table: Table,
@@ -37,7 +40,7 @@ impl Grid {
         }));
         for (i, h) in head.iter().enumerate() {
             let column = table.column_mut(i).expect("the head makes the columns");
-            column.set_padding((0, if i + 1 == head.len() { 0 } else { 2 }));
+            column.set_padding((0, if i + 1 == head.len() { 0 } else { GAP }));
             if h.starts_with('>') {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -61,12 +64,12 @@ impl Grid {
 
     /// The width is the terminal's, or without limit in a pipe.
     pub fn render(mut self, width: Option<u16>) -> String {
-        match width {
+        // The last column takes what the others leave; where that is nothing, the terminal wraps.
+        let widths = self.table.column_max_content_widths();
+        let others: u16 = widths[..self.columns - 1].iter().map(|w| w + GAP).sum();
+        match width.filter(|w| *w >= others + LAST_MIN) {
             Some(width) => {
                 self.table.set_width(width);
-                if let Some(last) = self.table.column_mut(self.columns - 1) {
-                    last.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(8)));
-                }
             }
             None => {
                 self.table.set_content_arrangement(ContentArrangement::Disabled);
@@ -114,6 +117,8 @@ mod tests {
         let narrow = grid().render(Some(30));
         assert!(narrow.lines().all(|l| l.chars().count() <= 30), "{narrow}");
         assert_eq!(narrow.lines().count(), 3, "{narrow}");
+        assert_eq!(grid().render(Some(200)), grid().render(None));
+        assert_eq!(grid().render(Some(10)), grid().render(None));
     }
 
     #[test]
