@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine;
 use tutti_model::{JobState, TaskId, Time};
 use tutti_wire::api::{LogEvent, LogQuery};
-use tutti_wire::client::Client;
+use tutti_wire::client::{Client, ClientError};
 use tutti_wire::stream::LogStream;
 
 use crate::fail::Fail;
@@ -25,7 +25,7 @@ pub struct End {
 pub struct Printer<O, E> {
     out: O,
     err: E,
-    /// `[3] ` before each line; unknown until the first line comes.
+    /// `[3] ` before each line.
     prefix: bool,
     timestamps: bool,
     live: bool,
@@ -33,8 +33,6 @@ pub struct Printer<O, E> {
     err_style: Style,
     /// Unfinished lines, held back when ranks could cut into each other's.
     open: BTreeMap<(u32, bool), Vec<u8>>,
-    /// Single rank: the last thing printed had no newline.
-    mid_line: bool,
 }
 
 impl<O: Write, E: Write> Printer<O, E> {
@@ -42,7 +40,6 @@ impl<O: Write, E: Write> Printer<O, E> {
         let is_err = line.stream == LogStream::Err;
         if !self.prefix && !self.timestamps {
             // One rank: pass it through, progress bars and all.
-            self.mid_line = line.partial;
             let end: &[u8] = if line.partial { b"" } else { b"\n" };
             return self.write(is_err, &[&line.bytes, end]);
         }
@@ -163,66 +160,65 @@ impl Follow<'_> {
             out_style: Style::of_stdout(),
             err_style: Style::of_stderr(),
             open: BTreeMap::new(),
-            mid_line: false,
         };
         let mut printed = Printed::default();
-        let mut known_ranks = false;
-        let mut away = false;
+        let mut told = false;
         loop {
-            let mut resume = printed.resume();
-            let lost = match self.client.logs(self.id, &self.query) {
-                Err(e) if e.is_unreachable() && self.patient => e,
-                Err(e) => return Err(e.into()),
-                Ok(events) => {
-                    let mut lost = None;
-                    for event in events {
-                        match event {
-                            Ok(LogEvent::Line { rank, at, stream, text, raw, partial }) => {
-                                if !known_ranks {
-                                    printer.prefix = self.several_ranks()?;
-                                    known_ranks = true;
-                                }
-                                let line =
-                                    Line { rank, at, stream, bytes: bytes(text, raw)?, partial };
-                                if !resume.was_printed(&line) {
-                                    printed.add(&line);
-                                    printer.line(&line).map_err(unwritable)?;
-                                }
-                            }
-                            Ok(LogEvent::Note { text }) => {
-                                printer.out.flush().map_err(unwritable)?;
-                                terminal::complain(&format!("tutti: {text}"));
-                            }
-                            Ok(LogEvent::End { state, exit_code }) => {
-                                printer.finish().map_err(unwritable)?;
-                                return Ok(End { state, exit_code });
-                            }
-                            Err(e) if e.is_unreachable() && self.patient => {
-                                lost = Some(e);
-                                break;
-                            }
-                            Err(e) => {
-                                printer.finish().map_err(unwritable)?;
-                                return Err(e.into());
-                            }
-                        }
-                    }
-                    match lost {
-                        Some(e) => e,
-                        None => tutti_wire::client::ClientError::Interrupted(None),
-                    }
-                }
+            let lost = match self.read(&mut printer, &mut printed)? {
+                Ok(end) => return Ok(end),
+                Err(lost) => lost,
             };
-            if !away {
+            if !told {
                 terminal::complain(&format!("tutti: {lost}; the job runs on, asking again"));
-                away = true;
+                told = true;
             }
-            // What the tail skipped would come again without this; what was printed is skipped.
             if !printed.0.is_empty() {
+                // Counted from the end, other lines would come now; those printed are skipped.
                 self.query.tail = None;
             }
             std::thread::sleep(Duration::from_millis(500));
         }
+    }
+
+    /// One connection, from its beginning to the log's end or, for the patient, to its own.
+    fn read<O: Write, E: Write>(
+        &self,
+        printer: &mut Printer<O, E>,
+        printed: &mut Printed,
+    ) -> Result<Result<End, ClientError>, Fail> {
+        let mut resume = printed.resume();
+        let events = match self.client.logs(self.id, &self.query) {
+            Err(e) if e.is_unreachable() && self.patient => return Ok(Err(e)),
+            events => events?,
+        };
+        for event in events {
+            match event {
+                Ok(LogEvent::Line { rank, at, stream, text, raw, partial }) => {
+                    if printed.0.is_empty() {
+                        printer.prefix = self.several_ranks()?;
+                    }
+                    let line = Line { rank, at, stream, bytes: bytes(text, raw)?, partial };
+                    if !resume.was_printed(&line) {
+                        printed.add(&line);
+                        printer.line(&line).map_err(unwritable)?;
+                    }
+                }
+                Ok(LogEvent::Note { text }) => {
+                    printer.out.flush().map_err(unwritable)?;
+                    terminal::complain(&format!("tutti: {text}"));
+                }
+                Ok(LogEvent::End { state, exit_code }) => {
+                    printer.finish().map_err(unwritable)?;
+                    return Ok(Ok(End { state, exit_code }));
+                }
+                Err(e) if e.is_unreachable() && self.patient => return Ok(Err(e)),
+                Err(e) => {
+                    printer.finish().map_err(unwritable)?;
+                    return Err(e.into());
+                }
+            }
+        }
+        Ok(Err(ClientError::Interrupted(None)))
     }
 
     /// Asked when the first line is there: by then the job has its ranks.
@@ -278,7 +274,6 @@ mod tests {
             out_style: Style::PLAIN,
             err_style: Style::PLAIN,
             open: BTreeMap::new(),
-            mid_line: false,
         }
     }
 
