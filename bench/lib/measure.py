@@ -90,10 +90,12 @@ def pids_with(text, where=("environ", "cmdline")):
 
 
 def alive(pid):
-    """A zombie counts as gone: it holds nothing and runs nothing."""
+    """A zombie counts as gone, but not while other threads of it still hold its files open."""
     try:
         with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+            if f.read().rsplit(")", 1)[1].split()[0] != "Z":
+                return True
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
