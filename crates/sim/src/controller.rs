@@ -93,6 +93,10 @@ impl Controller {
         assert!(done.effects.is_empty(), "nobody is connected right after a start");
     }
 
+    pub fn into_journal(self) -> Vec<Vec<u8>> {
+        self.journal
+    }
+
     pub fn records(&self) -> usize {
         self.journal.len()
     }

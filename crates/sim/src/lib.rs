@@ -19,4 +19,4 @@ mod node;
 mod run;
 mod workload;
 
-pub use run::{Failure, Storm, Summary, run};
+pub use run::{Failure, Storm, Summary, journal, run};

@@ -79,6 +79,14 @@ pub fn run(seed: u64, storm: &Storm) -> Result<Summary, Failure> {
     Ok(world.summary())
 }
 
+/// The journal of one seed: encoded records, as they are stored.
+pub fn journal(seed: u64, storm: &Storm) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut world = World::new(seed, storm.clone());
+    world.storm()?;
+    world.calm()?;
+    Ok(world.controller.into_journal())
+}
+
 struct Request {
     spec: JobSpec,
     key: String,
