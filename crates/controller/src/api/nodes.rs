@@ -15,14 +15,15 @@ use super::openapi::Problems;
 use super::problem::Problem;
 use crate::views::node_row;
 
-/// All nodes, by name.
+/// All nodes, by name as people count: n2 before n10.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "nodes",
     responses((status = 200, body = Vec<NodeRow>), Problems))]
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
     let rows = app.core.read(|world| {
         let state = world.engine.state();
-        let ids = state.index.node_names.values();
-        ids.filter_map(|id| state.node(*id)).map(node_row).collect()
+        let mut rows: Vec<NodeRow> = state.nodes.values().map(node_row).collect();
+        rows.sort_by_cached_key(|row| counted(&row.name));
+        rows
     });
     Ok(Json(rows.await?))
 }
@@ -61,4 +62,28 @@ pub async fn resume(
     Named(node): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Resume { actor: caller.actor, node }).await
+}
+
+/// Sorts numbers inside a name by their size.
+fn counted(name: &str) -> Vec<(u64, String)> {
+    let mut key: Vec<(u64, String)> = Vec::new();
+    for piece in name.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        // Too long for a number: sorted after those that are not, by its text.
+        let number = if digits == 0 { 0 } else { piece[..digits].parse().unwrap_or(u64::MAX) };
+        key.push((number, piece[digits..].to_owned()));
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn names_sort_as_people_count() {
+        let mut names = ["n10", "n2", "n1", "gpu-a12", "gpu-a3", "n", "99999999999999999999999"];
+        names.sort_by_key(|n| counted(n));
+        assert_eq!(names, ["gpu-a3", "gpu-a12", "n", "n1", "n2", "n10", "99999999999999999999999"]);
+    }
 }
