@@ -67,6 +67,11 @@ pub enum Verb {
     Token(cmd::token::TokenArgs),
     /// Check the cluster, or a stopped cluster's journal
     Doctor(cmd::doctor::DoctorArgs),
+    /// See a cluster at work: 4 nodes of simulated GPUs, in less than a minute
+    Demo(cmd::demo::DemoArgs),
+    /// One rank of the demo's training jobs
+    #[command(hide = true)]
+    DemoRank(cmd::demo::rank::RankArgs),
     /// Print a completion script for a shell
     Completions(cmd::generate::CompletionsArgs),
     /// Print the manual page, or write all of them to a directory
@@ -113,6 +118,7 @@ mod tests {
             "tutti token create --join --node n7 --uses 1",
             "tutti agent --controller 127.0.0.1:7171 --join-file - --name n1 --simulate --label rack=1",
             "tutti controller --data-dir /d --listen 127.0.0.1:0 --name gpu.example.org --node-timeout 8s",
+            "tutti demo --keep --data-dir /d --json",
             "tutti completions bash",
             "tutti man",
         ] {

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod attach;
 pub mod change;
 pub mod controller;
+pub mod demo;
 pub mod doctor;
 pub mod down;
 pub mod drain;

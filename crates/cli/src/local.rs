@@ -9,6 +9,7 @@
 //!                    └─► supervise (restarts what dies) ─► stop
 //! ```
 
+mod breaking;
 pub mod hardware;
 mod process;
 mod record;

@@ -61,6 +61,8 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Resume(args) => cmd::drain::resume(cluster, args),
         Verb::Token(args) => cmd::token::run(cluster, args),
         Verb::Doctor(args) => cmd::doctor::run(cluster, args),
+        Verb::Demo(args) => cmd::demo::run(args),
+        Verb::DemoRank(args) => cmd::demo::rank::run(args),
         Verb::Completions(args) => cmd::generate::completions(args),
         Verb::Man(args) => cmd::generate::man(args),
         Verb::Agent(_) | Verb::Controller(_) => unreachable!("handled in main"),

@@ -14,6 +14,14 @@ pub fn die_quietly_on_closed_pipe() {
     }
 }
 
+/// For a command with something to clean up: a reader that left must not end it.
+pub fn ignore_closed_pipe() {
+    // SAFETY: SIG_IGN runs no code of ours.
+    if let Err(errno) = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) } {
+        complain(&format!("error: can't ignore SIGPIPE: {errno}"));
+    }
+}
+
 /// Data, with its newline.
 pub fn say(text: &str) {
     println!("{text}");
@@ -41,6 +49,11 @@ pub fn stdout_is_terminal() -> bool {
 
 pub fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()
+}
+
+/// A terminal on which lines can be painted again.
+pub fn stderr_is_live() -> bool {
+    stderr_is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
 pub fn stdin_is_terminal() -> bool {
