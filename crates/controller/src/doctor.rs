@@ -56,7 +56,13 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
     // A clone costs pointers; the checks then hold nobody up.
     let state = app.core.read(|world| world.engine.state().clone()).await?;
     nodes(&mut found, &state);
-    state_checks(&mut found, &state);
+    let checked = tokio::task::spawn_blocking(move || (invariants::check_all(&state), state));
+    match checked.await {
+        Ok((breaches, state)) => state_checks(&mut found, &breaches, &state),
+        Err(_) => {
+            found.error("state", "the check itself broke off: this is a bug, please report it")
+        }
+    }
     disk(&mut found, &app.data_dir);
     certificate(&mut found, "server certificate", app.server_until);
     match Validity::of(app.ca.der()) {
@@ -99,8 +105,7 @@ fn drained(node: &Node) -> String {
     format!("drained by {by}: {reason}; `tutti resume {}` ends it", node.facts.name)
 }
 
-fn state_checks(found: &mut Findings, state: &State) {
-    let breaches = invariants::check_all(state);
+fn state_checks(found: &mut Findings, breaches: &[invariants::Breach], state: &State) {
     if breaches.is_empty() {
         found.ok("state", format!("every invariant holds over {} jobs", state.jobs.len()));
     }

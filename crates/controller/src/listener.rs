@@ -26,7 +26,8 @@ use crate::api::auth::Ends;
 use crate::links::{self, AgentConfig};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Also how long an idle connection is kept; longer than clients keep theirs, so that these close first.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections whose kind is not known yet.
 const HANDSHAKES_MAX: usize = 512;
 /// After an error of `accept` itself, such as no file descriptors left.

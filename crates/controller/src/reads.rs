@@ -33,8 +33,13 @@ impl Counts {
         self.0[state as usize] += n;
     }
     fn sub(&mut self, state: JobState, n: u64) {
-        let left = self.0[state as usize].checked_sub(n);
-        self.0[state as usize] = left.expect("no state loses more tasks than it has");
+        let count = &mut self.0[state as usize];
+        debug_assert!(*count >= n, "{n} tasks leave '{}', which has {count}", state.as_str());
+        if *count < n {
+            // A wrong number on a screen is no reason to stop a cluster; a restart counts anew.
+            tracing::error!(state = state.as_str(), count, n, "the counts of tasks are wrong");
+        }
+        *count = count.saturating_sub(n);
     }
     fn is_over(&self) -> bool {
         STATES.iter().filter(|s| !s.is_final()).all(|&s| self.get(s) == 0)

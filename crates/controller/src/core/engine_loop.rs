@@ -226,10 +226,13 @@ impl EngineLoop {
             self.snapshots.count(records.len(), bytes.len());
             let batch = Batch { first: first.seq, last: last.seq, bytes };
             self.journal.append(&batch).map_err(CoreError::Append)?;
-            self.feed.publish(records);
         }
         for owed in std::mem::take(&mut self.owed) {
             self.pay(owed);
+        }
+        // Last, so that whoever is woken by a record finds its orders on their way.
+        if !records.is_empty() {
+            self.feed.publish(records);
         }
         self.snapshots.start_if_due(&self.world);
         self.set_alarm();

@@ -31,8 +31,17 @@ pub(super) struct Pull {
 enum Asked {
     /// Everything there is, or will be, has been sent.
     Finished,
+    /// The node knows nothing of a part that is still to run: its order is on the way.
+    NotYet,
     Missing(String),
     Unreachable,
+}
+
+/// How asking every node that may have the log went.
+enum AskedAll {
+    Finished,
+    NotYet,
+    Failed(String),
 }
 
 impl Pull {
@@ -45,8 +54,12 @@ impl Pull {
             changes.mark_unchanged();
             links.mark_unchanged();
             let why = match self.ask_all(&mut from).await? {
-                None => return Ok(()),
-                Some(why) => why,
+                AskedAll::Finished => return Ok(()),
+                AskedAll::Failed(why) => why,
+                AskedAll::NotYet => {
+                    self.until_changed(&mut changes, &mut links).await?;
+                    continue;
+                }
             };
             let again = self.follow && self.is_current().await?;
             if !again || !told {
@@ -61,13 +74,13 @@ impl Pull {
         }
     }
 
-    /// None when the log was found and read; else why not.
-    async fn ask_all(&self, from: &mut LogFrom) -> Result<Option<String>, Broken> {
+    async fn ask_all(&self, from: &mut LogFrom) -> Result<AskedAll, Broken> {
         let mut why = "no node has its log".to_owned();
         for &node in &self.nodes {
             let name = self.app.core.peek(|w| w.engine.state().node_name(node))?;
             match self.ask(node, from).await? {
-                Asked::Finished => return Ok(None),
+                Asked::Finished => return Ok(AskedAll::Finished),
+                Asked::NotYet => return Ok(AskedAll::NotYet),
                 Asked::Missing(reason) => why = format!("{name} has no log of it: {reason}"),
                 Asked::Unreachable => {
                     why = format!(
@@ -76,7 +89,7 @@ impl Pull {
                 }
             }
         }
-        Ok(Some(why))
+        Ok(AskedAll::Failed(why))
     }
 
     async fn ask(&self, node: NodeId, from: &mut LogFrom) -> Result<Asked, Broken> {
@@ -93,6 +106,9 @@ impl Pull {
                     let nothing_new = lines.is_empty() && *from == LogFrom::Offset(next);
                     self.send(lines).await?;
                     *from = LogFrom::Offset(next);
+                    if end && next == 0 && self.follow && !self.part_is_over().await? {
+                        return Ok(Asked::NotYet);
+                    }
                     if end || (!self.follow && nothing_new) {
                         return Ok(Asked::Finished);
                     }
@@ -148,6 +164,18 @@ impl Pull {
             Some(attempt.number == self.attempt)
         };
         Ok(self.app.core.read(look).await?.unwrap_or(false))
+    }
+
+    /// Nothing of the rank's part is to come.
+    async fn part_is_over(&self) -> Result<bool, Broken> {
+        let rank = self.rank.0;
+        let look = |world: &crate::core::World| {
+            let job = world.engine.state().job(self.task.job)?;
+            let attempt = job.task(self.task.index)?.attempt()?;
+            let part = attempt.parts.iter().rfind(|p| p.first_rank.0 <= rank)?;
+            Some(attempt.number != self.attempt || part.phase.is_over())
+        };
+        Ok(self.app.core.read(look).await?.unwrap_or(true))
     }
 
     async fn until_changed(
