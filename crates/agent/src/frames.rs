@@ -17,9 +17,21 @@ pub enum FrameError {
 
 /// Appends one frame.
 pub fn put<T: Serialize>(out: &mut Vec<u8>, message: &T) {
+    framed(out, |out| rmp_serde::encode::write_named(out, message));
+}
+
+/// The same without field names, for a reader of the same version.
+pub fn put_compact<T: Serialize>(out: &mut Vec<u8>, message: &T) {
+    framed(out, |out| rmp_serde::encode::write(out, message));
+}
+
+fn framed(
+    out: &mut Vec<u8>,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), rmp_serde::encode::Error>,
+) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    rmp_serde::encode::write_named(out, message).expect("messages have no unserializable parts");
+    body(out).expect("messages have no unserializable parts");
     let len = (out.len() - start - 4) as u32;
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }

@@ -12,6 +12,9 @@
 //! locks the file before it renames it and keeps the lock while it lives, so `running` without a
 //! lock is a shim that died. A lock can't be mistaken for another process's, as a pid can.
 //!
+//! Records of forgotten parts are kept as spares and written over: making and removing a file for
+//! every short job would cost more than the rest of the agent's work.
+//!
 //! Nothing is synced: what a crash of the whole machine loses has no process left either.
 
 use std::collections::BTreeMap;
@@ -73,15 +76,23 @@ pub enum Fate {
     Ended(End),
 }
 
-#[derive(Clone, Debug)]
+/// More are not kept; that many parts rarely end between two that start.
+const SPARES: usize = 256;
+/// How long a shim waits for the last owner of a reused record to let go of it.
+const CLAIM_TRIES: u32 = 2000;
+
+#[derive(Debug)]
 pub struct Parts {
     dir: PathBuf,
+    /// Names of files that may be written over.
+    spares: Vec<PathBuf>,
+    spares_made: u64,
 }
 
 impl Parts {
     pub fn open(dir: PathBuf) -> Result<Parts, PartsError> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed("make", &dir))?;
-        Ok(Parts { dir })
+        Ok(Parts { dir, spares: Vec::new(), spares_made: 0 })
     }
 
     /// The path without its ending. Also marks every process of the part in its environment.
@@ -89,26 +100,31 @@ impl Parts {
         self.dir.join(lease.to_string())
     }
 
-    pub fn write_prepared(&self, record: &Record) -> Result<(), PartsError> {
+    pub fn write_prepared(&mut self, record: &Record) -> Result<(), PartsError> {
         self.write(record, "prepared")
     }
 
-    pub fn write_launch(&self, record: &Record) -> Result<(), PartsError> {
+    pub fn write_launch(&mut self, record: &Record) -> Result<(), PartsError> {
         self.write(record, "launch")
     }
 
-    fn write(&self, record: &Record, ending: &str) -> Result<(), PartsError> {
+    fn write(&mut self, record: &Record, ending: &str) -> Result<(), PartsError> {
         let path = with_ending(&self.stem(record.launch.lease), ending);
         let mut bytes = Vec::with_capacity(1024);
         frames::put(&mut bytes, record);
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .and_then(|mut f| f.write_all(&bytes))
-            .map_err(failed("write", &path))
+        match self.spares.pop() {
+            Some(spare) => write_over(&spare, &bytes)
+                .and_then(|()| std::fs::rename(&spare, &path))
+                .map_err(failed("write", &path)),
+            None => OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path)
+                .and_then(|mut f| f.write_all(&bytes))
+                .map_err(failed("write", &path)),
+        }
     }
 
     /// Prepared becomes ready to be claimed.
@@ -128,17 +144,27 @@ impl Parts {
         }
     }
 
-    pub fn remove(&self, lease: LeaseId) -> Result<(), PartsError> {
+    pub fn remove(&mut self, lease: LeaseId) -> Result<(), PartsError> {
         let stem = self.stem(lease);
         for ending in ["running", "prepared", "launch"] {
             let path = with_ending(&stem, ending);
-            match std::fs::remove_file(&path) {
-                Ok(()) if ending == "running" => break,
-                Ok(()) => {}
+            match self.retire(&path) {
+                Ok(()) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(failed("remove", &path)(e)),
             }
         }
+        Ok(())
+    }
+
+    fn retire(&mut self, path: &Path) -> io::Result<()> {
+        if self.spares.len() >= SPARES {
+            return std::fs::remove_file(path);
+        }
+        let spare = self.dir.join(format!("{}.spare", self.spares_made));
+        std::fs::rename(path, &spare)?;
+        self.spares_made += 1;
+        self.spares.push(spare);
         Ok(())
     }
 
@@ -178,7 +204,19 @@ impl Parts {
     }
 }
 
+/// The length is set last and is never 0 in between: truncating to nothing makes some file systems
+/// write the file out when it is closed.
+fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)
+}
+
 fn scan_one(path: &Path) -> Result<Option<(LeaseId, Found)>, PartsError> {
+    if path.extension().is_some_and(|e| e == "spare") {
+        std::fs::remove_file(path).map_err(failed("remove", path))?;
+        return Ok(None);
+    }
     let Some((lease, ending)) = parse_name(path) else { return Ok(None) };
     let file = File::open(path).map_err(failed("open", path))?;
     let held = ending == "running" && is_locked(&file).map_err(failed("look at", path))?;
@@ -207,19 +245,25 @@ impl Claim {
     /// Takes the part, or says that somebody else has it or that it was revoked.
     pub fn take(stem: &Path) -> io::Result<Option<Claim>> {
         let launch = with_ending(stem, "launch");
-        let file = match OpenOptions::new().read(true).append(true).open(&launch) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        if !lock(&file)? {
-            return Ok(None);
+        for _ in 0..CLAIM_TRIES {
+            let file = match OpenOptions::new().read(true).append(true).open(&launch) {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(e),
+            };
+            // Held, but not renamed: the last owner of this file is on its way out, or another
+            // shim is about to win.
+            if !lock(&file)? {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                continue;
+            }
+            return match std::fs::rename(&launch, with_ending(stem, "running")) {
+                Ok(()) => Ok(Some(Claim { file })),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
+            };
         }
-        match std::fs::rename(&launch, with_ending(stem, "running")) {
-            Ok(()) => Ok(Some(Claim { file })),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
+        Ok(None)
     }
 
     pub fn write_end(&mut self, end: &End) -> io::Result<()> {

@@ -142,6 +142,8 @@ impl<'a> Shim<'a> {
         // If the disk refuses, the agent still hears it; should it miss that too, it finds the
         // part dead and says so.
         let _ = self.claim.write_end(&end);
+        // Let go before the agent hears: it may use the record for another part.
+        drop(self.claim);
         self.link.say_last(&FromShim::Ended(end));
     }
 

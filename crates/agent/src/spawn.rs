@@ -4,14 +4,22 @@
 //! costs no copy of page tables. The shim is halted meanwhile, so the child may use what it finds,
 //! and must change nothing that the shim relies on.
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use crate::plan::{Identity, Workdir};
 
-/// The child runs on its own stack, because the shim's must stay as it is.
-const STACK: usize = 256 << 10;
+/// The child runs on its own stack, because the shim's must stay as it is. One is enough: a child
+/// is off it before the next begins.
+const STACK: usize = 128 << 10;
+
+#[repr(align(16))]
+struct Stack(UnsafeCell<[u8; STACK]>);
+// SAFETY: a shim has one thread, and only its halted moments use the stack.
+unsafe impl Sync for Stack {}
+static CHILD_STACK: Stack = Stack(UnsafeCell::new([0; STACK]));
 
 /// Signals that the zygote ignores and a program must not inherit as ignored.
 const RESET: [libc::c_int; 5] =
@@ -97,9 +105,8 @@ fn fork_sharing_memory(child: &Child<'_>) -> io::Result<i32> {
         // SAFETY: the shim passes its `Child` and is halted while this runs.
         run(unsafe { &*child.cast::<Child<'_>>() })
     }
-    let mut stack: Vec<u128> = Vec::with_capacity(STACK / 16);
-    // SAFETY: the end of the allocation; stacks grow down.
-    let top = unsafe { stack.as_mut_ptr().add(STACK / 16) };
+    // SAFETY: the end of the array; stacks grow down.
+    let top = unsafe { CHILD_STACK.0.get().cast::<u8>().add(STACK) };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack and `child` outlive the call, which returns only when the child has
     // executed its program or is gone (CLONE_VFORK).

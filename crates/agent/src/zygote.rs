@@ -74,9 +74,10 @@ pub struct ForkFailed {
     pub error: String,
 }
 
-/// Appends the request to start this plan's shim.
+/// Appends the request to start this plan's shim. Without field names: both ends are the same
+/// program, and the shim has to read it.
 pub fn request(out: &mut Vec<u8>, plan: &Plan) {
-    frames::put(out, plan);
+    frames::put_compact(out, plan);
 }
 
 /// The zygote's life.

@@ -60,7 +60,7 @@ pub struct Uplink {
 }
 
 pub enum FromUplink {
-    Dialled(Result<TlsStream<TcpStream>, LinkError>),
+    Dialled(Result<Box<TlsStream<TcpStream>>, LinkError>),
     Frame(ToAgent),
     Closed(Option<FrameError>),
 }
@@ -124,7 +124,7 @@ impl Uplink {
     pub async fn next(&mut self) -> FromUplink {
         match &mut self.state {
             State::Dialling(task) => FromUplink::Dialled(match task.await {
-                Ok(dialled) => dialled,
+                Ok(dialled) => dialled.map(Box::new),
                 Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
             }),
             State::Greeted { session, .. } | State::Up { session, .. } => {
@@ -237,7 +237,7 @@ fn from_link(event: Option<FromLink>) -> FromUplink {
 impl Node {
     pub(super) fn on_uplink(&mut self, event: FromUplink) {
         match event {
-            FromUplink::Dialled(Ok(stream)) => self.greet(stream),
+            FromUplink::Dialled(Ok(stream)) => self.greet(*stream),
             FromUplink::Dialled(Err(error)) => self.uplink.wait(chain(&error)),
             FromUplink::Frame(frame) => self.on_frame(frame),
             FromUplink::Closed(why) => {
@@ -307,7 +307,6 @@ impl Node {
                 *heartbeat_at = now + *heartbeat;
                 if session.unsent() <= CLOGGED {
                     let parts = self.machine.reports();
-                    self.changed.clear();
                     self.uplink.say(&ToController::Heartbeat { parts });
                 }
                 self.check_certificate(now);

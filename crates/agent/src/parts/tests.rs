@@ -14,7 +14,7 @@ fn record(task: &str, generation: u64) -> Record {
 #[test]
 fn a_part_is_claimed_once() {
     let dir = TempDir::new("claim");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("1", 1);
     let lease = record.launch.lease;
     parts.write_launch(&record).unwrap();
@@ -28,7 +28,7 @@ fn a_part_is_claimed_once() {
 #[test]
 fn a_revoked_part_is_never_claimed() {
     let dir = TempDir::new("revoke");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("1", 1);
     parts.write_launch(&record).unwrap();
     assert!(parts.revoke(record.launch.lease).unwrap());
@@ -38,7 +38,7 @@ fn a_revoked_part_is_never_claimed() {
 #[test]
 fn a_prepared_part_is_not_claimable_before_it_is_released() {
     let dir = TempDir::new("prepared");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("1", 1);
     let lease = record.launch.lease;
     parts.write_prepared(&record).unwrap();
@@ -50,7 +50,7 @@ fn a_prepared_part_is_not_claimable_before_it_is_released() {
 #[test]
 fn the_end_is_found_again() {
     let dir = TempDir::new("end");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("1_4", 9);
     let lease = record.launch.lease;
     parts.write_launch(&record).unwrap();
@@ -69,7 +69,7 @@ fn the_end_is_found_again() {
 #[test]
 fn a_claim_without_its_process_is_dead() {
     let dir = TempDir::new("dead");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("2", 3);
     parts.write_launch(&record).unwrap();
     drop(Claim::take(&parts.stem(record.launch.lease)).unwrap().unwrap());
@@ -80,7 +80,7 @@ fn a_claim_without_its_process_is_dead() {
 #[test]
 fn a_record_cut_off_is_removed() {
     let dir = TempDir::new("torn");
-    let parts = parts(&dir);
+    let mut parts = parts(&dir);
     let record = record("2", 3);
     parts.write_launch(&record).unwrap();
     let path = with_ending(&parts.stem(record.launch.lease), "launch");
@@ -88,4 +88,26 @@ fn a_record_cut_off_is_removed() {
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert!(parts.scan().unwrap().is_empty());
     assert!(!path.exists());
+}
+
+#[test]
+fn a_reused_record_holds_nothing_of_the_one_before() {
+    let dir = TempDir::new("reuse");
+    let mut parts = parts(&dir);
+    let mut first = record("1", 1);
+    std::sync::Arc::make_mut(&mut first.launch.spec).name = Some("x".repeat(500));
+    parts.write_launch(&first).unwrap();
+    let mut claim = Claim::take(&parts.stem(first.launch.lease)).unwrap().unwrap();
+    claim.write_end(&End { exits: vec![], error: None }).unwrap();
+    drop(claim);
+    parts.remove(first.launch.lease).unwrap();
+    assert_eq!(parts.spares.len(), 1);
+    let second = record("2", 2);
+    parts.write_launch(&second).unwrap();
+    assert!(parts.spares.is_empty());
+    let found = parts.scan().unwrap();
+    let wanted = Found { record: second.clone(), state: FoundState::Unclaimed };
+    assert_eq!(found, BTreeMap::from([(second.launch.lease, wanted)]));
+    drop(Claim::take(&parts.stem(second.launch.lease)).unwrap().unwrap());
+    assert_eq!(parts.fate(second.launch.lease).unwrap(), Fate::Dead, "not the end of the first");
 }

@@ -151,7 +151,6 @@ impl Link {
                 self.redial = REDIAL;
                 let exits = exits.to_vec();
                 self.say(&FromShim::Hello { lease: self.lease, exits });
-                self.flush();
             }
             Err(_) => {
                 self.dial_at = Instant::now() + self.redial;

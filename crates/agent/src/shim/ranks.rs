@@ -1,8 +1,8 @@
 //! The ranks of a part: starting them, and what they read and write.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag};
@@ -38,12 +38,17 @@ struct RankProcess {
 pub struct Ranks<'a> {
     plan: &'a Plan,
     all: Vec<RankProcess>,
+    /// Only its capacity is used; clearing it would cost more than most jobs write.
     buf: Vec<u8>,
 }
 
 impl<'a> Ranks<'a> {
     pub fn new(plan: &'a Plan) -> Ranks<'a> {
-        Ranks { plan, all: Vec::with_capacity(plan.ranks as usize), buf: Vec::new() }
+        Ranks {
+            plan,
+            all: Vec::with_capacity(plan.ranks as usize),
+            buf: Vec::with_capacity(READ_SIZE),
+        }
     }
 
     pub fn any_alive(&self) -> bool {
@@ -121,16 +126,16 @@ impl<'a> Ranks<'a> {
 
     /// False when there is nothing more now.
     fn read(&mut self, slot: usize, pipe: Pipe) -> bool {
-        self.buf.resize(READ_SIZE, 0);
         let r = &mut self.all[slot];
         let (file, stream) = match pipe {
             Pipe::Stdout => (&mut r.stdout, LogStream::Out),
             _ => (&mut r.stderr, LogStream::Err),
         };
         let Some(open) = file else { return false };
-        match open.read(&mut self.buf) {
-            Ok(n @ 1..) => {
-                r.log.output(unix_ms(), stream, &self.buf[..n]);
+        self.buf.clear();
+        match read_some(open, &mut self.buf) {
+            Ok(1..) => {
+                r.log.output(unix_ms(), stream, &self.buf);
                 r.flush_at = r.log.has_pending().then(|| Instant::now() + QUIET);
                 true
             }
@@ -229,6 +234,17 @@ impl RankProcess {
         let note = format!("[tutti: standard input was cut off: {error}]\n");
         self.log.output(unix_ms(), LogStream::Err, note.as_bytes());
     }
+}
+
+/// One read into the free capacity.
+fn read_some(file: &File, buf: &mut Vec<u8>) -> io::Result<usize> {
+    let room = buf.spare_capacity_mut();
+    // SAFETY: the kernel writes at most `room.len()` bytes to it.
+    let n = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: so many bytes were just written.
+    unsafe { buf.set_len(buf.len() + n) };
+    Ok(n)
 }
 
 /// A program with the environment of this rank.

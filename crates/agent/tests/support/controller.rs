@@ -1,4 +1,5 @@
 //! The controller's end of the agent stream, under the test's control.
+#![allow(dead_code)]
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -181,6 +182,24 @@ impl Controller {
             ReportedPhase::Done { exits, error } => Some((exits.clone(), error.clone())),
             _ => None,
         })
+    }
+
+    /// Waits for the end of any part and forgets it; how many ended.
+    pub fn wait_for_some_done(&mut self) -> u64 {
+        let done: Vec<LeaseId> = self.wait(|m| match m {
+            ToController::Report { report } => match &report.phase {
+                ReportedPhase::Done { exits, error: None } => {
+                    assert!(exits.iter().all(|e| e.status.is_success()));
+                    Some(vec![report.lease])
+                }
+                ReportedPhase::Done { error: Some(e), .. } => panic!("{e:?}"),
+                _ => Some(Vec::new()),
+            },
+            // Each end is reported by itself too.
+            _ => Some(Vec::new()),
+        });
+        done.iter().for_each(|&lease| self.order(Order::Forget { lease }));
+        done.len() as u64
     }
 
     /// Runs a part of one rank to its end.
