@@ -1,0 +1,175 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tutti_model::{Bytes, Epoch, Greeting, JobSpec, JobState, NodeFacts};
+use tutti_testkit::{Cli, Cluster, PATIENCE, is_root, me, wait_until};
+use tutti_wire::api::{JoinRequest, LogQuery};
+use tutti_wire::client::{Client, ClusterRef, Endpoint};
+use tutti_wire::frame::{self, Decoder};
+use tutti_wire::pki::{NodeIdentity, NodeKey};
+use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
+use tutti_wire::tls::{Purpose, Trust, client_config};
+
+use crate::cluster;
+
+fn token(cluster: &Cluster, args: &[&str]) -> (String, String) {
+    let words = [&["token", "create", "--json"], args].concat();
+    let made: serde_json::Value = serde_json::from_str(&cluster.cli(&words).ok()).unwrap();
+    let text = |key: &str| made[key].as_str().unwrap().to_owned();
+    (text("id"), text("secret"))
+}
+
+#[test]
+fn roles_allow_what_they_say_and_revoked_tokens_nothing() {
+    let cluster = cluster(1);
+    let (viewer_id, viewer) = token(&cluster, &["--role", "viewer", "--user", &me()]);
+    let (_, user) = token(&cluster, &["--role", "user", "--user", &me()]);
+    let (_, other) = token(&cluster, &["--role", "user", "--user", "nobody"]);
+    let with = |secret: &str, args: &[&str]| cluster.cli(args).env("TUTTI_TOKEN", secret).call();
+
+    with(&viewer, &["ps"]).exited(0);
+    with(&viewer, &["submit", "--wrap", "true"]).exited(4).says(&["viewer"]);
+    with(&viewer, &["run", "--", "true"]).exited(4);
+    let id = with(&user, &["submit", "--wrap", "exec sleep 600"]).succeeded();
+    with(&viewer, &["cancel", &id]).exited(4);
+    with(&other, &["cancel", &id]).exited(4);
+    with(&user, &["drain", "n1"]).exited(4);
+    with(&user, &["token", "create"]).exited(4);
+    with(&user, &["cancel", &id]).exited(0);
+
+    cluster.cli(&["token", "revoke", &viewer_id]).ok();
+    with(&viewer, &["ps"]).exited(4).says(&["token"]);
+    let forged = viewer[..viewer.len() - 4].to_owned() + "0000";
+    with(&forged, &["ps"]).exited(4);
+    let (_, brief) = token(&cluster, &["--role", "viewer", "--user", "x", "--expires", "1s"]);
+    wait_until("the token has expired", PATIENCE, || with(&brief, &["ps"]).code == 4);
+    let list = cluster.cli(&["token", "list"]).ok();
+    assert!(!list.contains(&user[user.len() - 64..]), "a list shows no secret");
+}
+
+#[test]
+fn a_join_token_works_once_and_for_its_node() {
+    let cluster = cluster(1);
+    let join = |secret: &str, node: &str| -> Result<NodeIdentity, i32> {
+        let endpoint = Endpoint { tls: true, ..cluster.client().endpoint() };
+        let found = ClusterRef { endpoint, token: secret.parse().unwrap(), data_dir: None };
+        let key = NodeKey::generate().unwrap();
+        let request = JoinRequest { node: node.to_owned(), csr: key.csr().unwrap() };
+        let response = Client::connect(&found).join(&request).map_err(|e| e.exit_code())?;
+        Ok(key.certified(&response.certificate, &response.ca).unwrap())
+    };
+    let (_, once) = token(&cluster, &["--join", "--node", "n7"]);
+    assert_eq!(join(&once, "n8").err(), Some(4), "for another node");
+    join(&once, "n7").unwrap();
+    assert_eq!(join(&once, "n7").err(), Some(4), "used up");
+    let admin = std::fs::read_to_string(cluster.dir().join("admin.token")).unwrap();
+    assert!(join(admin.trim(), "n9").is_err(), "an access token lets no agent join");
+
+    // An agent says what to do.
+    let dir = cluster.scratch().join("nodes/n7");
+    let agent = |args: &[&str], join: &str| {
+        let fixed = ["agent", "--controller", cluster.dir().to_str().unwrap()];
+        let fixed = [&fixed[..], &["--data-dir", dir.to_str().unwrap()], args].concat();
+        Cli::new(cluster.binary(), &fixed).env("TUTTI_JOIN_TOKEN", join).call()
+    };
+    let used = agent(&["--name", "n7"], &once);
+    assert_ne!(used.code, 0, "{used}");
+    used.says(&["token"]);
+    let none = agent(&["--name", "n7"], "");
+    assert_ne!(none.code, 0, "{none}");
+    none.says(&["tutti token create --join"]);
+}
+
+/// Speaks with the controller as an agent of this protocol would, and returns its answer.
+fn greet(cluster: &Cluster, protocol: u32) -> ToAgent {
+    let (_, secret) = token(cluster, &["--join", "--node", "old"]);
+    let endpoint = Endpoint { tls: true, ..cluster.client().endpoint() };
+    let address = (endpoint.host.clone(), endpoint.port);
+    let found = ClusterRef { endpoint, token: secret.parse().unwrap(), data_dir: None };
+    let key = NodeKey::generate().unwrap();
+    let request = JoinRequest { node: "old".to_owned(), csr: key.csr().unwrap() };
+    let response = Client::connect(&found).join(&request).unwrap();
+    let identity = key.certified(&response.certificate, &response.ca).unwrap();
+
+    let trust = Trust::Ca(identity.ca_pem().to_owned());
+    let config = client_config(&trust, Purpose::Agent(&identity)).unwrap();
+    let name = address.0.clone().try_into().unwrap();
+    let connection = rustls::ClientConnection::new(config, name).unwrap();
+    let socket = TcpStream::connect((address.0.as_str(), address.1)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, socket);
+    let facts = NodeFacts {
+        name: "old".to_owned(),
+        address: "127.0.77.99".to_owned(),
+        cpus: 1,
+        mem: Bytes::gib(1),
+        gpus: Vec::new(),
+        simulated: true,
+        isolation: "process group".to_owned(),
+        agent_version: "0.0.1".to_owned(),
+        labels: Default::default(),
+    };
+    let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+    let hello = ToController::Hello { protocol, greeting, epoch: Epoch(0), renew: None };
+    stream.write_all(&frame::encode(&hello).unwrap()).unwrap();
+    let (mut decoder, mut chunk) = (Decoder::new(), [0; 4096]);
+    loop {
+        let n = stream.read(&mut chunk).unwrap();
+        assert_ne!(n, 0, "closed without an answer");
+        decoder.push(&chunk[..n]);
+        if let Some(answer) = decoder.take().unwrap() {
+            return answer;
+        }
+    }
+}
+
+#[test]
+fn an_agent_of_another_protocol_is_told_what_to_install() {
+    let cluster = cluster(1);
+    for protocol in [0, PROTOCOL + 1, u32::MAX] {
+        let ToAgent::Refused { reason } = greet(&cluster, protocol) else {
+            panic!("protocol {protocol} was taken")
+        };
+        for word in [&protocol.to_string(), "install tutti", env!("CARGO_PKG_VERSION")] {
+            assert!(reason.contains(word), "{word} is missing: {reason}");
+        }
+    }
+    let answer = greet(&cluster, PROTOCOL);
+    assert!(matches!(answer, ToAgent::Welcome { .. }), "{answer:?}");
+}
+
+#[test]
+#[allow(clippy::print_stderr)]
+fn jobs_run_as_their_user() {
+    if !is_root() {
+        eprintln!("SKIPPED: an agent that is not root runs everything as itself");
+        return;
+    }
+    let cluster = cluster(1);
+    for user in ["nobody", "daemon"] {
+        let id = cluster.submit_as(JobSpec::shell("id -un; echo $USER $TUTTI_USER"), user);
+        let row = cluster.wait_end(id);
+        assert_eq!((row.state, row.user.as_str()), (JobState::Completed, user), "{row:?}");
+        let log = cluster.log_of(id, &LogQuery::default());
+        let lines: Vec<&str> = log.iter().map(|l| l.text.as_str()).collect();
+        assert_eq!(lines, [user, &format!("{user} {user}")]);
+    }
+    // The same by a token, as a user would; and no way to be somebody else.
+    let (_, secret) = token(&cluster, &["--role", "user", "--user", "nobody"]);
+    let run = cluster.cli(&["run", "--", "sh", "-c", "id -un; id -u; cat /etc/shadow"]);
+    let done = run.env("TUTTI_TOKEN", &secret).call();
+    assert!(done.out.starts_with("nobody\n"), "{done}");
+    assert_ne!(done.code, 0, "{done}");
+    let client = cluster.client_with(&secret);
+    let root = tutti_wire::api::Submit {
+        spec: JobSpec::shell("id -un"),
+        user: Some("root".to_owned()),
+        key: None,
+    };
+    assert_eq!(client.submit(&root).unwrap_err().exit_code(), 4);
+    let stranger = cluster.submit_as(JobSpec::shell("true"), "no-such-user");
+    let row = cluster.wait_end(stranger);
+    assert_eq!(row.state, JobState::Failed);
+    assert!(row.note.contains("no-such-user"), "{}", row.note);
+}

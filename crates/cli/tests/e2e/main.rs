@@ -1,0 +1,37 @@
+//! `tutti` from outside: real processes, real faults.
+//!
+//! | file | what must hold |
+//! |---|---|
+//! | `burst` | a controller killed again and again loses no job and runs none twice |
+//! | `faults` | agents, nodes and controllers that die, hang or are away |
+//! | `partition` | a node cut off by the network |
+//! | `run` | `tutti run` is as if the command ran here |
+//! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
+//! | `access` | tokens, roles, users, old agents |
+//! | `errors` | every mistake says what to do |
+//! | `disk` | a full disk |
+//! | `up` | `tutti up` and `tutti down` leave nothing behind |
+
+mod access;
+mod burst;
+mod disk;
+mod errors;
+mod faults;
+mod jobs;
+mod partition;
+mod run;
+mod up;
+
+use tutti_model::JobSpec;
+use tutti_testkit::Cluster;
+
+const TUTTI: &str = env!("CARGO_BIN_EXE_tutti");
+
+fn cluster(nodes: usize) -> Cluster {
+    Cluster::start(TUTTI, nodes)
+}
+
+/// A shell line on so many nodes.
+fn gang(nodes: u32, line: impl Into<String>) -> JobSpec {
+    JobSpec { nodes: Some(nodes), ..JobSpec::shell(line) }
+}
