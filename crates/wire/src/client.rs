@@ -165,7 +165,18 @@ impl Client {
             Some((refused, None)) => {
                 ClientError::BadCertificate { endpoint, source: refused.clone().into() }
             }
-            None => ClientError::Unreachable { endpoint, source: Box::new(error) },
+            None => {
+                self.look_again();
+                ClientError::Unreachable { endpoint, source: Box::new(error) }
+            }
+        }
+    }
+
+    /// A controller that started again may listen elsewhere; while it starts, the old address is
+    /// as good as any.
+    fn look_again(&self) {
+        if let Ok(endpoint) = self.cluster.look_again() {
+            *self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = endpoint;
         }
     }
 
@@ -209,11 +220,7 @@ impl Client {
             tracing::debug!(%error, "nobody answered; asking again");
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
-            // A controller that started again may listen elsewhere; while it starts, the old
-            // address is as good as any.
-            if let Ok(endpoint) = self.cluster.look_again() {
-                *self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = endpoint;
-            }
+            self.look_again();
         }
     }
 }
