@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use crate::fail::Fail;
+use crate::fail::{Fail, job_exit};
 use crate::local::StopSignals;
 use crate::style::Style;
 use crate::terminal;
@@ -38,6 +38,9 @@ use view::View;
 pub const NODES: u16 = 4;
 pub const GPUS_PER_NODE: u16 = 8;
 const GPU_MODEL: &str = "h100";
+
+/// 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
 
 #[derive(clap::Args)]
 pub struct DemoArgs {
@@ -56,19 +59,19 @@ pub fn run(args: DemoArgs) -> Result<ExitCode, Fail> {
     // Whoever reads along may stop reading; the cluster must still be cleaned up.
     terminal::ignore_closed_pipe();
     let stop = StopSignals::watch()?;
+    let mut house = House::open(args.data_dir.as_deref())?;
     let view = View::new();
     view.title(&format!(
         "tutti demo: {NODES} nodes × {GPUS_PER_NODE} simulated GPUs on this machine. \
          Processes and network are real, only the GPUs are imagined."
     ));
     let began = Instant::now();
-    let mut house = House::open(args.data_dir.as_deref())?;
     let played = play(&mut house, &view, &stop, began);
-    let report = match played {
+    let mut report = match played {
         Ok(report) => report,
-        Err(fail) => return Err(give_up(house, &view, &stop, fail)),
+        Err(_) if stop.asked() => return interrupted(house, &view),
+        Err(fail) => return Err(give_up(house, &view, fail)),
     };
-    let mut report = report;
     if args.keep {
         report.kept_in = Some(house.leave()?);
     } else {
@@ -81,6 +84,9 @@ pub fn run(args: DemoArgs) -> Result<ExitCode, Fail> {
     if args.json {
         terminal::json(&report)?;
     } else {
+        if terminal::stderr_is_live() {
+            terminal::complain("");
+        }
         terminal::say(&summary::text(&report, &own_name(), Style::of_stdout()));
     }
     Ok(ExitCode::SUCCESS)
@@ -149,26 +155,23 @@ fn named(scene: &str, fail: Fail) -> Fail {
     Fail { message: format!("{scene}: {}", fail.message), ..fail }
 }
 
-/// An interrupted demo leaves nothing; a failed one leaves its logs.
-fn give_up(mut house: House, view: &View, stop: &StopSignals, fail: Fail) -> Fail {
-    let interrupted = stop.asked();
-    view.failed(if interrupted { "interrupted, stopping the cluster" } else { &fail.message });
+fn interrupted(mut house: House, view: &View) -> Result<ExitCode, Fail> {
+    view.failed("interrupted");
+    view.begin("end", "stopping the cluster");
+    house.close()?;
+    view.done("stopped everything and removed its data");
     view.finish();
-    if interrupted {
-        return match house.close() {
-            Ok(()) => Fail::new("interrupted: everything was stopped and removed").exit(130),
-            Err(fail) => fail,
-        };
-    }
-    let dir = house.stop_and_leave_data();
-    let hint = match fail.hint {
-        Some(hint) => format!("{hint}\n  "),
-        None => String::new(),
-    };
-    Fail::new(format!("the demo did not do what it should: {}", fail.message)).hint(format!(
-        "{hint}the cluster was stopped; its logs are in {}",
-        dir.join("logs").display()
-    ))
+    Ok(job_exit(INTERRUPTED))
+}
+
+/// The cluster is stopped; its logs stay for a look.
+fn give_up(mut house: House, view: &View, fail: Fail) -> Fail {
+    view.failed(&fail.message);
+    view.finish();
+    let logs = house.stop_and_leave_data().join("logs");
+    let stopped = format!("the cluster was stopped; its logs are in {}", logs.display());
+    let hint = fail.hint.map_or(stopped.clone(), |hint| format!("{hint}\n  {stopped}"));
+    Fail::new(format!("the demo did not do what it should: {}", fail.message)).hint(hint)
 }
 
 /// How the user called this program, for commands to copy.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::RunningCluster;
 use super::process::{Daemon, Proc};
+use super::{CONTROLLER, RunningCluster};
 use crate::fail::Fail;
 
 /// SIGKILL needs no longer, unless the machine is in trouble itself.
@@ -37,6 +37,19 @@ impl RunningCluster {
     pub fn restart_node(&mut self, node: &str) -> Result<(), Fail> {
         self.agent(node)?.restart()?;
         self.write_record(None)
+    }
+
+    /// The first process of the cluster that is gone, other than that of the `broken` node.
+    pub fn died(&self, broken: Option<&str>) -> Option<Fail> {
+        let all = std::iter::once(&self.controller).chain(&self.agents);
+        let dead = all.into_iter().find(|d| broken != Some(&d.name) && !d.proc.is_alive())?;
+        let who = match dead.name.as_str() {
+            CONTROLLER => "the controller".to_owned(),
+            node => format!("the agent of node {node}"),
+        };
+        Some(
+            Fail::new(format!("{who} has died")).hint(format!("its log is {}", dead.log.display())),
+        )
     }
 
     fn agent(&mut self, node: &str) -> Result<&mut Daemon, Fail> {

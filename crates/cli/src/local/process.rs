@@ -129,7 +129,12 @@ impl Daemon {
             .map_err(|e| Fail::new(format!("can't write {}: {e}", log.display())))?;
         let log_from = file.metadata().map_err(failed)?.len();
         let err = file.try_clone().map_err(failed)?;
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let own = std::env::current_exe().map_err(failed)?;
+        // An upgrade under a running cluster must not keep it from starting things again: when its
+        // file was replaced, the program that runs now is still there.
+        let program = if own.exists() { own.as_path() } else { Path::new("/proc/self/exe") };
+        let mut command = Command::new(program);
+        command.arg0(&own);
         command.args(&args).envs(secrets.iter().map(|(k, v)| (*k, v)));
         command.env_remove("TUTTI_CLUSTER").env_remove("TUTTI_TOKEN");
         command.stdin(Stdio::null()).stdout(file).stderr(err).current_dir("/");

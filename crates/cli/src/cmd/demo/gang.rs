@@ -58,7 +58,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<GangFigures, Fail> {
         },
     };
     stage.view.done(&format!(
-        "{world} ranks added gradients over TCP for {} steps: loss {:.2} to {:.1e}, the same model \
+        "{world} ranks added gradients over TCP for {} steps: loss {:.2} to {:.6}, the same model \
          on every rank",
         figures.steps, figures.first_loss, figures.loss
     ));

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tutti_model::{JobState, NodeState, TaskId};
+use tutti_controller::ControllerConfig;
+use tutti_model::{JobState, NodeState, Span, TaskId};
 use tutti_wire::api::JobDetail;
 
 use super::GPUS_PER_NODE;
@@ -25,10 +26,13 @@ pub fn play(stage: &mut Stage<'_>) -> Result<NodeLossFigures, Fail> {
     let before = trained_for_a_while(stage, id)?;
     let victim = before.parts[0].node.clone();
 
+    stage.broken = Some(victim.clone());
     let killed = stage.cluster.kill_node(&victim)?;
     stage.view.note(&format!(
-        "killed {victim} with rank 0 on it: {} processes by SIGKILL, no goodbye",
-        killed.processes
+        "killed {victim} with rank 0 on it: {} processes by SIGKILL, no goodbye. A silent node is \
+         given up after {}",
+        killed.processes,
+        usual_timeout(stage)
     ));
     let times = Times::watch(stage, id, &victim, killed.at)?;
     let after = stage.client().job(id)?;
@@ -68,6 +72,11 @@ pub fn play(stage: &mut Stage<'_>) -> Result<NodeLossFigures, Fail> {
         figures.steps
     ));
     Ok(figures)
+}
+
+/// The demo's controller was started with the usual settings.
+fn usual_timeout(stage: &Stage<'_>) -> Span {
+    ControllerConfig::new(stage.cluster.data_dir.clone()).settings.node_timeout
 }
 
 fn training(stage: &Stage<'_>) -> Result<tutti_model::JobSpec, Fail> {
@@ -170,6 +179,7 @@ fn moved(
 fn comes_back(stage: &mut Stage<'_>, victim: &str) -> Result<Duration, Fail> {
     let began = Instant::now();
     stage.cluster.restart_node(victim)?;
+    stage.broken = None;
     stage.view.now(&format!("starting {victim} again"));
     stage.until(&format!("{victim} to come back"), || {
         let ready = stage.client().node(victim)?.state == NodeState::Ready;

@@ -25,7 +25,7 @@ const RESULT: &str = "result ";
 
 #[derive(clap::Args)]
 pub struct RankArgs {
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 60)]
     steps: u32,
     /// A step takes at least this long, so that people can watch
     #[arg(long, default_value = "50ms")]

@@ -25,6 +25,8 @@ pub struct Stage<'a> {
     /// On whose behalf jobs are submitted.
     user: Option<String>,
     program: String,
+    /// The node whose death is part of the show.
+    pub broken: Option<String>,
     /// A directory that every simulated node shares, as real ones share a file system.
     pub shared: PathBuf,
 }
@@ -46,7 +48,7 @@ impl<'a> Stage<'a> {
             .to_owned();
         let cluster = house.cluster()?;
         let user = session::on_behalf(&cluster.client);
-        Ok(Stage { cluster, view, stop, user, program, shared })
+        Ok(Stage { cluster, view, stop, user, program, broken: None, shared })
     }
 
     pub fn client(&self) -> &Client {
@@ -90,7 +92,11 @@ impl<'a> Stage<'a> {
             if self.stop.asked() {
                 return Err(Fail::new("interrupted").exit(130));
             }
-            if let Some(found) = look()? {
+            let looked = look();
+            if let Some(death) = self.cluster.died(self.broken.as_deref()) {
+                return Err(death);
+            }
+            if let Some(found) = looked? {
                 return Ok(found);
             }
             if Instant::now() > deadline {
@@ -107,18 +113,20 @@ impl<'a> Stage<'a> {
         id: TaskId,
         mut tell: impl FnMut(&JobDetail) -> Result<(), Fail>,
     ) -> Result<JobDetail, Fail> {
-        let mut last = String::new();
+        let mut last = None;
         let waited = self.until(&format!("the end of job {id}"), || {
             let job = self.client().job(id)?;
             if job.row.state.is_final() {
                 return Ok(Some(job));
             }
             tell(&job)?;
-            last = format!("it is {}: {}", job.row.state.as_str(), job.row.note);
+            last = Some(format!("the job is {} {}", job.row.state.as_str(), job.row.note));
             Ok(None)
         });
-        waited
-            .map_err(|fail| if fail.exit == 1 && !last.is_empty() { fail.hint(last) } else { fail })
+        waited.map_err(|fail| match last {
+            Some(last) if fail.hint.is_none() => fail.hint(last.trim_end()),
+            _ => fail,
+        })
     }
 
     /// The job once it has completed with exit code 0.

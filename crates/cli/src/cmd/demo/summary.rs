@@ -66,7 +66,7 @@ fn scenes(r: &Report) -> Vec<(&'static str, String)> {
 fn gang(g: &GangFigures) -> String {
     format!(
         "{} ranks on {} nodes ran together {} after submission and trained {} steps by \
-         adding gradients over TCP: loss {:.2} to {:.1e}, the same model on every rank, exit code {}",
+         adding gradients over TCP: loss {:.2} to {:.6}, the same model on every rank, exit code {}",
         g.ranks,
         g.nodes,
         seconds_text(g.start_seconds),
@@ -184,7 +184,7 @@ fn kept(r: &Report, dir: &Path, program: &str, style: Style) -> Vec<String> {
 
 /// What each is for stands beside it, or above it where the command is long.
 fn commands(list: &[(String, &str)]) -> Vec<String> {
-    const COLUMN: usize = 44;
+    const COLUMN: usize = 46;
     let mut out = Vec::new();
     for (command, what) in list {
         if command.chars().count() < COLUMN {

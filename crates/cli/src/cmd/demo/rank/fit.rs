@@ -5,8 +5,8 @@ pub const WEIGHTS: usize = 3;
 pub const TRUTH: [f64; WEIGHTS] = [3.0, -2.0, 0.5];
 
 const SAMPLES: usize = 64;
-/// With inputs in -1..1 this takes about a fifth off the error in each step.
-const RATE: f64 = 0.3;
+/// With inputs in -1..1 this takes about a tenth off the error in each step.
+const RATE: f64 = 0.15;
 
 /// Sums over samples: the gradient, the squared error and the number of samples.
 pub type Sums = [f64; WEIGHTS + 2];
@@ -76,13 +76,13 @@ mod tests {
     #[test]
     fn it_learns() {
         let mut fit = Fit::new(0);
-        let losses: Vec<f64> = (0..40)
+        let losses: Vec<f64> = (0..60)
             .map(|_| {
                 let sums = fit.gradient();
                 fit.descend(&sums)
             })
             .collect();
-        assert!(losses[0] > 1.0 && losses[39] < 1e-3, "{losses:?}");
-        assert!(distance_from_truth(&fit.weights) < 0.01, "{:?}", fit.weights);
+        assert!(losses[0] > 1.0 && losses[59] < 1e-3, "{losses:?}");
+        assert!(distance_from_truth(&fit.weights) < 0.05, "{:?}", fit.weights);
     }
 }

@@ -59,7 +59,7 @@ fn report() -> Report {
         start_seconds: 0.084,
         steps: 60,
         first_loss: 4.44,
-        loss: 1.6e-11,
+        loss: 0.000_014,
         exit_code: 0,
         waiting: WaitingFigures {
             job: id(2),
@@ -105,8 +105,8 @@ fn the_summary_tells_the_whole_story() {
 What happened on 4 nodes × 8 simulated GPUs, in 22 seconds:
   cluster    a controller and 4 agents up in 0.42 s
   gang       32 ranks on 4 nodes ran together 84 ms after submission and trained 60 steps by
-             adding gradients over TCP: loss 4.44 to 1.6e-11, the same model on every rank, exit
-             code 0
+             adding gradients over TCP: loss 4.44 to 0.000014, the same model on every rank,
+             exit code 0
   waiting    meanwhile job 2 for 1 simulated GPU waited 3.8 s and said why: \"needs a node with 1
              free GPU, none fits now (4 busy)\"
   array      200 tasks in 0.40 s, 500 tasks/s, every exit code 0
@@ -120,10 +120,10 @@ What happened on 4 nodes × 8 simulated GPUs, in 22 seconds:
              for node failure, 0 for preemption, 0 for the job's own failure
 
 Go on:
-  tutti demo --keep                           # the same, and the cluster stays up for you
-  tutti up --detach                           # your own cluster; real GPUs if this machine has them
-  tutti run -G 2 -- env                       # a command on 2 GPUs of it, as if it ran here
-  tutti help                                  # every verb";
+  tutti demo --keep                             # the same, and the cluster stays up for you
+  tutti up --detach                             # your own cluster; real GPUs if this machine has them
+  tutti run -G 2 -- env                         # a command on 2 GPUs of it, as if it ran here
+  tutti help                                    # every verb";
     assert_eq!(text(&report(), "tutti", Style::PLAIN), want);
 }
 
@@ -133,8 +133,8 @@ fn a_kept_cluster_can_be_used_and_stopped() {
     let text = text(&kept, "target/release/tutti", Style::PLAIN);
     for line in [
         "The cluster is still up: 4 nodes × 8 simulated GPUs. Go on:",
-        "  export TUTTI_CLUSTER=/tmp/tutti-demo-x      # use it in this shell",
-        "  target/release/tutti show 8                 # the gang that lost its node",
+        "  export TUTTI_CLUSTER=/tmp/tutti-demo-x        # use it in this shell",
+        "  target/release/tutti show 8                   # the gang that lost its node",
         "  # stop and remove it",
         "  target/release/tutti down --data-dir /tmp/tutti-demo-x && rm -r /tmp/tutti-demo-x",
     ] {

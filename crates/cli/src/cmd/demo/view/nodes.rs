@@ -64,7 +64,11 @@ fn render(nodes: &[NodeRow], style: Style) -> String {
                 style.paint(Ink::Dim, &"□".repeat(all.saturating_sub(used)))
             )
         }
-        state => format!("{} {:<8}", n.name, style.paint(of_node(state), state.as_str())),
+        state => {
+            let width = n.facts.gpus as usize;
+            let padded = format!("{:<width$}", state.as_str());
+            format!("{} {}", n.name, style.paint(of_node(state), &padded))
+        }
     };
     nodes.iter().map(node).collect::<Vec<_>>().join("  ")
 }
@@ -85,6 +89,6 @@ mod tests {
             .unwrap()
         };
         let nodes = [node("n1", "ready", 3), node("n2", "ready", 0), node("n3", "away", 4)];
-        assert_eq!(render(&nodes, Style::PLAIN), "n1 ■■■□  n2 □□□□  n3 away    ");
+        assert_eq!(render(&nodes, Style::PLAIN), "n1 ■■■□  n2 □□□□  n3 away");
     }
 }
