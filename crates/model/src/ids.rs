@@ -100,19 +100,7 @@ impl FromStr for TaskId {
     }
 }
 
-crate::units::text_schema!(TaskId, "12, or 12_3 for task 3 of array 12");
-
-impl Serialize for TaskId {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for TaskId {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::units::text_serde!(TaskId, "12, or 12_3 for task 3 of array 12");
 
 /// One try at running a task. The generation alone is unique; the task makes it readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::units::text_serde;
 use crate::{Bytes, JobId, Span};
 
 /// What a person asks for. Every key is optional but `run`.
@@ -315,42 +316,10 @@ impl fmt::Display for Dependency {
     }
 }
 
-/// Text that also accepts a bare number: job files write `gpus_per_node = 8` and `after = [41]`.
-macro_rules! text_or_number_serde {
-    ($name:ident, $what:literal) => {
-        crate::units::text_schema!($name, $what);
-        impl Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                struct Visitor;
-                impl serde::de::Visitor<'_> for Visitor {
-                    type Value = $name;
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($what)
-                    }
-                    fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<$name, E> {
-                        s.parse().map_err(E::custom)
-                    }
-                    fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<$name, E> {
-                        self.visit_str(&n.to_string())
-                    }
-                    fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<$name, E> {
-                        self.visit_str(&n.to_string())
-                    }
-                }
-                d.deserialize_any(Visitor)
-            }
-        }
-    };
-}
-text_or_number_serde!(GpuRequest, "a number of GPUs, or model:number");
-text_or_number_serde!(Priority, "low, normal, high or a number");
-text_or_number_serde!(Dependency, "a job id with ok:, failed: or any: before it");
-text_or_number_serde!(ArraySpec, "array indices such as 0-999 or 1,3,5%2");
+text_serde!(GpuRequest, "a number of GPUs, or model:number");
+text_serde!(Priority, "low, normal, high or a number");
+text_serde!(Dependency, "a job id with ok:, failed: or any: before it");
+text_serde!(ArraySpec, "array indices such as 0-999 or 1,3,5%2");
 
 /// `0-999`, `1,3,5`, `0-98:2`, each with `%N` for at most N tasks at once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Milliseconds since 1970 (UTC). Always an argument in pure code, never read from a clock there.
@@ -187,33 +187,32 @@ macro_rules! text_schema {
 }
 pub(crate) use text_schema;
 
-/// Units are text in JSON and in job files, so that people can read and write them; a bare number
-/// is taken as the smallest unit that [`Display`](fmt::Display) never prints alone: minutes for a
-/// time (as Slurm does), bytes for a size.
+/// Serde for what people write as text: `Display` and `FromStr` are the one spelling. A bare number
+/// reads as if it were quoted (`gpus_per_node = 8`, `after = [41]`, minutes for a time as in Slurm).
 macro_rules! text_serde {
     ($name:ident, $what:literal) => {
-        text_schema!($name, $what);
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        $crate::units::text_schema!($name, $what);
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.collect_str(self)
             }
         }
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
                 struct Visitor;
                 impl serde::de::Visitor<'_> for Visitor {
                     type Value = $name;
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                         f.write_str($what)
                     }
                     fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<$name, E> {
                         s.parse().map_err(E::custom)
                     }
                     fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<$name, E> {
-                        n.to_string().parse().map_err(E::custom)
+                        self.visit_str(&n.to_string())
                     }
                     fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<$name, E> {
-                        n.to_string().parse().map_err(E::custom)
+                        self.visit_str(&n.to_string())
                     }
                 }
                 d.deserialize_any(Visitor)
@@ -221,6 +220,8 @@ macro_rules! text_serde {
         }
     };
 }
+pub(crate) use text_serde;
+
 text_serde!(Span, "a length of time such as 90s, 15m, 2h or 1d12h");
 text_serde!(Bytes, "a size such as 512MiB or 64GiB");
 
