@@ -232,6 +232,9 @@ fn execute(child: &Child<'_>) -> libc::c_int {
         unsafe { libc::execve(path.as_ptr(), child.argv.as_ptr(), child.env.as_ptr()) };
         match io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOENT) {
             libc::ENOENT | libc::ENOTDIR => {}
+            // A directory of the path that this user may not enter: shells pass over it too.
+            // SAFETY: a valid C string.
+            libc::EACCES if unsafe { libc::access(path.as_ptr(), libc::F_OK) } != 0 => {}
             libc::ENOEXEC => worst = execute_with_shell(child, path),
             error => worst = error,
         }
