@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::network::Machine;
 use crate::wait::{PATIENCE, wait_for};
 
 /// One call of `tutti`, not yet made.
@@ -47,6 +48,12 @@ impl Cli {
 
     pub fn dir(mut self, dir: &Path) -> Cli {
         self.command.current_dir(dir);
+        self
+    }
+
+    /// On a machine of a [`crate::Network`].
+    pub fn on(mut self, machine: &Machine) -> Cli {
+        machine.put(&mut self.command);
         self
     }
 

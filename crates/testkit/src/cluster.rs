@@ -214,15 +214,23 @@ impl Cluster {
     /// Starts it, or starts it again after it was killed.
     #[track_caller]
     pub fn start_agent(&mut self, node: &str) {
+        let controller = if self.options.machines.is_empty() {
+            self.dir.to_str().expect("a UTF-8 path").to_owned()
+        } else {
+            self.client().endpoint().authority()
+        };
+        self.start_agent_at(node, &controller);
+    }
+
+    /// The same with a controller at this address.
+    #[track_caller]
+    pub fn start_agent_at(&mut self, node: &str, controller: &str) {
         assert!(!self.agents.contains_key(node), "the agent of {node} runs already");
         let i: usize = node[1..].parse().expect("nodes are n1, n2, ...");
         let (dir, machine) = (self.node_dir(node), self.options.machines.get(i));
-        let (controller, address) = match machine {
-            Some(machine) => (self.client().endpoint().authority(), machine.address.clone()),
-            None => (self.dir.to_str().expect("a UTF-8 path").to_owned(), format!("127.0.77.{i}")),
-        };
+        let address = machine.map_or_else(|| format!("127.0.77.{i}"), |m| m.address.clone());
         let mut args: Vec<String> =
-            ["agent", "--controller", &controller, "--name", node, "--address", &address]
+            ["agent", "--controller", controller, "--name", node, "--address", &address]
                 .map(str::to_owned)
                 .into();
         args.extend(["--data-dir", dir.to_str().expect("a UTF-8 path")].map(str::to_owned));

@@ -1,8 +1,9 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::DirBuilderExt;
 use std::time::Duration;
 
-use tutti_model::{Bytes, Epoch, Greeting, JobSpec, JobState, NodeFacts};
+use tutti_model::{Bytes, Command, Epoch, Greeting, JobSpec, JobState, NodeFacts};
 use tutti_testkit::{Cli, Cluster, PATIENCE, is_root, me, wait_until};
 use tutti_wire::api::{JoinRequest, LogQuery};
 use tutti_wire::client::{Client, ClusterRef, Endpoint};
@@ -25,7 +26,7 @@ fn roles_allow_what_they_say_and_revoked_tokens_nothing() {
     let cluster = cluster(1);
     let (viewer_id, viewer) = token(&cluster, &["--role", "viewer", "--user", &me()]);
     let (_, user) = token(&cluster, &["--role", "user", "--user", &me()]);
-    let (_, other) = token(&cluster, &["--role", "user", "--user", "nobody"]);
+    let (_, other) = token(&cluster, &["--role", "user", "--user", "somebody"]);
     let with = |secret: &str, args: &[&str]| cluster.cli(args).env("TUTTI_TOKEN", secret).call();
 
     with(&viewer, &["ps"]).exited(0);
@@ -168,6 +169,13 @@ fn jobs_run_as_their_user() {
         key: None,
     };
     assert_eq!(client.submit(&root).unwrap_err().exit_code(), 4);
+    // A directory of the path that the user may not enter is passed over, as shells do.
+    let closed = cluster.scratch().join("closed");
+    std::fs::DirBuilder::new().mode(0o700).create(&closed).unwrap();
+    let mut missing = JobSpec::new(Command::Argv(vec!["no-such-program".to_owned()]));
+    missing.env.insert("PATH".to_owned(), format!("{}:/bin", closed.display()));
+    let id = cluster.submit_as(missing, "nobody");
+    assert_eq!(cluster.wait_end(id).exit_code, Some(127));
     let stranger = cluster.submit_as(JobSpec::shell("true"), "no-such-user");
     let row = cluster.wait_end(stranger);
     assert_eq!(row.state, JobState::Failed);

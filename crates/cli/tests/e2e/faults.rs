@@ -50,6 +50,7 @@ fn ranks_outlive_their_agent_and_are_adopted() {
     let id = cluster.submit(gang(2, counting(&dir, "0 7")));
     cluster.wait_state(id, JobState::Running);
     let before = cluster.job(id);
+    let follower = cluster.cli(&["logs", "-f", "--rank", "1", &id.to_string()]).spawn();
     for node in ["n1", "n2"] {
         (0..2).for_each(|rank| counts_on(&dir, rank));
         cluster.kill_agent(node);
@@ -63,6 +64,62 @@ fn ranks_outlive_their_agent_and_are_adopted() {
     let row = cluster.wait_end(id);
     assert_eq!((row.state, row.exit_code, row.restarts), (JobState::Failed, Some(7), 0), "{row:?}");
     assert_whole_log(&cluster, id, 2);
+    // Who followed all the while has seen the same.
+    let seen = follower.finish();
+    let log = cluster.log_of(id, &LogQuery { rank: Some("1".to_owned()), ..LogQuery::default() });
+    let wanted: String = log.iter().map(|l| format!("{}\n", l.text)).collect();
+    assert!(seen.out == wanted, "{seen}");
+}
+
+/// Only the ranks are left for a while; then controller and agents come back.
+#[test]
+fn ranks_outlive_everybody_and_are_adopted() {
+    let mut cluster = cluster(2);
+    let dir = cluster.scratch().to_owned();
+    let id = cluster.submit(gang(2, counting(&dir, "0 5")));
+    let before = cluster.wait_state(id, JobState::Running);
+    (0..2).for_each(|rank| counts_on(&dir, rank));
+    cluster.kill_controller();
+    cluster.kill_agent("n1");
+    cluster.kill_agent("n2");
+    (0..2).for_each(|rank| counts_on(&dir, rank));
+    cluster.start_controller();
+    cluster.start_agent("n1");
+    cluster.start_agent("n2");
+    cluster.wait_ready();
+    let after = cluster.job(id);
+    assert_eq!((after.row.state, after.generation), (JobState::Running, before.generation));
+    fs::write(dir.join("end"), "").unwrap();
+    let row = cluster.wait_end(id);
+    assert_eq!((row.exit_code, row.restarts), (Some(5), 0), "{row:?}");
+    assert_whole_log(&cluster, id, 2);
+}
+
+/// Agents die at any point between hearing of a task and having told of its end.
+#[test]
+fn agents_killed_again_and_again_run_every_task_once() {
+    const TASKS: u64 = 300;
+    let mut cluster = cluster(2);
+    let ran = cluster.scratch().join("ran");
+    let mut spec = JobSpec::shell(format!("echo $TUTTI_TASK_ID >> {}; sleep 0.1", ran.display()));
+    // So few at once that the array lasts through all kills.
+    spec.array = Some(format!("0-{}%16", TASKS - 1).parse().unwrap());
+    let id = cluster.submit(spec);
+    let lines = || fs::read_to_string(&ran).unwrap_or_default().lines().count() as u64;
+    for kill in 1..=12 {
+        wait_until("tasks run", PATIENCE, || lines() >= kill * TASKS / 13);
+        let node = if kill % 2 == 0 { "n1" } else { "n2" };
+        cluster.kill_agent(node);
+        cluster.start_agent(node);
+    }
+    let row = cluster.wait_end(id);
+    assert_eq!((row.state, row.restarts), (JobState::Completed, 0), "{row:?}");
+    let text = fs::read_to_string(&ran).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    let mut wanted: Vec<String> = (0..TASKS).map(|i| format!("{id}_{i}")).collect();
+    lines.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
 }
 
 #[test]

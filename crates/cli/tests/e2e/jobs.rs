@@ -38,8 +38,9 @@ fn an_array_of_500_runs_every_task_once() {
 fn dependencies_follow_the_outcome() {
     let cluster = cluster(1);
     let order = "echo $TUTTI_JOB_NAME >> order";
-    let good = wrap(&cluster, &format!("sleep 0.3; {order}"), &["-J", "good"]);
-    let bad = wrap(&cluster, &format!("sleep 0.3; {order}; exit 1"), &["-J", "bad"]);
+    let go = "while [ ! -e go ]; do sleep 0.05; done";
+    let good = wrap(&cluster, &format!("{go}; {order}"), &["-J", "good"]);
+    let bad = wrap(&cluster, &format!("{go}; {order}; exit 1"), &["-J", "bad"]);
     let after = |name: &str, on: &str| wrap(&cluster, order, &["-J", name, "--after", on]);
     let second = after("second", &format!("{good}"));
     let third = after("third", &format!("ok:{second},any:{bad}"));
@@ -47,6 +48,7 @@ fn dependencies_follow_the_outcome() {
     let never = after("never", &format!("ok:{bad}"));
     let heir = after("heir", &format!("any:{never}"));
     let pointless = after("pointless", &format!("failed:{good}"));
+    fs::write(cluster.scratch().join("go"), "").unwrap();
     for (id, state) in [
         (good, JobState::Completed),
         (bad, JobState::Failed),
@@ -68,9 +70,12 @@ fn dependencies_follow_the_outcome() {
     assert!(at("good") < at("second") && at("second") < at("third"), "{text}");
     assert!(at("bad") < at("mourner") && at("bad") < at("third"), "{text}");
     assert_eq!(text.lines().count(), 6, "each has run once: {text}");
-    let unknown = cluster.cli(&["submit", "--wrap", "true", "--after", "4711"]).call();
-    assert_ne!(unknown.code, 0, "{unknown}");
-    unknown.says(&["4711"]);
+    // What can never be met is refused at once.
+    for on in ["4711".to_owned(), format!("ok:{bad}"), format!("failed:{good}")] {
+        let refused = cluster.cli(&["submit", "--wrap", "true", "--after", &on]).call();
+        assert_ne!(refused.code, 0, "{refused}");
+        refused.says(&[on.rsplit(':').next().unwrap(), "after"]);
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tutti_model::{JobState, NodeState};
-use tutti_testkit::{Cluster, ClusterOptions, Network, PATIENCE, is_root, wait_until};
+use tutti_testkit::{Cli, Cluster, ClusterOptions, Network, PATIENCE, is_root, wait_until};
 
 use crate::{TUTTI, gang};
 
@@ -76,4 +78,66 @@ fn a_node_cut_off_is_replaced_and_cleans_up_when_it_is_back() {
     let job = cluster.job(id);
     assert_eq!((job.row.state, job.generation), (JobState::Running, Some(new)));
     assert_eq!((job.row.restarts, beats(&dir, &lost, new)), (1, 0));
+}
+
+/// From another machine the command line works with an address and a token, and nothing but TLS
+/// is answered.
+#[test]
+#[allow(clippy::print_stderr)]
+fn beyond_loopback_only_tls_is_spoken() {
+    if !is_root() {
+        eprintln!("SKIPPED: making network namespaces needs root");
+        return;
+    }
+    let network = Network::new(3);
+    let machines = network.machines().to_vec();
+    machines[0].enter();
+    let listen = "0.0.0.0:0".to_owned();
+    let controller_args = vec!["--name".to_owned(), machines[0].address.clone()];
+    let elsewhere = machines[2].clone();
+    let options =
+        ClusterOptions { nodes: 0, listen, machines, controller_args, ..ClusterOptions::default() };
+    let address = options.machines[0].address.clone();
+    let mut cluster = Cluster::with(TUTTI, options);
+    let port = cluster.client().endpoint().port;
+    let address = format!("{address}:{port}");
+    cluster.start_agent_at("n1", &address);
+    cluster.wait_node("n1", NodeState::Ready);
+
+    let token = fs::read_to_string(cluster.dir().join("admin.token")).unwrap();
+    let user = tutti_testkit::me();
+    let new = tutti_wire::api::NewToken {
+        grant: tutti_model::Grant::Access { user, role: tutti_model::Role::User },
+        expires_in: None,
+    };
+    let own = cluster.client().create_token(&new).unwrap().secret;
+    let remote = |args: &[&str], token: &str| {
+        let cli = Cli::new(cluster.binary(), args).env("TUTTI_CLUSTER", &address).on(&elsewhere);
+        cli.dir(cluster.scratch()).env("TUTTI_TOKEN", token)
+    };
+    assert_eq!(remote(&["run", "--", "cat"], &own).stdin(b"over TLS").ok(), "over TLS");
+    remote(&["nodes"], token.trim()).ok();
+    let plain = format!("http://{address}");
+    let cli = remote(&["ps"], &own).env("TUTTI_CLUSTER", &plain).call();
+    cli.exited(2).says(&["https://"]);
+    // A server of another cluster is not even told the token.
+    let other = own.replacen(&own[8..24], "0123456789abcdef", 1);
+    remote(&["ps"], &other).call().exited(4).says(&["nothing was sent"]);
+
+    let (sent, answer) = std::thread::spawn(move || {
+        elsewhere.enter();
+        let mut socket = TcpStream::connect(&address).unwrap();
+        let request = format!("GET /api/v1/cluster HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let sent = socket.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        // Hung up on, gently or not.
+        let _ = socket.read_to_end(&mut answer);
+        (sent, answer)
+    })
+    .join()
+    .unwrap();
+    sent.unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(!answer.contains("version"), "{answer}");
 }

@@ -97,3 +97,25 @@ fn up_in_the_foreground_restarts_what_dies_and_stops_on_an_interrupt() {
     up.finish().exited(0);
     assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
 }
+
+/// A detached cluster has nobody who restarts what dies; what is left says so and can be stopped.
+#[test]
+fn a_detached_cluster_that_lost_its_controller_is_told_how_to_go_on() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    let all = processes_of(place.path());
+    let controller = all.iter().find(|p| p.cmdline.contains(" controller ")).unwrap();
+    controller.signal(Signal::SIGKILL);
+    wait_until("it is gone", PATIENCE, || !controller.is_alive());
+    place.ask(&["ps"]).call().exited(75).says(&["can't be reached", "tutti up"]);
+    let again = place.tutti(&UP).call();
+    if again.code != 0 {
+        again.says(&["tutti down"]);
+        place.tutti(&["down"]).ok();
+        assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
+        place.tutti(&UP).ok();
+    }
+    assert_eq!(place.ask(&["run", "--", "echo", "hi"]).ok(), "hi");
+    place.tutti(&["down"]).ok();
+    assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
+}
