@@ -28,6 +28,7 @@ use std::time::Instant;
 
 use crate::fail::{Fail, job_exit};
 use crate::local::StopSignals;
+use crate::show::table::terminal_width;
 use crate::style::Style;
 use crate::terminal;
 use house::House;
@@ -87,7 +88,7 @@ pub fn run(args: DemoArgs) -> Result<ExitCode, Fail> {
         if terminal::stderr_is_live() {
             terminal::complain("");
         }
-        terminal::say(&summary::text(&report, &own_name(), Style::of_stdout()));
+        terminal::say(&summary::text(&report, &own_name(), Style::of_stdout(), terminal_width()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,11 +9,13 @@ use super::report::{ChainFigures, GangFigures, NodeLossFigures, Report, Totals};
 use crate::show::{count, harmless};
 use crate::style::{Ink, Style};
 
-const WIDTH: usize = 96;
+/// Longer lines are hard to read, whatever the terminal.
+const WIDTH_MAX: usize = 96;
 const NAME_WIDTH: usize = 11;
 
 /// `program` is how the user called us, so that commands can be copied.
-pub fn text(report: &Report, program: &str, style: Style) -> String {
+pub fn text(report: &Report, program: &str, style: Style, width: Option<u16>) -> String {
+    let width = width.map_or(WIDTH_MAX, usize::from).min(WIDTH_MAX);
     let mut out = vec![style.paint(
         Ink::Bold,
         &format!(
@@ -22,7 +24,7 @@ pub fn text(report: &Report, program: &str, style: Style) -> String {
         ),
     )];
     for (name, text) in scenes(report) {
-        let lines = wrap(&harmless(&text), WIDTH - NAME_WIDTH - 2);
+        let lines = wrap(&harmless(&text), width.saturating_sub(NAME_WIDTH + 2));
         for (i, line) in lines.iter().enumerate() {
             let head = if i == 0 { name } else { "" };
             let head = style.paint(Ink::Cyan, &format!("{head:<NAME_WIDTH$}"));

@@ -124,13 +124,13 @@ Go on:
   tutti up --detach                             # your own cluster; real GPUs if this machine has them
   tutti run -G 2 -- env                         # a command on 2 GPUs of it, as if it ran here
   tutti help                                    # every verb";
-    assert_eq!(text(&report(), "tutti", Style::PLAIN), want);
+    assert_eq!(text(&report(), "tutti", Style::PLAIN, None), want);
 }
 
 #[test]
 fn a_kept_cluster_can_be_used_and_stopped() {
     let kept = Report { kept_in: Some("/tmp/tutti-demo-x".into()), ..report() };
-    let text = text(&kept, "target/release/tutti", Style::PLAIN);
+    let text = text(&kept, "target/release/tutti", Style::PLAIN, None);
     for line in [
         "The cluster is still up: 4 nodes × 8 simulated GPUs. Go on:",
         "  export TUTTI_CLUSTER=/tmp/tutti-demo-x        # use it in this shell",
@@ -141,6 +141,13 @@ fn a_kept_cluster_can_be_used_and_stopped() {
         assert!(text.lines().any(|l| l == line), "{line}\n{text}");
     }
     assert!(!text.contains("demo --keep"));
+}
+
+#[test]
+fn a_narrow_terminal_gets_shorter_lines() {
+    let text = text(&report(), "tutti", Style::PLAIN, Some(60));
+    let story = text.split("Go on:").next().unwrap();
+    assert!(story.lines().all(|l| l.chars().count() <= 60), "{story}");
 }
 
 #[test]
