@@ -84,6 +84,10 @@ impl Node {
             self.requests.waiters.push(Waiter { request, read, attempt, seen });
             return self.shims.tell(lease, &ToShim::Watch { rank, seen });
         }
+        if writer.is_none() && piece == read::Piece::default() {
+            let reply = self.nothing_there(read.task);
+            return self.say_log(request, reply);
+        }
         let end = writer.is_none() && {
             let rest = read::piece(&dir, read.rank, LogFrom::Offset(piece.next), 1);
             rest.is_ok_and(|rest| rest.lines.is_empty())
