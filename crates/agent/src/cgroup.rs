@@ -91,12 +91,13 @@ impl Cgroups {
 
 impl PartCgroup {
     pub fn make(&self) -> Result<fs::File, CgroupError> {
-        match fs::create_dir(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed("can't make", &self.path)(e));
-            }
-            _ => {}
-        }
+        let made = match fs::create_dir(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // Somebody tidied the agent's own group away while it was empty.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(&self.path),
+            made => made,
+        };
+        made.map_err(failed("can't make", &self.path))?;
         for (name, value) in &self.limits {
             let path = self.path.join(name);
             fs::write(&path, value).map_err(failed("can't write", &path))?;
