@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tutti_engine::Command;
-use tutti_journal::{Journal, RedbJournal};
+use tutti_journal::{Journal, JournalError, RedbJournal};
 use tutti_wire::pki::replace_file;
 
 use crate::api::{self, App, Execs, Hosts};
@@ -39,6 +39,10 @@ pub const AUDIT_FILE: &str = "audit.log";
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 
 const WORKERS: usize = 2;
+
+/// How long a journal that another process holds is waited for.
+const JOURNAL_WAIT: Duration = Duration::from_secs(3);
+const JOURNAL_RETRY: Duration = Duration::from_millis(50);
 
 /// A controller inside this process.
 pub struct Handle {
@@ -108,11 +112,24 @@ async fn signalled() -> std::io::Result<&'static str> {
     })
 }
 
+/// A controller that was killed a moment ago may still be leaving; one that runs keeps the journal.
+async fn open_journal(path: &Path) -> Result<RedbJournal, JournalError> {
+    let give_up = tokio::time::Instant::now() + JOURNAL_WAIT;
+    loop {
+        match RedbJournal::open(path, &Default::default()) {
+            Err(JournalError::InUse { .. }) if tokio::time::Instant::now() < give_up => {
+                tokio::time::sleep(JOURNAL_RETRY).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
 /// Starts a controller in the current tokio runtime, which must have several threads. It serves when
 /// this returns.
 pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> {
     prepare_dir(&config.data_dir)?;
-    let journal = RedbJournal::open(&config.data_dir.join(JOURNAL_FILE), &Default::default())?;
+    let journal = open_journal(&config.data_dir.join(JOURNAL_FILE)).await?;
     let identity = Identity::load_or_create(&config)?;
     let links = Arc::new(Links::default());
     let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
