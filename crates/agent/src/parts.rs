@@ -17,7 +17,7 @@
 //!
 //! Nothing is synced: what a crash of the whole machine loses has no process left either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -193,14 +193,29 @@ impl Parts {
     /// Everything on disk, by lease. A record that was cut off while it was written never
     /// reached a zygote, so it is removed.
     pub fn scan(&self) -> Result<BTreeMap<LeaseId, Found>, PartsError> {
+        // The last agent's shims may still be claiming parts, and a name that changes while the
+        // directory is read can be missed. So it is read until two readings agree.
+        let mut names = self.names()?;
+        loop {
+            let again = self.names()?;
+            if again == names {
+                break;
+            }
+            names = again;
+        }
         let mut found = BTreeMap::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(failed("list", &self.dir))? {
-            let path = entry.map_err(failed("list", &self.dir))?.path();
+        for path in names {
             if let Some((lease, part)) = scan_one(&path)? {
                 found.insert(lease, part);
             }
         }
         Ok(found)
+    }
+
+    fn names(&self) -> Result<BTreeSet<PathBuf>, PartsError> {
+        let entries = std::fs::read_dir(&self.dir).map_err(failed("list", &self.dir))?;
+        let paths = entries.map(|entry| entry.map(|e| e.path()));
+        paths.collect::<io::Result<_>>().map_err(failed("list", &self.dir))
     }
 }
 
@@ -218,7 +233,14 @@ fn scan_one(path: &Path) -> Result<Option<(LeaseId, Found)>, PartsError> {
         return Ok(None);
     }
     let Some((lease, ending)) = parse_name(path) else { return Ok(None) };
-    let file = File::open(path).map_err(failed("open", path))?;
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // Claimed since it was listed.
+        Err(e) if e.kind() == io::ErrorKind::NotFound && ending == "launch" => {
+            return scan_one(&path.with_extension("running"));
+        }
+        Err(e) => return Err(failed("open", path)(e)),
+    };
     let held = ending == "running" && is_locked(&file).map_err(failed("look at", path))?;
     let (record, end) = read_frames(file).map_err(failed("read", path))?;
     let Some(record) = record else {

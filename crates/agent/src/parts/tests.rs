@@ -111,3 +111,23 @@ fn a_reused_record_holds_nothing_of_the_one_before() {
     drop(Claim::take(&parts.stem(second.launch.lease)).unwrap().unwrap());
     assert_eq!(parts.fate(second.launch.lease).unwrap(), Fate::Dead, "not the end of the first");
 }
+
+/// An agent that starts reads the directory while shims of the one before still claim parts.
+#[test]
+fn a_part_that_is_claimed_meanwhile_is_not_missed() {
+    let dir = TempDir::new("meanwhile");
+    let mut parts = parts(&dir);
+    let records: Vec<Record> = (1..=300).map(|i| record(&i.to_string(), i)).collect();
+    records.iter().for_each(|record| parts.write_launch(record).unwrap());
+    std::thread::scope(|scope| {
+        let claims = scope.spawn(|| {
+            let take = |r: &Record| Claim::take(&parts.stem(r.launch.lease)).unwrap().unwrap();
+            records.iter().map(take).collect::<Vec<_>>()
+        });
+        while !claims.is_finished() {
+            assert_eq!(parts.scan().unwrap().len(), records.len());
+        }
+        claims.join().unwrap();
+    });
+    assert_eq!(parts.scan().unwrap().len(), records.len());
+}
