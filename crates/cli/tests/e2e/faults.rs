@@ -113,7 +113,8 @@ fn agents_killed_again_and_again_run_every_task_once() {
         cluster.start_agent(node);
     }
     let row = cluster.wait_end(id);
-    assert_eq!((row.state, row.restarts), (JobState::Completed, 0), "{row:?}");
+    // What an agent was about to start when it died is given back and started anew.
+    assert_eq!(row.state, JobState::Completed, "{row:?}");
     let text = fs::read_to_string(&ran).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     let mut wanted: Vec<String> = (0..TASKS).map(|i| format!("{id}_{i}")).collect();
