@@ -133,8 +133,9 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let identity = Identity::load_or_create(&config)?;
     let links = Arc::new(Links::default());
     let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
-    core.call(Command::Start).await?;
-    identity::ensure_admin_token(&core, &identity.ca, &config.data_dir).await?;
+    if let Err(error) = first_records(&core, &identity, &config.data_dir).await {
+        return Err(own_reason(error, ended).await);
+    }
     let epoch = core.peek(|w| w.engine.state().epoch).map_err(core::CallError::Stopped)?;
 
     let audit_path = config.data_dir.join(AUDIT_FILE);
@@ -173,6 +174,30 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let running = Running { core, ended, links, listener, serve, audit_thread, stopping };
     let main = tokio::spawn(running.until_stopped(config.data_dir));
     Ok(Handle { addr, stop, main })
+}
+
+async fn first_records(
+    core: &core::Core,
+    identity: &Identity,
+    data_dir: &Path,
+) -> Result<(), ControllerError> {
+    core.call(Command::Start).await?;
+    identity::ensure_admin_token(core, &identity.ca, data_dir).await
+}
+
+/// An engine that has stopped knows why; whoever called it only that it did.
+async fn own_reason(
+    error: ControllerError,
+    ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
+) -> ControllerError {
+    match error {
+        ControllerError::Start(core::CallError::Stopped(_)) => match ended.await {
+            Ok(Err(cause)) => ControllerError::NotDurable(cause),
+            Ok(Ok(())) => error,
+            Err(_) => ControllerError::NotDurable(CoreError::Panicked),
+        },
+        other => other,
+    }
 }
 
 fn start_engine(
