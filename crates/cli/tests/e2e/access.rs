@@ -79,7 +79,7 @@ fn a_join_token_works_once_and_for_its_node() {
     used.says(&["token"]);
     let none = agent(&["--name", "n7"], "");
     assert_ne!(none.code, 0, "{none}");
-    none.says(&["tutti token create --join"]);
+    none.says(&["tutti token create --join", "--join-file"]);
 }
 
 /// Speaks with the controller as an agent of this protocol would, and returns its answer.

@@ -41,9 +41,15 @@ fn a_full_disk_stops_the_controller_and_loses_nothing() {
         assert!(log.contains(word), "'{word}' is not said:\n{log}");
     }
 
-    // Started without room it says so again, or runs; never does it harm.
+    // Without any room it says so again, and does no harm.
+    let filler = std::fs::File::create(disk.path().join("filler")).unwrap();
+    let full = std::io::copy(&mut std::io::repeat(0), &mut &filler);
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     cluster.launch_controller();
-    cluster.kill_controller();
+    assert_ne!(cluster.controller_ended(), 0);
+    let log = cluster.log("controller");
+    let last = log.rsplit("error: ").next().unwrap();
+    assert!(last.contains("disk") && last.contains("full") && last.contains("free"), "{log}");
     disk.grow(256 << 20);
     cluster.start_controller();
     let page = cluster.client().jobs(&JobQuery { limit: Some(10_000), ..JobQuery::default() });
