@@ -226,9 +226,11 @@ impl Node {
 
     /// One input, and everything that follows from it.
     fn step(&mut self, input: Input) {
+        tell_operator(&input);
         let mut actions = VecDeque::from(self.machine.step(now(), input));
         while let Some(action) = actions.pop_front() {
             if let Some(input) = self.carry_out(action) {
+                tell_operator(&input);
                 actions.extend(self.machine.step(now(), input));
             }
         }
@@ -429,6 +431,17 @@ fn now() -> Time {
 
 fn span(span: Span) -> Duration {
     Duration::from_millis(span.0)
+}
+
+/// A node that can start nothing, on a full disk for instance, says so where its operator looks;
+/// the job's owner hears of it through the controller.
+fn tell_operator(input: &Input) {
+    let (lease, message) = match input {
+        Input::LaunchFailed { lease, message } => (lease, message),
+        Input::Prepared { lease, result: Err(error) } => (lease, &error.message),
+        _ => return,
+    };
+    tracing::warn!(%lease, "a part could not be started: {message}");
 }
 
 pub(crate) fn log_error(what: &str, error: &(dyn std::error::Error + 'static)) {
