@@ -121,11 +121,19 @@ async fn open_events(
     path: &str,
     enough: impl Fn(&str) -> bool,
 ) -> (String, TcpStream) {
+    open_events_as(cluster, &cluster.admin, path, enough).await
+}
+
+async fn open_events_as(
+    cluster: &Cluster,
+    token: &str,
+    path: &str,
+    enough: impl Fn(&str) -> bool,
+) -> (String, TcpStream) {
     let mut socket = TcpStream::connect(cluster.addr()).await.unwrap();
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\r\n",
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\r\n",
         cluster.addr(),
-        cluster.admin
     );
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
@@ -163,6 +171,35 @@ async fn records_are_streamed_and_a_late_reader_is_told() {
     let late =
         read_events(&cluster, "/api/v1/events?since=1", |t| t.contains("missed_after")).await;
     assert!(late.contains("event: lagged"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn environments_are_for_the_owner_and_admins() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 1, Ranks::Finish).await;
+    let ada = cluster.access("ada", "user").await;
+    let spec = json!({ "run": "true", "env": { "API_KEY": "s3cret" } });
+    let body = Some(json!({ "spec": spec }));
+    let answer = cluster.call_as(&ada, "POST", "/api/v1/jobs", body).await;
+    let path = format!("/api/v1/jobs/{}", answer.json()["id"].as_str().unwrap());
+    let admin = cluster.admin.clone();
+    let readers = [
+        (ada, "s3cret", false),
+        (cluster.access("bob", "user").await, "(hidden)", false),
+        (cluster.access("vera", "viewer").await, "(hidden)", false),
+        (admin, "s3cret", true),
+    ];
+    for (token, value, tokens) in readers {
+        let detail = cluster.call_as(&token, "GET", &path, None).await.json();
+        assert_eq!(detail["spec"]["env"], json!({ "API_KEY": value }));
+        let ended = |t: &str| t.contains("task_ended");
+        let events = open_events_as(&cluster, &token, "/api/v1/events?since=0", ended).await.0;
+        assert_eq!(events.contains("s3cret"), value == "s3cret");
+        assert!(events.contains("API_KEY"));
+        assert_eq!(events.contains("token_"), tokens);
+    }
     cluster.stop().await;
 }
 

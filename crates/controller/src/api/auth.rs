@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method};
 use tutti_engine::Actor;
-use tutti_model::{Grant, Time};
+use tutti_model::{Grant, Role, Time};
 use tutti_wire::token::TokenText;
 
 use super::App;
@@ -29,6 +29,13 @@ pub struct Ends {
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub actor: Actor,
+}
+
+impl Caller {
+    /// What a job reads, writes and knows is for its owner and for admins.
+    pub fn may_look_inside(&self, owner: &str) -> bool {
+        self.actor.role >= Role::Admin || self.actor.user == owner
+    }
 }
 
 /// An agent that wants to join.

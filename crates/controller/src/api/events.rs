@@ -1,21 +1,25 @@
 //! Engine records as they become durable.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tutti_engine::{Event, Record};
-use tutti_model::{JobId, Seq};
+use tutti_model::{JobId, Role, Seq};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
+use super::auth::Caller;
 use super::body::Params;
 use super::openapi::Problems;
 use super::problem::Problem;
 use super::sse::{self, Left, Sender, Stream};
 use crate::feed::Pulled;
 use crate::reads::jobs_of;
+use crate::views;
 
 /// Records taken from the ring at once.
 const PULL_MAX: usize = 256;
@@ -44,6 +48,7 @@ pub struct Lagged {
     responses((status = 200, content_type = "text/event-stream", body = Lagged), Problems))]
 pub async fn events(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Params(query): Params<EventQuery>,
 ) -> Result<Stream, Problem> {
@@ -53,13 +58,14 @@ pub async fn events(
     let (sender, stream) = sse::channel();
     tokio::spawn(async move {
         // The reader left, or the controller stops: either way nothing is left to do.
-        let _ = send_records(&app, &sender, position, query.job.map(JobId)).await;
+        let _ = send_records(&app, &caller, &sender, position, query.job.map(JobId)).await;
     });
     Ok(stream)
 }
 
 async fn send_records(
     app: &App,
+    caller: &Caller,
     sender: &Sender,
     mut position: Seq,
     job: Option<JobId>,
@@ -84,10 +90,10 @@ async fn send_records(
             Pulled::Records(records) => {
                 for record in records {
                     position = record.seq;
-                    if job.is_none_or(|j| jobs_of(&record.event).contains(&j)) {
-                        let shown = public(&record);
-                        let record = shown.as_ref().unwrap_or(&record);
-                        sender.send_id("record", record.seq.0, record).await?;
+                    if job.is_none_or(|j| jobs_of(&record.event).contains(&j))
+                        && let Some(shown) = shown(&record, caller)
+                    {
+                        sender.send_id("record", record.seq.0, shown.as_ref()).await?;
                     }
                 }
             }
@@ -95,18 +101,28 @@ async fn send_records(
     }
 }
 
-/// Without what only the controller and the submitter need to know: hashes and idempotency keys.
-fn public(record: &Record) -> Option<Record> {
+/// The record without what is not the reader's to know: hashes, idempotency keys, and what others
+/// set in their environments. None for records about tokens, which are for admins.
+fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
     let event = match &record.event {
+        Event::TokenAdded { .. } | Event::TokenUsed { .. } | Event::TokenRevoked { .. }
+            if caller.actor.role < Role::Admin =>
+        {
+            return None;
+        }
         Event::TokenAdded { token } => {
             let mut token = token.clone();
             token.hash = String::new();
             Event::TokenAdded { token }
         }
-        Event::JobSubmitted { job, user, spec, key: Some(_) } => {
-            Event::JobSubmitted { job: *job, user: user.clone(), spec: Arc::clone(spec), key: None }
+        Event::JobSubmitted { job, user, spec, key: _ } => {
+            let spec = match caller.may_look_inside(user) {
+                true => Arc::clone(spec),
+                false => Arc::new(views::without_secrets(spec)),
+            };
+            Event::JobSubmitted { job: *job, user: user.clone(), spec, key: None }
         }
-        _ => return None,
+        _ => return Some(Cow::Borrowed(record)),
     };
-    Some(Record { event, ..record.clone() })
+    Some(Cow::Owned(Record { event, ..record.clone() }))
 }

@@ -49,17 +49,20 @@ pub async fn list(
     }
 }
 
-/// All about one job, or one task of an array.
+/// All about one job, or one task of an array. What its environment is set to is for its owner and
+/// for admins.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs",
     params(("id" = TaskId, Path, description = "12, or 12_3 for task 3 of array 12")),
     responses((status = 200, body = JobDetail), Problems))]
 pub async fn show(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     Named(id): Named<TaskId>,
 ) -> Result<Json<JobDetail>, Problem> {
     let detail = app.core.read(|world| {
         let job = find(world, id)?;
-        views::detail(world, job, id.index, now()).ok_or(Rejected::NoSuchTask(id))
+        let inside = caller.may_look_inside(&job.user);
+        views::detail(world, job, id.index, inside, now()).ok_or(Rejected::NoSuchTask(id))
     });
     Ok(Json(detail.await??))
 }
@@ -169,7 +172,7 @@ pub async fn release(
     change(&app, Command::Release { actor: caller.actor, job }).await
 }
 
-/// Moves a job in the queue.
+/// Moves a job in the queue. Its owner may move it back, admins either way.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/priority", tag = "jobs", request_body = SetPriority,
     params(("id" = JobId, Path)),
     responses((status = 200, body = Changed), Problems))]

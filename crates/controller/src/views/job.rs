@@ -1,8 +1,8 @@
 //! One job or task, short and long.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Demand, Ended, Job, JobState, NodeId, PartState, Restarts, Spread,
-    State, StopCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
+    Spread, State, StopCause, TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow};
 
@@ -135,7 +135,24 @@ fn stop_note(state: &State, why: &StopCause) -> String {
     }
 }
 
-pub fn detail(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<JobDetail> {
+const HIDDEN: &str = "(hidden)";
+
+/// The spec as others see it: which variables are set, not to what. Environments carry keys and
+/// passwords.
+pub fn without_secrets(spec: &JobSpec) -> JobSpec {
+    let mut spec = spec.clone();
+    spec.env.values_mut().for_each(|value| HIDDEN.clone_into(value));
+    spec
+}
+
+/// `inside`: the reader may know everything about this job.
+pub fn detail(
+    world: &World,
+    job: &Job,
+    index: Option<u32>,
+    inside: bool,
+    now: Time,
+) -> Option<JobDetail> {
     let state = world.engine.state();
     let row = row(world, job, index, now)?;
     let task = job.task(index);
@@ -148,7 +165,7 @@ pub fn detail(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option
     });
     Some(JobDetail {
         row,
-        spec: (*job.spec).clone(),
+        spec: if inside { (*job.spec).clone() } else { without_secrets(&job.spec) },
         attempt: task.map(|t| t.attempts).or(ended.map(|e| e.attempts)).filter(|&n| n > 0),
         generation: attempt.map(|a| a.generation.0),
         restarts_by_cause: task.map_or_else(|| restarts(ended), |t| t.restarts),
