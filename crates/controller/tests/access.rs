@@ -130,6 +130,15 @@ async fn users_act_on_their_own_jobs_only() {
     let mut as_other = body;
     as_other["user"] = json!("ada");
     assert_eq!(cluster.call_as(&bob, "POST", "/api/v1/jobs", Some(as_other)).await.status, 403);
+    let path = format!("/api/v1/jobs/{id}/priority");
+    for (token, priority, status) in [(&ada, "low", 200), (&ada, "high", 403), (&bob, "low", 403)] {
+        let body = Some(json!({ "priority": priority }));
+        assert_eq!(cluster.call_as(token, "POST", &path, body).await.status, status, "{priority}");
+    }
+    let body = Some(json!({ "spec": { "run": "x", "priority": 101 } }));
+    let jump = cluster.call_as(&ada, "POST", "/api/v1/jobs", body).await;
+    assert_eq!(jump.status, 400);
+    assert!(jump.json()["message"].to_string().contains("priority: 101 is for admins"));
     let path = format!("/api/v1/jobs/{id}/cancel");
     assert_eq!(cluster.call_as(&ada, "POST", &path, None).await.status, 200);
     let dir = cluster.stop().await;
@@ -193,9 +202,22 @@ async fn agents_are_refused_with_a_reason() {
             other => panic!("{other:?}"),
         }
     }
+    // A token for any node can't take over one that is there.
+    let connected = agent::connect(cluster.addr(), &identity, 1).await;
+    let key = tutti_wire::pki::NodeKey::generate().unwrap();
+    for (only, status) in [(None, 403), (Some("n1"), 200)] {
+        let token = cluster.token(json!({ "grants": "join", "node": only, "uses": 1 })).await;
+        let body = json!({ "node": "n1", "csr": key.csr().unwrap() });
+        let answer = cluster.call_as(&token, "POST", "/api/v1/join", Some(body)).await;
+        assert_eq!(answer.status, status, "{only:?}");
+        if status == 403 {
+            let message = answer.json()["message"].to_string();
+            assert!(message.contains("tutti token create --join --node n1"), "{message}");
+        }
+    }
+    drop(connected);
     // A join token is used up after its one use.
     let token = cluster.token(json!({ "grants": "join", "node": "n3", "uses": 1 })).await;
-    let key = tutti_wire::pki::NodeKey::generate().unwrap();
     for (node, status) in [("other", 403), ("n3", 200), ("n3", 403)] {
         let body = json!({ "node": node, "csr": key.csr().unwrap() });
         let answer = cluster.call_as(&token, "POST", "/api/v1/join", Some(body)).await;

@@ -38,4 +38,8 @@ pub enum Rejected {
     PlanRefused(crate::check::Violation),
     #[error("the join token is used up, expired, or not for node '{0}'")]
     JoinRefused(String),
+    #[error(
+        "node '{0}' is in the cluster already, and this token is not for it alone; to let it join again, make one that is: `tutti token create --join --node {0}`"
+    )]
+    NameTaken(String),
 }

@@ -117,6 +117,7 @@ impl From<Rejected> for Problem {
                 internal,
                 Some("this is a bug in the scheduler: nothing was started; please report it"),
             ),
+            R::NameTaken(_) => (denied, None),
             R::JoinRefused(_) => (denied, Some("make a new one with `tutti token create --join`")),
         };
         let problem = make(message);

@@ -29,7 +29,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/jobs/{id}/cancel", USER),
     (Method::POST, "/api/v1/jobs/{id}/hold", USER),
     (Method::POST, "/api/v1/jobs/{id}/release", USER),
-    (Method::POST, "/api/v1/jobs/{id}/priority", ADMIN),
+    (Method::POST, "/api/v1/jobs/{id}/priority", USER),
     (Method::PUT, "/api/v1/jobs/{id}/stdin", USER),
     (Method::POST, "/api/v1/jobs/{id}/exec", USER),
     (Method::PUT, "/api/v1/exec/{session}/stdin", USER),

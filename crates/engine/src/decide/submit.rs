@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tutti_model::{Command as Run, Demand, JobId, JobSpec, Launcher, Role};
+use tutti_model::{Command as Run, Demand, JobId, JobSpec, Launcher, Priority, Role};
 
 use super::{Decision, View, need_role};
 use crate::command::{Actor, Reply};
@@ -30,6 +30,7 @@ pub(super) fn submit(
     if let Some(job) = known_key(view, user, spec, key)? {
         return Ok((Reply::Submitted { job, repeated: true }, Vec::new()));
     }
+    check_priority(actor, spec)?;
     check_spec(spec)?;
     let job = JobId(view.state.next_job.max(1));
     check_dependencies(view, spec, job)?;
@@ -65,6 +66,20 @@ fn known_key(
 
 fn bad(key: &'static str, problem: impl Into<String>) -> Rejected {
     Rejected::BadSpec { key, problem: problem.into() }
+}
+
+/// Everybody may call their job urgent; only an admin lets somebody jump past all who did.
+fn check_priority(actor: &Actor, spec: &JobSpec) -> Result<(), Rejected> {
+    if spec.priority > Priority::HIGH && actor.role < Role::Admin {
+        let problem = format!(
+            "{} is for admins: ask for {} ({}) or less",
+            spec.priority,
+            Priority::HIGH,
+            Priority::HIGH.0
+        );
+        return Err(bad("priority", problem));
+    }
+    Ok(())
 }
 
 fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {

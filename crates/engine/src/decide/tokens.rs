@@ -28,5 +28,10 @@ pub(super) fn use_join(view: View<'_>, id: &str, node: &str) -> Decision {
     if !named || *uses == Some(0) || token.is_expired(view.now) {
         return Err(refused());
     }
+    // Whoever has the certificate is the node: a token for any name must not take over one that is
+    // there.
+    if only.is_none() && view.state.node_named(node).is_some() {
+        return Err(Rejected::NameTaken(node.to_owned()));
+    }
     done(vec![Event::TokenUsed { id: id.to_owned(), node: node.to_owned() }])
 }

@@ -223,16 +223,49 @@ fn higher_priority_goes_first_then_the_older() {
 }
 
 #[test]
-fn a_join_token_counts_down() {
-    let mut world = World::new(&[]);
-    let token = Token {
+fn beyond_high_only_an_admin_submits() {
+    let mut world = World::new(&[8]);
+    let with = |priority| Box::new(JobSpec { priority, ..gang(1, 1) });
+    let mut submit = |actor: Actor, priority| {
+        let command = Command::Submit { actor, spec: with(priority), user: None, key: None };
+        world.step(command).reply
+    };
+    let above = Priority(Priority::HIGH.0 + 1);
+    assert!(matches!(submit(ada(), Priority::HIGH), Ok(Reply::Submitted { .. })));
+    assert!(matches!(submit(ada(), above), Err(Rejected::BadSpec { key: "priority", .. })));
+    assert!(matches!(submit(admin(), above), Ok(Reply::Submitted { .. })));
+}
+
+fn join_token(world: &World, node: Option<&str>) -> Token {
+    Token {
         id: "t".into(),
         hash: "h".into(),
-        grant: Grant::Join { node: Some("n1".into()), uses: Some(1) },
+        grant: Grant::Join { node: node.map(str::to_owned), uses: Some(1) },
         created_at: world.now,
         created_by: "root".into(),
         expires_at: Some(Time(world.now.0 + 10_000)),
+    }
+}
+
+#[test]
+fn only_a_token_for_its_name_lets_a_node_join_again() {
+    let mut world = World::new(&[8]);
+    let join = |world: &mut World, token: Token, node: &str| {
+        world.step(Command::AddToken { actor: admin(), token }).reply.unwrap();
+        world.step(Command::UseJoinToken { id: "t".into(), node: node.into() }).reply
     };
+    let (any, named) = (join_token(&world, None), join_token(&world, Some("n1")));
+    let refused = join(&mut world, any.clone(), "n1").unwrap_err();
+    assert_eq!(refused, Rejected::NameTaken("n1".into()));
+    assert!(refused.to_string().contains("tutti token create --join --node n1"), "{refused}");
+    assert_eq!(join(&mut world, any, "n2"), Ok(Reply::Done));
+    assert_eq!(join(&mut world, named, "n1"), Ok(Reply::Done));
+}
+
+#[test]
+fn a_join_token_counts_down() {
+    let mut world = World::new(&[]);
+    let token = join_token(&world, Some("n1"));
     let add = Command::AddToken { actor: ada(), token: token.clone() };
     assert!(matches!(world.step(add).reply, Err(Rejected::RoleTooLow { .. })));
     world.step(Command::AddToken { actor: admin(), token }).reply.unwrap();
