@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tutti_engine::{Event, Record};
-use tutti_model::{Ended, IndexRanges, Job, JobId, JobState, State, TaskId, Tasks, Time};
+use tutti_model::{Ended, IndexRanges, Job, JobId, JobState, Outcome, State, TaskId, Tasks, Time};
 use tutti_wire::api::ArrayCounts;
 
 pub const STATES: [JobState; 8] = [
@@ -56,7 +56,8 @@ pub struct ArraySums {
     pub started_at: Option<Time>,
     pub ended_at: Option<Time>,
     pub restarts: u64,
-    /// The largest of its tasks, so 0 only if all that ended returned 0.
+    /// The largest of its tasks, so 0 only if all that ended returned 0. One that did not complete
+    /// and has no code counts as 1.
     pub exit_code: Option<i32>,
     /// Started and not ended, with the state they are counted under.
     live: BTreeMap<u32, JobState>,
@@ -96,7 +97,8 @@ impl ArraySums {
         self.started(ended.started_at);
         self.ended_at = self.ended_at.max(Some(ended.ended_at));
         self.restarts += u64::from(ended.restarts.total());
-        self.exit_code = self.exit_code.max(ended.exit_code);
+        let failed = (ended.outcome != Outcome::Completed).then_some(1);
+        self.exit_code = self.exit_code.max(ended.exit_code.or(failed));
     }
 
     /// Where the whole array stands; the same rule as [`Job::state`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tutti_model::{Command, JobSpec, JobState, TaskId};
-use tutti_wire::api::{LogQuery, Submit};
+use tutti_wire::api::{JobRow, LogQuery, Submit};
 use tutti_wire::client::Client;
 use tutti_wire::jobfile::Inherit;
 
@@ -71,7 +71,8 @@ pub fn conclude(client: &Client, id: TaskId, end: &End) -> Result<ExitCode, Fail
     let row = client.job(id)?.row;
     let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
     terminal::complain(&format!("tutti: job {id} {}{note}", row.state.as_str()));
-    Ok(job_exit(end.exit_code.unwrap_or_else(|| exit_code(&row))))
+    let exit_code = exit_code(&JobRow { exit_code: end.exit_code.or(row.exit_code), ..row });
+    Ok(job_exit(exit_code))
 }
 
 /// The first Ctrl-C cancels the job, the second leaves at once.

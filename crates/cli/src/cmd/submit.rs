@@ -149,13 +149,11 @@ pub fn wait_for(client: &Client, id: TaskId) -> Result<JobRow, Fail> {
     }
 }
 
-/// The job's own code; a job that ended without one did not succeed.
+/// The job's own code, but 0 only for one that completed: the tasks of an array that returned 0 do
+/// not make up for those that were cancelled.
 pub fn exit_code(row: &JobRow) -> i32 {
-    match (row.exit_code, row.state) {
-        (Some(code), _) => code,
-        (None, tutti_model::JobState::Completed) => 0,
-        (None, _) => 1,
-    }
+    let code = row.exit_code.unwrap_or(0);
+    if row.state == tutti_model::JobState::Completed { code } else { code.max(1) }
 }
 
 #[cfg(test)]
@@ -172,7 +170,10 @@ mod tests {
         }
         assert_eq!(ended(JobState::Completed, Some(0)), 0);
         assert_eq!(ended(JobState::Failed, Some(137)), 137);
+        assert_eq!(ended(JobState::Completed, None), 0);
         assert_eq!(ended(JobState::Cancelled, None), 1);
+        assert_eq!(ended(JobState::Cancelled, Some(0)), 1);
+        assert_eq!(ended(JobState::Failed, Some(0)), 1);
     }
 
     #[test]

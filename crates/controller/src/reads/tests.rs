@@ -154,3 +154,29 @@ fn steps_and_rebuild_agree() {
         }
     }
 }
+
+#[test]
+fn a_task_that_never_ran_spoils_the_code_of_its_array() {
+    let ended = |outcome, exit_code| Ended {
+        outcome,
+        exit_code,
+        reason: EndReason::Finished,
+        started_at: None,
+        ended_at: Time(1),
+        attempts: 1,
+        restarts: Restarts::default(),
+        nodes: Vec::new(),
+        gpus: 0,
+    };
+    let code = |tasks: &[(Outcome, Option<i32>)]| {
+        let mut sums = ArraySums::default();
+        tasks.iter().for_each(|&(outcome, code)| sums.ended(&ended(outcome, code)));
+        sums.exit_code
+    };
+    let fine = (Outcome::Completed, Some(0));
+    assert_eq!(code(&[]), None);
+    assert_eq!(code(&[fine, fine]), Some(0));
+    assert_eq!(code(&[fine, (Outcome::Cancelled, None)]), Some(1));
+    assert_eq!(code(&[(Outcome::Failed, None), fine]), Some(1));
+    assert_eq!(code(&[(Outcome::Failed, Some(137)), (Outcome::Cancelled, None)]), Some(137));
+}
