@@ -114,10 +114,8 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
         }
     };
     let endpoint = client.endpoint().authority();
-    if let Ok(actual) = endpoint.parse() {
-        // A controller that is started again comes back where it was.
-        controller.set_argument("--listen", SocketAddr::to_string(&actual));
-    }
+    // A controller that is started again comes back where it was.
+    controller.set_argument("--listen", listens_again(listen, client.endpoint().port).to_string());
     let mut cluster = RunningCluster {
         endpoint,
         nodes: options.nodes.clone(),
@@ -138,6 +136,12 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     }
     cluster.write_record(None)?;
     Ok(cluster)
+}
+
+/// The port is the one that was picked. The address is the one that was asked for: where a client
+/// on this machine reaches it is not where others do.
+fn listens_again(asked: SocketAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(asked.ip(), port)
 }
 
 impl RunningCluster {
@@ -249,6 +253,11 @@ fn prepare(dir: &Path) -> Result<PathBuf, Fail> {
         ))
         .hint(format!("tutti down --data-dir {} stops it", dir.display())));
     }
+    if let Some(proc) = live_controller(&dir) {
+        let (shown, pid) = (dir.display(), proc.pid);
+        return Err(Fail::usage(format!("a controller already runs in {shown} (process {pid})"))
+            .hint("stop it first, or choose another --data-dir"));
+    }
     // Left by a controller that was killed; a reader would take it for a live one.
     match std::fs::remove_file(dir.join(tutti_controller::ENDPOINT_FILE)) {
         Ok(()) => {}
@@ -256,6 +265,21 @@ fn prepare(dir: &Path) -> Result<PathBuf, Fail> {
         Err(e) => return Err(failed(e)),
     }
     Ok(dir)
+}
+
+/// One that `tutti up` did not start. Whoever has the journal open is the controller, whatever its
+/// command line says.
+fn live_controller(dir: &Path) -> Option<Proc> {
+    let by_pid_file = || {
+        let text = std::fs::read_to_string(dir.join(tutti_controller::PID_FILE)).ok()?;
+        let proc = Proc::of(text.trim().parse().ok()?)?;
+        proc.has_open(&dir.join(tutti_controller::JOURNAL_FILE)).then_some(proc)
+    };
+    let by_command_line = || {
+        let controller = |f: &sweep::Found| f.role == sweep::Role::Controller;
+        sweep::find(dir).into_iter().find(controller).map(|f| f.proc)
+    };
+    by_pid_file().or_else(by_command_line)
 }
 
 fn usual_or_free_port() -> SocketAddr {
@@ -337,5 +361,40 @@ mod tests {
         assert_eq!(fail.exit, 2);
         assert!(fail.message.contains("already runs"), "{fail}");
         assert!(fail.hint.unwrap().starts_with("tutti down --data-dir "));
+    }
+
+    #[test]
+    fn a_controller_comes_back_on_the_address_that_was_asked_for() {
+        let again = |asked: &str| listens_again(asked.parse().unwrap(), 7411).to_string();
+        assert_eq!(again("0.0.0.0:0"), "0.0.0.0:7411");
+        assert_eq!(again("[::]:7411"), "[::]:7411");
+        assert_eq!(again("127.0.0.1:0"), "127.0.0.1:7411");
+    }
+
+    #[test]
+    fn a_dir_with_a_controller_of_its_own_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let journal = std::fs::File::create(path.join(tutti_controller::JOURNAL_FILE)).unwrap();
+        let endpoint = path.join(tutti_controller::ENDPOINT_FILE);
+        std::fs::write(&endpoint, "127.0.0.1:7410\n").unwrap();
+        let mut controller =
+            std::process::Command::new("sleep").arg("60").stdin(journal).spawn().unwrap();
+        let pid = format!("{}\n", controller.id());
+        std::fs::write(path.join(tutti_controller::PID_FILE), pid).unwrap();
+        let refused = prepare(&path);
+        controller.kill().unwrap();
+        controller.wait().unwrap();
+        let fail = refused.unwrap_err();
+        assert_eq!(fail.exit, 2);
+        assert!(fail.message.contains("already runs"), "{fail}");
+        assert!(endpoint.exists(), "its clients still need it");
+
+        // Gone, or its id given to somebody else.
+        prepare(&path).unwrap();
+        assert!(!endpoint.exists());
+        std::fs::write(path.join(tutti_controller::PID_FILE), std::process::id().to_string())
+            .unwrap();
+        prepare(&path).unwrap();
     }
 }

@@ -46,6 +46,12 @@ impl Proc {
         Proc::of(self.pid) == Some(self)
     }
 
+    /// Of a process of somebody else that can't be told.
+    pub fn has_open(self, file: &Path) -> bool {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten();
+        open.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == file))
+    }
+
     pub fn signal(self, signal: Signal) {
         if self.is_alive() {
             // Gone in between is what we want anyway.
