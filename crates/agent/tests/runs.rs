@@ -336,3 +336,25 @@ fn a_burst_of_parts_all_end() {
         assert_eq!((exits.len(), error), (1, None));
     }
 }
+
+#[test]
+fn a_background_writer_does_not_keep_a_part_alive() {
+    let mut c = cluster(&[]);
+    let launch = shell("1", 1, "yes & exit 0");
+    assert_eq!(c.controller.status_of(&launch), ExitStatus::Code(0));
+
+    let launch = shell("2", 2, "echo up; sleep 1000");
+    let task = launch.lease.task;
+    c.controller.run(&launch);
+    c.controller.wait_for_log(task, 0, "up\n");
+    let argv = ["sh", "-c", "yes & exit 6"].map(String::from).to_vec();
+    let exec = tutti_wire::stream::Exec { task, rank: Rank(0), argv };
+    let request = c.controller.request();
+    c.controller.tell(ToAgent::Exec { request, exec });
+    let (out, end) = c.controller.exec_result(request);
+    assert_eq!(end, ExecOutput::Exited { status: ExitStatus::Code(6) });
+    assert!(out.len() < 8 << 20, "{} bytes", out.len());
+    c.controller.stop(launch.lease, 0);
+    let (exits, error) = c.controller.wait_until_done(launch.lease);
+    assert_eq!((exits[0].status.signal().is_some(), error), (true, None));
+}

@@ -2,7 +2,7 @@
 //! and cgroup as the rank, output straight to whoever asked.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags};
@@ -11,7 +11,7 @@ use tutti_wire::stream::{LogStream, RequestId};
 
 use super::feed::Feed;
 use super::link::Link;
-use super::ranks::{nonblocking, pipe, program, setting};
+use super::ranks::{nonblocking, pipe, program, read_some, setting, waiting};
 use super::{Pipe, Token};
 use crate::messages::FromShim;
 use crate::plan::Plan;
@@ -108,7 +108,7 @@ impl Execs {
         let Some(slot) = self.all.iter().position(|e| e.pid == pid) else { return };
         let mut exec = self.all.swap_remove(slot);
         for pipe in [Pipe::Stdout, Pipe::Stderr] {
-            while exec.read(pipe, link) {}
+            exec.read_waiting(pipe, link);
         }
         link.say(&FromShim::ExecExited { request: exec.request, status });
     }
@@ -141,24 +141,36 @@ fn start(
 }
 
 impl Exec {
-    fn read(&mut self, pipe: Pipe, link: &mut Link) -> bool {
+    /// What is in the pipe by now. Not until it is empty: a child that the program left behind may
+    /// write for ever.
+    fn read_waiting(&mut self, pipe: Pipe, link: &mut Link) {
+        let file = if pipe == Pipe::Stdout { &self.stdout } else { &self.stderr };
+        let mut left = file.as_ref().map_or(0, waiting);
+        while left > 0 {
+            match self.read(pipe, link) {
+                0 => return,
+                n => left = left.saturating_sub(n),
+            }
+        }
+    }
+
+    /// One read, and how much it gave; 0 when there is nothing more now.
+    fn read(&mut self, pipe: Pipe, link: &mut Link) -> usize {
         let (file, stream) = match pipe {
             Pipe::Stdout => (&mut self.stdout, LogStream::Out),
             _ => (&mut self.stderr, LogStream::Err),
         };
-        let Some(open) = file else { return false };
-        let mut buf = vec![0; READ_SIZE];
-        match open.read(&mut buf) {
+        let Some(open) = file else { return 0 };
+        let mut buf = Vec::with_capacity(READ_SIZE);
+        match read_some(open, &mut buf) {
             Ok(n @ 1..) => {
-                buf.truncate(n);
                 link.say(&FromShim::ExecData { request: self.request, stream, data: buf });
-                true
+                n
             }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => true,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
             Ok(_) | Err(_) => {
                 *file = None;
-                false
+                0
             }
         }
     }

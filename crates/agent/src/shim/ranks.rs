@@ -124,26 +124,43 @@ impl<'a> Ranks<'a> {
         self.all[slot].nudge(link);
     }
 
-    /// False when there is nothing more now.
-    fn read(&mut self, slot: usize, pipe: Pipe) -> bool {
+    /// One read, and how much it gave; 0 when there is nothing more now.
+    fn read(&mut self, slot: usize, pipe: Pipe) -> usize {
         let r = &mut self.all[slot];
         let (file, stream) = match pipe {
             Pipe::Stdout => (&mut r.stdout, LogStream::Out),
             _ => (&mut r.stderr, LogStream::Err),
         };
-        let Some(open) = file else { return false };
+        let Some(open) = file else { return 0 };
         self.buf.clear();
         match read_some(open, &mut self.buf) {
-            Ok(1..) => {
+            Ok(n @ 1..) => {
                 r.log.output(unix_ms(), stream, &self.buf);
                 r.flush_at = r.log.has_pending().then(|| Instant::now() + QUIET);
-                true
+                n
             }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => true,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
             Ok(_) | Err(_) => {
                 *file = None;
-                false
+                0
+            }
+        }
+    }
+
+    /// What is in the pipe by now. Not until it is empty: somebody else may hold its other end and
+    /// write for ever.
+    fn read_waiting(&mut self, slot: usize, pipe: Pipe) {
+        // Most programs leave nothing, and then this is all.
+        if self.read(slot, pipe) == 0 {
+            return;
+        }
+        let r = &self.all[slot];
+        let file = if pipe == Pipe::Stdout { &r.stdout } else { &r.stderr };
+        let mut left = file.as_ref().map_or(0, waiting);
+        while left > 0 {
+            match self.read(slot, pipe) {
+                0 => return,
+                n => left = left.saturating_sub(n),
             }
         }
     }
@@ -188,7 +205,7 @@ impl<'a> Ranks<'a> {
 
     fn read_all(&mut self, slot: usize, link: &mut Link) {
         for pipe in [Pipe::Stdout, Pipe::Stderr] {
-            while self.read(slot, pipe) {}
+            self.read_waiting(slot, pipe);
         }
         let r = &mut self.all[slot];
         r.log.flush_pending(unix_ms());
@@ -196,7 +213,7 @@ impl<'a> Ranks<'a> {
         r.nudge(link);
     }
 
-    /// Nobody is left to write: what is in the pipes is the last of it.
+    /// Nobody of the part is left to write: what is in the pipes is the last of it.
     pub fn drain(&mut self, link: &mut Link) {
         for slot in 0..self.all.len() {
             if self.all[slot].stdout.is_some() || self.all[slot].stderr.is_some() {
@@ -237,14 +254,32 @@ impl RankProcess {
 }
 
 /// One read into the free capacity.
-fn read_some(file: &File, buf: &mut Vec<u8>) -> io::Result<usize> {
-    let room = buf.spare_capacity_mut();
-    // SAFETY: the kernel writes at most `room.len()` bytes to it.
-    let n = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
-    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: so many bytes were just written.
-    unsafe { buf.set_len(buf.len() + n) };
-    Ok(n)
+pub fn read_some(file: &File, buf: &mut Vec<u8>) -> io::Result<usize> {
+    loop {
+        let room = buf.spare_capacity_mut();
+        // SAFETY: the kernel writes at most `room.len()` bytes to it.
+        let n = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        match usize::try_from(n) {
+            Ok(n) => {
+                // SAFETY: so many bytes were just written.
+                unsafe { buf.set_len(buf.len() + n) };
+                return Ok(n);
+            }
+            Err(_) => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            },
+        }
+    }
+}
+
+/// How many bytes are in this pipe now.
+pub fn waiting(file: &File) -> usize {
+    let mut n: libc::c_int = 0;
+    // SAFETY: `n` is a valid place for the answer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::FIONREAD, &mut n) };
+    // It can't fail on a pipe; if it did, there would be nothing to read either.
+    if result < 0 { 0 } else { usize::try_from(n).unwrap_or(0) }
 }
 
 /// A program with the environment of this rank.
