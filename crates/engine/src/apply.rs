@@ -123,6 +123,10 @@ fn set_held(state: &mut State, job: JobId, held: bool) {
 
 /// All tasks of the array that never started end together.
 fn waiting_ended(state: &mut State, id: JobId, ended: &Ended) {
+    let waits = |j: &Job| matches!(&j.tasks, Tasks::Array(a) if !a.waiting.is_empty());
+    if !state.job(id).is_some_and(waits) {
+        return;
+    }
     index::change_job(state, id, |job| {
         if let Tasks::Array(array) = &mut job.tasks {
             let indices = std::mem::take(&mut array.waiting);
@@ -228,6 +232,9 @@ fn requeued(
     not_before: Time,
     at: Time,
 ) {
+    if current_attempt(state, lease).is_none() {
+        return;
+    }
     change_task(state, lease.task, |t| {
         match cause {
             RetryCause::NodeFailure => t.restarts.node_failure += 1,
@@ -240,6 +247,9 @@ fn requeued(
 }
 
 fn task_ended(state: &mut State, task: TaskId, ended: &Ended) {
+    if state.job(task.job).is_none_or(|j| j.ended(task.index).is_some()) {
+        return;
+    }
     index::remove_task(state, task);
     if let Some(job) = state.jobs_mut(task.job) {
         match (&mut job.tasks, task.index) {

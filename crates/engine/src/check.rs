@@ -49,9 +49,9 @@ pub fn check(state: &State, plan: &Plan) -> Result<(), Violation> {
         }
         let job = state.job(id.job).ok_or(Violation::NotPending(id))?;
         may_start(state, job, id)?;
-        let new = started.entry(id.job).or_default();
-        *new += 1;
-        array_limit(job, *new)?;
+        let running = started.entry(id.job).or_insert_with(|| running_tasks(job));
+        *running += 1;
+        array_limit(job, *running)?;
         whole(&job.spec, placement)?;
         fits(state, &job.spec, placement, &mut taken)?;
     }
@@ -114,14 +114,18 @@ fn pending_now(phase: &Phase) -> bool {
     matches!(phase, Phase::Pending { not_before: Time(0), .. })
 }
 
-fn array_limit(job: &Job, new: u32) -> Result<(), Violation> {
-    let (Tasks::Array(array), Some(spec)) = (&job.tasks, &job.spec.array) else { return Ok(()) };
-    let Some(limit) = spec.max_running else { return Ok(()) };
-    let running = array.live.values().filter(|t| t.attempt().is_some()).count() as u32 + new;
-    if running > limit {
-        return Err(Violation::ArrayLimit(job.id, running, limit));
+fn running_tasks(job: &Job) -> u32 {
+    match &job.tasks {
+        Tasks::One(_) => 0,
+        Tasks::Array(a) => a.live.values().filter(|t| t.attempt().is_some()).count() as u32,
     }
-    Ok(())
+}
+
+fn array_limit(job: &Job, running: u32) -> Result<(), Violation> {
+    match job.spec.array.as_ref().and_then(|a| a.max_running) {
+        Some(limit) if running > limit => Err(Violation::ArrayLimit(job.id, running, limit)),
+        _ => Ok(()),
+    }
 }
 
 /// The number of nodes, GPUs, CPUs, memory and ranks is what the spec asks for.
@@ -212,10 +216,11 @@ fn fits(
         }
         used.cpus += u64::from(part.cpus);
         used.mem += part.mem.0;
-        if used.cpus > u64::from(node.facts.cpus) {
+        // A node may come back smaller than what it already runs; that is not this part's doing.
+        if part.cpus > 0 && used.cpus > u64::from(node.facts.cpus) {
             return Err(Violation::CpusTaken(task, part.node));
         }
-        if used.mem > node.facts.mem.0 {
+        if part.mem.0 > 0 && used.mem > node.facts.mem.0 {
             return Err(Violation::MemoryTaken(task, part.node));
         }
     }

@@ -20,8 +20,7 @@ pub fn consequences(state: &State, settings: &Settings, event: &Event, now: Time
     match event {
         Event::PartRunning { lease, .. }
         | Event::PartDone { lease, .. }
-        | Event::PartLost { lease, .. }
-        | Event::Stopping { lease, .. } => of_attempt(state, settings, *lease, now),
+        | Event::PartLost { lease, .. } => of_attempt(state, settings, *lease, now),
         Event::NodeLost { node } => parts_lost(state, *node),
         Event::TaskEnded { task, .. } => of_ended_job(state, task.job, now),
         Event::WaitingEnded { job, .. } => of_ended_job(state, *job, now),
@@ -118,6 +117,9 @@ impl Ending<'_> {
                 StopCause::Preempted { .. } => {
                     return self.retry(RetryCause::Preemption, None, code, EndReason::Preemptions);
                 }
+                StopCause::LaunchFailed { node, .. } if launch_error(self.attempt).is_none() => {
+                    return self.node_failure(*node, code);
+                }
                 _ => {}
             }
         }
@@ -132,8 +134,17 @@ impl Ending<'_> {
                 self.retry(RetryCause::JobFailure, None, code.or(Some(1)), reason)
             }
             (None, Some(e)) => self.rank_failure(e.rank, e.status),
-            (None, None) => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
+            (None, None) => match self.unaccounted() {
+                Some(node) => self.node_failure(node, code),
+                None => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
+            },
         }
+    }
+
+    /// A node that says it is done without the exits of all its ranks.
+    fn unaccounted(&self) -> Option<NodeId> {
+        let short = |p: &&tutti_model::Part| p.phase.exits().len() < p.ranks as usize;
+        self.attempt.parts.iter().find(short).map(|p| p.node)
     }
 
     fn node_failure(&self, node: NodeId, code: Option<i32>) -> Event {

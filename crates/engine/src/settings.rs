@@ -12,6 +12,9 @@ pub struct Settings {
     pub grace: Span,
     /// The same for what is left of a gang that has already failed.
     pub failure_grace: Span,
+    /// An attempt whose parts do not all run after this long is stopped and started again, away from
+    /// the node that did not get ready.
+    pub start_within: Span,
     /// First wait before a failed task is started again; doubles with every further failure.
     pub back_off: Span,
     pub back_off_max: Span,
@@ -31,6 +34,7 @@ impl Default for Settings {
             node_timeout: Span::secs(8),
             grace: Span::secs(30),
             failure_grace: Span::secs(2),
+            start_within: Span::secs(120),
             back_off: Span::secs(1),
             back_off_max: Span::secs(300),
             resend_after: Span::secs(3),

@@ -89,13 +89,27 @@ impl Demand {
     }
 }
 
-/// Place in the queue: higher priority first, then older.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Place in the queue: higher priority first, then older, then tasks that had started before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueKey {
     pub priority: std::cmp::Reverse<Priority>,
     pub job: JobId,
     /// A task that had started before; `None` is a single job or the untouched rest of an array.
     pub index: Option<u32>,
+}
+
+impl Ord for QueueKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // A task that lost its node goes before the thousands that never had one.
+        let place = |k: &QueueKey| (k.priority, k.job, k.index.is_none(), k.index);
+        place(self).cmp(&place(other))
+    }
+}
+
+impl PartialOrd for QueueKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// The waiting tasks that could start if there were room: not held, dependencies met.

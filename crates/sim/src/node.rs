@@ -82,6 +82,14 @@ impl Node {
         }
     }
 
+    /// Reinstalled: nothing is left, on disk or in memory.
+    pub fn wipe(&mut self, until: Time) {
+        self.down_until = Some(until);
+        self.parts.clear();
+        self.refused.clear();
+        self.gpu_generation.clear();
+    }
+
     pub fn obey(&mut self, order: Order, now: Time) -> Vec<PartReport> {
         let lease = order.lease();
         match order {

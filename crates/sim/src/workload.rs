@@ -56,8 +56,13 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
         spec.time = Some(Span::secs(rng.random_range(1..30)));
     }
     spec.priority = Priority(rng.random_range(-1..=1));
-    spec.retry = Retry { node_failure: 1000, preemption: 10, job_failure: rng.random_range(0..3) };
-    if !known.is_empty() && rng.random_range(0..4) == 0 {
+    spec.hold = rng.random_range(0..12) == 0;
+    spec.retry = Retry {
+        node_failure: [0, 1, 3, 1000][rng.random_range(0..4usize)],
+        preemption: 10,
+        job_failure: rng.random_range(0..3),
+    };
+    for _ in 0..rng.random_range(0..3usize) * usize::from(!known.is_empty()) {
         let job = known[rng.random_range(0..known.len())];
         let on = [DependOn::Ok, DependOn::Failed, DependOn::Any][rng.random_range(0..3usize)];
         spec.after.push(Dependency { job, on });

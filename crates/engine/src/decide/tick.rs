@@ -1,6 +1,8 @@
 //! What time alone brings about.
 
-use tutti_model::{AttemptPhase, Epoch, JobId, Link, NodeId, Phase, StopCause, TaskId, Time};
+use tutti_model::{
+    Attempt, AttemptPhase, Epoch, JobId, Link, NodeId, Part, PartState, StopCause, TaskId, Time,
+};
 
 use super::View;
 use crate::command::Reply;
@@ -17,7 +19,7 @@ pub(super) fn start(view: View<'_>) -> (Reply, Vec<Event>) {
 pub(super) fn tick(view: View<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     events.extend(lost_nodes(view).into_iter().map(|node| Event::NodeLost { node }));
-    events.extend(time_limits(view));
+    events.extend(overdue(view));
     events.extend(due(view).into_iter().map(|task| Event::Ready { task }));
     let old = forgettable(view);
     if !old.is_empty() {
@@ -36,19 +38,37 @@ fn lost_nodes(view: View<'_>) -> Vec<NodeId> {
     candidates.filter(|n| silent(n.id)).map(|n| n.id).collect()
 }
 
-fn time_limits(view: View<'_>) -> Vec<Event> {
-    let mut events = Vec::new();
-    for &id in &view.state.index.active {
-        let Some(job) = view.state.job(id.job) else { continue };
-        let (Some(limit), Some(task)) = (job.spec.time, job.task(id.index)) else { continue };
-        let Phase::Active(attempt) = &task.phase else { continue };
-        if let AttemptPhase::Running { since } = attempt.phase
-            && view.now.since(since) >= limit
-        {
-            events.push(Event::Stopping { lease: attempt.lease(id), why: StopCause::TimeLimit });
-        }
-    }
-    events
+/// Attempts that ran for as long as they may, or never got to run.
+fn overdue(view: View<'_>) -> Vec<Event> {
+    let stop = |id: &TaskId| {
+        let job = view.state.job(id.job)?;
+        let attempt = job.task(id.index)?.attempt()?;
+        let why = match attempt.phase {
+            AttemptPhase::Running { since } if view.now.since(since) >= job.spec.time? => {
+                StopCause::TimeLimit
+            }
+            AttemptPhase::Starting
+                if view.now.since(attempt.placed_at) >= view.settings.start_within =>
+            {
+                never_ready(view, attempt)?
+            }
+            _ => return None,
+        };
+        Some(Event::Stopping { lease: attempt.lease(*id), why })
+    };
+    view.state.index.active.iter().filter_map(stop).collect()
+}
+
+/// Blames the part that is furthest behind.
+fn never_ready(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
+    let behind = |p: &&Part| match p.phase {
+        PartState::Sent => 0,
+        PartState::Prepared { .. } => 1,
+        _ => 2,
+    };
+    let part = attempt.parts.iter().min_by_key(behind)?;
+    let error = format!("it was not ready after {}", view.settings.start_within);
+    Some(StopCause::LaunchFailed { node: part.node, error })
 }
 
 /// Tasks whose wait after a failure is over.

@@ -155,3 +155,40 @@ fn cancelling_a_gang_that_already_stops_keeps_it_from_starting_again() {
     world.done(N1, lease, &[(0, ExitStatus::Signal(15))]);
     assert_eq!(world.state_of(job), JobState::Cancelled);
 }
+
+#[test]
+fn nodes_that_are_lost_together_are_one_failure() {
+    let mut world = World::new(&[8, 8, 8, 8]);
+    let job = world.submit(gang(2, 8));
+    world.run(job);
+    world.gone(N1);
+    world.gone(N2);
+    world.wait(8, &[]);
+    assert_eq!(world.nodes_of(job), [N3, NodeId(4)]);
+    let job = world.engine.state().job(job).unwrap();
+    assert_eq!(job.task(None).unwrap().restarts.node_failure, 1);
+}
+
+#[test]
+fn a_part_that_never_gets_ready_is_given_up_and_placed_elsewhere() {
+    let mut world = World::new(&[8, 8, 8]);
+    let job = world.submit(gang(2, 8));
+    let lease = world.lease(TaskId::single(job));
+    world.report(N1, lease, ReportedPhase::Prepared { port: 7001 });
+    world.wait(120, &[]);
+    assert_eq!(world.state_of(job), JobState::Stopping);
+    world.done(N1, lease, &[]);
+    world.done(N2, lease, &[]);
+    assert_eq!(world.nodes_of(job), [N1, N3]);
+}
+
+#[test]
+fn done_without_every_exit_is_not_success() {
+    let mut world = World::new(&[8, 8]);
+    let job = world.submit(gang(1, 8));
+    let lease = world.run(job);
+    let node = world.nodes_of(job)[0];
+    world.done(node, lease, &[]);
+    assert_eq!(world.state_of(job), JobState::Starting);
+    assert_ne!(world.nodes_of(job)[0], node);
+}

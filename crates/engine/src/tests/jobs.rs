@@ -275,3 +275,43 @@ fn a_join_token_counts_down() {
     assert_eq!(join("n1"), Ok(Reply::Done));
     assert_eq!(join("n1"), Err(Rejected::JoinRefused("n1".into())));
 }
+
+#[test]
+fn an_array_that_waits_for_two_jobs_which_fail_together_ends_once() {
+    let mut world = World::new(&[8]);
+    let first = world.submit(gang(1, 1));
+    let second = world.submit(gang(1, 1));
+    let (a, b) = (world.run(first), world.run(second));
+    let mut spec = JobSpec { array: Some("0-9".parse().unwrap()), ..gang(1, 1) };
+    spec.after =
+        vec![format!("ok:{first}").parse().unwrap(), format!("ok:{second}").parse().unwrap()];
+    let array = world.submit(spec);
+    let failed = |world: &World, lease| tutti_model::PartReport {
+        lease,
+        phase: tutti_model::ReportedPhase::Done {
+            exits: vec![world.exit(0, ExitStatus::Code(1))],
+            error: None,
+        },
+    };
+    let reports = vec![failed(&world, a), failed(&world, b)];
+    world.beat(N1, reports);
+    let job = world.engine.state().job(array).unwrap();
+    assert_eq!(job.state(), JobState::Cancelled);
+    assert!(job.has_task(Some(9)));
+}
+
+#[test]
+fn a_task_to_be_retried_goes_before_the_rest_of_its_array() {
+    let mut world = World::new(&[1]);
+    let mut spec = JobSpec { array: Some("0-9".parse().unwrap()), ..gang(1, 1) };
+    spec.retry.job_failure = 1;
+    let job = world.submit(spec);
+    let task = TaskId::of_array(job, 0);
+    let lease = world.lease(task);
+    world.done(N1, lease, &[(0, ExitStatus::Code(1))]);
+    let next = TaskId::of_array(job, 1);
+    world.wait(2, &[]);
+    let lease = world.lease(next);
+    world.done(N1, lease, &[(0, OK)]);
+    assert!(world.lease(task).generation > lease.generation, "task 0 is next");
+}

@@ -1,4 +1,4 @@
-use tutti_model::{JobState, Link, NodeId, NodeState, ReportedPhase, TaskId};
+use tutti_model::{Bytes, JobState, Link, NodeId, NodeState, ReportedPhase, TaskId};
 
 use super::world::{World, admin, gang};
 use crate::{Command, Engine, Rejected, Settings};
@@ -69,4 +69,21 @@ fn a_node_with_fewer_gpus_than_before_does_not_break_the_books() {
     let phase = ReportedPhase::Running { exits: Vec::new() };
     world.hello("n1", 4, vec![tutti_model::PartReport { lease, phase }]);
     assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 0);
+}
+
+#[test]
+fn a_node_with_less_memory_than_before_does_not_stop_the_others() {
+    let mut world = World::new(&[8, 8]);
+    let spec = tutti_model::JobSpec { mem_per_node: Some(Bytes::gib(200)), ..gang(1, 4) };
+    let big = world.submit(spec);
+    let lease = world.run(big);
+    let node = world.nodes_of(big)[0];
+    let mut facts = super::world::facts(&world.engine.state().node_name(node), 8);
+    facts.mem = Bytes::gib(100);
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    let parts = vec![tutti_model::PartReport { lease, phase }];
+    let greeting = Box::new(tutti_model::Greeting { facts, parts });
+    world.step(Command::Hello { greeting, session: 99 }).reply.unwrap();
+    let small = world.submit(gang(1, 4));
+    assert_eq!(world.state_of(small), JobState::Starting);
 }
