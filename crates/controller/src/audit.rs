@@ -2,22 +2,34 @@
 //!
 //! Requests hand their line to a thread that writes what has gathered in one call, so a burst of
 //! submissions costs few of them, and syncs at least once a second while there is something new.
+//!
+//! Anybody can be turned away any number of times. So refusals never wait and never take the room of
+//! changes: beyond some a second they are counted, and the count is written. A full file is put
+//! aside as `audit.log.1`, and older ones move on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tutti_model::Time;
 
+use crate::clock::now;
+
 const QUEUE_MAX: usize = 16_384;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+const REFUSALS_PER_SECOND: u32 = 100;
+/// Paths and names come from outside.
+const TEXT_MAX: usize = 256;
+const FILE_MAX: u64 = 64 << 20;
+/// Full files that are kept.
+const OLD_FILES: u32 = 4;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
@@ -32,29 +44,84 @@ pub struct Line {
     pub result: String,
 }
 
+impl Line {
+    fn cut(mut self) -> Line {
+        for text in [&mut self.action, &mut self.target] {
+            let fits = |end: &usize| text.is_char_boundary(*end);
+            let end = (0..=TEXT_MAX.min(text.len())).rev().find(fits).unwrap_or(0);
+            text.truncate(end);
+        }
+        self
+    }
+}
+
 #[derive(Clone)]
 pub struct Audit {
     lines: SyncSender<Line>,
     failed: Arc<AtomicBool>,
+    refusals: Arc<Refusals>,
+}
+
+struct Refusals {
+    /// When this second began, and how many were let through in it.
+    second: Mutex<(Instant, u32)>,
+    not_written: AtomicU64,
+}
+
+impl Refusals {
+    fn may_pass(&self) -> bool {
+        let mut second = self.second.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if second.0.elapsed() >= Duration::from_secs(1) {
+            *second = (Instant::now(), 0);
+        }
+        second.1 += 1;
+        second.1 <= REFUSALS_PER_SECOND
+    }
 }
 
 impl Audit {
     /// Its thread ends, synced, when the last clone is gone.
     pub fn open(path: &Path) -> io::Result<(Audit, std::thread::JoinHandle<()>)> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        Audit::open_with(path, FILE_MAX)
+    }
+
+    fn open_with(path: &Path, max: u64) -> io::Result<(Audit, std::thread::JoinHandle<()>)> {
+        let file = open(path)?;
+        let size = file.metadata()?.len();
         let (lines, inbox) = sync_channel(QUEUE_MAX);
         let failed = Arc::new(AtomicBool::new(false));
-        let writer = Writer { file, dirty_since: None, failed: Arc::clone(&failed) };
+        let refusals = Arc::new(Refusals {
+            second: Mutex::new((Instant::now(), 0)),
+            not_written: AtomicU64::new(0),
+        });
+        let writer = Writer {
+            path: path.to_owned(),
+            file,
+            size,
+            max,
+            dirty_since: None,
+            failed: Arc::clone(&failed),
+            refusals: Arc::clone(&refusals),
+            counted_at: Instant::now(),
+        };
         let thread = std::thread::Builder::new()
             .name("tutti-audit".into())
             .spawn(move || writer.run(&inbox))?;
-        Ok((Audit { lines, failed }, thread))
+        Ok((Audit { lines, failed, refusals }, thread))
     }
 
-    /// Waits only if the disk is far behind: a line is never dropped.
+    /// Somebody changed something, or tried to. Waits only if the disk is far behind: such a line
+    /// is never dropped.
     pub fn note(&self, line: Line) {
-        if self.lines.send(line).is_err() {
+        if self.lines.send(line.cut()).is_err() {
             tracing::error!("the audit thread is gone");
+        }
+    }
+
+    /// Somebody was turned away. Never waits.
+    pub fn refused(&self, line: Line) {
+        if !self.refusals.may_pass() || self.lines.try_send(line.cut()).is_err() {
+            self.refusals.not_written.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -64,10 +131,27 @@ impl Audit {
     }
 }
 
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+fn aside(path: &Path, n: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{n}"));
+    name.into()
+}
+
 struct Writer {
+    path: PathBuf,
     file: File,
+    size: u64,
+    /// Where the next file begins.
+    max: u64,
     dirty_since: Option<Instant>,
     failed: Arc<AtomicBool>,
+    refusals: Arc<Refusals>,
+    /// When refusals that were not written were last told.
+    counted_at: Instant,
 }
 
 impl Writer {
@@ -83,17 +167,77 @@ impl Writer {
                     for line in std::iter::once(first).chain(inbox.try_iter().take(QUEUE_MAX)) {
                         self.append(&mut buffer, &line);
                     }
-                    let written = self.file.write_all(&buffer);
-                    self.check("write to", written);
-                    self.dirty_since.get_or_insert_with(Instant::now);
+                    self.write(&buffer);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.sync(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.tell_count();
+                    return self.sync();
+                }
+            }
+            if self.counted_at.elapsed() >= SYNC_EVERY {
+                self.tell_count();
             }
             if self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_EVERY) {
                 self.sync();
             }
         }
+    }
+
+    fn write(&mut self, buffer: &[u8]) {
+        if self.size > 0 && self.size + buffer.len() as u64 > self.max {
+            self.rotate();
+        }
+        let written = self.file.write_all(buffer);
+        self.check("write to", written);
+        self.size += buffer.len() as u64;
+        self.dirty_since.get_or_insert_with(Instant::now);
+    }
+
+    fn tell_count(&mut self) {
+        self.counted_at = Instant::now();
+        let count = self.refusals.not_written.swap(0, Ordering::Relaxed);
+        if count == 0 {
+            return;
+        }
+        let line = Line {
+            time: now(),
+            user: None,
+            token: None,
+            peer: None,
+            action: "refuse".to_owned(),
+            target: format!("{count} refusals not written"),
+            result: "denied".to_owned(),
+        };
+        let mut buffer = Vec::new();
+        self.append(&mut buffer, &line);
+        self.write(&buffer);
+    }
+
+    /// Starts a new file. If that fails the old one goes on, and it is tried again some time later.
+    fn rotate(&mut self) {
+        self.sync();
+        match self.put_aside().and_then(|()| open(&self.path)) {
+            Ok(file) => (self.file, self.size) = (file, 0),
+            Err(error) => {
+                self.size = self.max / 2;
+                self.check("begin a new file of", Err(error));
+            }
+        }
+    }
+
+    fn put_aside(&self) -> io::Result<()> {
+        let old = |n: u32| match n {
+            0 => self.path.clone(),
+            n => aside(&self.path, n),
+        };
+        for n in (0..OLD_FILES).rev() {
+            match std::fs::rename(old(n), old(n + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn append(&self, buffer: &mut Vec<u8>, line: &Line) {
@@ -132,6 +276,49 @@ mod tests {
             target: format!("job {n}\nwith a newline"),
             result: "ok".into(),
         }
+    }
+
+    fn lines_of(path: &Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
+    #[test]
+    fn refusals_beyond_some_are_counted_and_texts_are_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let (audit, thread) = Audit::open(&path).unwrap();
+        let long = Line { target: "/é".repeat(500), ..line(0) };
+        (0..5_000).for_each(|_| audit.refused(long.clone()));
+        drop(audit);
+        thread.join().unwrap();
+        let (counts, written): (Vec<_>, Vec<_>) =
+            lines_of(&path).into_iter().partition(|l| l["action"] == "refuse");
+        assert!(written.iter().all(|l| l["target"].as_str().unwrap().len() <= TEXT_MAX));
+        let count = |l: &serde_json::Value| {
+            l["target"].as_str().unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        let dropped: usize = counts.iter().map(count).sum();
+        assert!(dropped > 0 && written.len() >= REFUSALS_PER_SECOND as usize);
+        assert_eq!(dropped + written.len(), 5_000);
+    }
+
+    #[test]
+    fn full_files_are_put_aside_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        for n in 0..7 {
+            // Each is more than half a file, so each begins one.
+            let (audit, thread) = Audit::open_with(&path, 200).unwrap();
+            audit.note(line(n));
+            drop(audit);
+            thread.join().unwrap();
+        }
+        assert_eq!(lines_of(&path)[0]["time"], 6);
+        for n in 1..=4 {
+            assert_eq!(lines_of(&aside(&path, n))[0]["time"], 6 - n);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 5);
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //! | GET `/api/v1/jobs/{id}/why` | → `model::Explanation` | viewer |
 //! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
 //! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
-//! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | admin |
-//! | GET `/api/v1/jobs/{id}/logs` | query [`LogQuery`] → SSE of [`LogEvent`] | user, own jobs; viewer role may read all |
+//! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | user, own jobs and only down; admin |
+//! | GET `/api/v1/jobs/{id}/logs` | query [`LogQuery`] → SSE of [`LogEvent`] | viewer, own jobs; admin |
 //! | PUT `/api/v1/jobs/{id}/stdin?rank=0` | streamed bytes; end of body closes stdin unless `keep=true` | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/exec` | [`ExecRequest`] → SSE of [`ExecEvent`]; first event has the session | user, own jobs |
 //! | PUT `/api/v1/exec/{session}/stdin` | streamed bytes | same user |

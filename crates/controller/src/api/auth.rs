@@ -7,13 +7,13 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use tutti_engine::Actor;
 use tutti_model::{Grant, Role, Time};
 use tutti_wire::token::TokenText;
 
 use super::App;
-use super::problem::{Problem, ProblemCode};
+use super::problem::{Problem, ProblemCode, exit};
 use super::routes::{Access, access};
 use crate::audit::Line;
 use crate::clock::now;
@@ -112,20 +112,37 @@ fn enter(
     let known = identify(app, request.headers(), now())?;
     line.user = known.user();
     line.token = Some(known.token.clone());
-    match (access(method, route), known.holder) {
-        (Some(Access::Role(needs)), Holder::Caller(caller)) if caller.actor.role < needs => {
+    let Some(access) = access(method, route) else {
+        return Err(closed(method, request.uri().path(), route));
+    };
+    admit(access, known.holder)
+}
+
+/// What the table does not have is closed, whether or not somebody would answer.
+fn closed(method: &Method, path: &str, route: &str) -> Problem {
+    if route.is_empty() {
+        return Problem::not_found(format!("there is nothing at {path}"))
+            .hint("/api/v1/openapi.json lists every path");
+    }
+    let message = format!("{path} can't be called with {method}");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", exit::INVALID, message)
+        .hint("/api/v1/openapi.json lists every path and method")
+}
+
+fn admit(access: Access, holder: Holder) -> Result<Holder, Problem> {
+    match (access, holder) {
+        (Access::Role(needs), Holder::Caller(caller)) if caller.actor.role < needs => {
             let Actor { user, role } = &caller.actor;
             Err(Problem::denied(format!("this needs the role {needs}; {user} has {role}"))
                 .hint("ask an admin for a token with that role"))
         }
-        (Some(Access::Join), Holder::Caller(_)) => {
-            Err(Problem::denied("joining needs a join token")
-                .hint("make one with `tutti token create --join`"))
-        }
-        (Some(Access::Role(_)), Holder::Joiner(_)) => {
+        (Access::Join, Holder::Caller(_)) => Err(Problem::denied("joining needs a join token")
+            .hint("make one with `tutti token create --join`")),
+        (Access::Role(_), Holder::Joiner(_)) => {
             Err(Problem::denied("a join token lets agents join and nothing else"))
         }
-        (_, holder) => Ok(holder),
+        (Access::Role(_), holder @ Holder::Caller(_))
+        | (Access::Join, holder @ Holder::Joiner(_)) => Ok(holder),
     }
 }
 
@@ -180,5 +197,5 @@ fn audit(app: &App, method: &Method, mut line: Line, response: &Response) {
     } else if !response.status().is_success() {
         line.result = response.status().as_str().to_owned();
     }
-    app.audit.note(line);
+    if denied { app.audit.refused(line) } else { app.audit.note(line) }
 }

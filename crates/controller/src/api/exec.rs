@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Deserialize;
-use tutti_engine::{Actor, Rejected};
-use tutti_model::{JobState, NodeId, Rank, Role, TaskId};
+use tutti_engine::Rejected;
+use tutti_model::{JobState, NodeId, Rank, TaskId};
 use tutti_wire::api::{Changed, ExecEvent, ExecRequest};
 use tutti_wire::stream::{Exec, ExecOutput, RequestId, ToAgent};
 use utoipa::IntoParams;
@@ -62,10 +62,10 @@ impl Drop for Registered<'_> {
 }
 
 /// The owner of a job and admins may look inside.
-fn own(world: &World, actor: &Actor, id: TaskId) -> Result<(), Rejected> {
+fn own(world: &World, caller: &Caller, id: TaskId) -> Result<(), Rejected> {
     let job = find(world, id)?;
-    if actor.role < Role::Admin && job.user != actor.user {
-        let (owner, user) = (job.user.clone(), actor.user.clone());
+    if !caller.may_look_inside(&job.user) {
+        let (owner, user) = (job.user.clone(), caller.actor.user.clone());
         return Err(Rejected::NotYours { job: job.id, owner, user });
     }
     if job.has_task(id.index) { Ok(()) } else { Err(Rejected::NoSuchTask(id)) }
@@ -127,7 +127,7 @@ pub async fn exec(
     }
     let rank = Rank(request.rank);
     let found = app.core.read(|world| {
-        own(world, &caller.actor, task)?;
+        own(world, &caller, task)?;
         place(world, task, rank)
     });
     let (node, name) = match found.await?? {
@@ -213,7 +213,7 @@ pub async fn stdin(
 ) -> Result<Json<Changed>, Problem> {
     let rank = Rank(query.rank);
     let spec_stdin = app.core.read(|world| {
-        own(world, &caller.actor, task)?;
+        own(world, &caller, task)?;
         find(world, task).map(|job| job.spec.stdin)
     });
     if !spec_stdin.await?? {

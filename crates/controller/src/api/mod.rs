@@ -24,7 +24,6 @@ use std::time::SystemTime;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post, put};
-use http::StatusCode;
 use tokio::sync::watch;
 use tutti_wire::pki::Ca;
 
@@ -89,19 +88,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/join", post(tokens::join));
     Router::new()
         .nest("/api/v1", jobs.merge(rest))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
+        // Around what matches no route too: the door answers those.
         .layer(from_fn_with_state(Arc::clone(&app), auth::door))
         .with_state(app)
-}
-
-async fn no_such_path(uri: http::Uri) -> Problem {
-    Problem::not_found(format!("there is nothing at {}", uri.path()))
-        .hint("/api/v1/openapi.json lists every path")
-}
-
-async fn no_such_method(method: http::Method, uri: http::Uri) -> Problem {
-    let message = format!("{} can't be called with {method}", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", problem::exit::INVALID, message)
-        .hint("/api/v1/openapi.json lists every path and method")
 }

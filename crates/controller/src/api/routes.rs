@@ -46,7 +46,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/shutdown", ADMIN),
 ];
 
-/// None if there is no such route: then the answer is 404 or 405, but only to those with a token.
+/// None if there is no such route: then the door answers 404 or 405, but only to those with a token.
 pub fn access(method: &Method, path: &str) -> Option<Access> {
     // HEAD is answered like GET, without the body.
     let method = if *method == Method::HEAD { &Method::GET } else { method };
