@@ -1,6 +1,7 @@
 //! Who this controller is: its CA, its certificate, and the token of its first admin.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,8 +30,9 @@ impl Identity {
     pub fn load_or_create(config: &ControllerConfig) -> Result<Identity, ControllerError> {
         let ca = Arc::new(Ca::load_or_create(&config.data_dir)?);
         let mut names = config.extra_names.clone();
-        if !config.listen.ip().is_unspecified() {
-            names.push(config.listen.ip().to_string());
+        match config.listen.ip() {
+            ip if ip.is_unspecified() => names.extend(own_addresses(ip)),
+            ip => names.push(ip.to_string()),
         }
         let server = ServerIdentity::ensure_in(&config.data_dir, &ca, &names)?;
         let tls = tls::server_config(&ca, &server)?;
@@ -38,6 +40,28 @@ impl Identity {
         let server_until = tutti_wire::pki::Validity::of(&leaf)?.until;
         Ok(Identity { ca, tls, server_until })
     }
+}
+
+/// The addresses by which a socket on all of them is called. Link-local ones are of no use without
+/// the name of an interface.
+fn own_addresses(listen: IpAddr) -> Vec<String> {
+    let interfaces = match nix::ifaddrs::getifaddrs() {
+        Ok(interfaces) => interfaces,
+        Err(error) => {
+            tracing::warn!(%error, "can't look up own addresses: call the controller by a --name");
+            return Vec::new();
+        }
+    };
+    let address = |i: nix::ifaddrs::InterfaceAddress| {
+        let address = i.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    let useful = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => listen.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    interfaces.filter_map(address).filter(useful).map(|ip| ip.to_string()).collect()
 }
 
 /// Who the controller itself acts as, and the first token stands for: whoever started it, so that

@@ -53,7 +53,10 @@ impl Hosts {
         let Some((name, port)) = split(authority) else { return false };
         let literal: Option<IpAddr> = name.parse().ok();
         let named = match literal {
-            Some(ip) => ip == local || self.names.contains(&ip.to_string()),
+            // A socket for both families shows IPv4 peers with IPv6 addresses.
+            Some(ip) => {
+                ip.to_canonical() == local.to_canonical() || self.names.contains(&ip.to_string())
+            }
             None => self.names.contains(&name.to_ascii_lowercase()),
         };
         named && port == self.port
@@ -114,6 +117,14 @@ mod tests {
         ] {
             assert!(!check(host, None), "{host}");
         }
+    }
+
+    #[test]
+    fn an_address_of_a_socket_for_both_families_is_known() {
+        let hosts = Hosts::new("[::]:7171".parse().unwrap(), &[]);
+        let local: IpAddr = "::ffff:10.0.0.5".parse().unwrap();
+        assert!(hosts.knows("10.0.0.5:7171", local));
+        assert!(!hosts.knows("10.0.0.6:7171", local));
     }
 
     #[test]
