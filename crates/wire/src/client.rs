@@ -1,7 +1,8 @@
 //! A typed, blocking client of [`crate::api`].
 //!
 //! Built for a command that lives for a few milliseconds: nothing is set up before it is needed,
-//! one request is one round trip on one connection, and on this machine there is no TLS.
+//! one request is one round trip on one connection, and a cluster that is found by its data
+//! directory is spoken with over the socket in there, without TLS.
 //!
 //! ```text
 //! Lookup ─► ClusterRef ─► Client ─┬─► one answer        submit, jobs, why, …
@@ -15,8 +16,10 @@ mod error;
 mod events;
 mod one_write;
 mod routes;
+mod unix;
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,7 @@ use crate::tls::{refused_certificate, wrong_ca};
 pub use cluster::{ClusterRef, Endpoint, Lookup, default_data_dir};
 pub use error::{ClientError, exit};
 pub use events::{Events, ExecEvents, Logs};
+pub use unix::{SOCKET_FILE, SOCKET_PATH_MAX};
 
 const PREFIX: &str = "/api/v1";
 
@@ -46,6 +50,8 @@ pub struct Client {
     cluster: ClusterRef,
     endpoint: Mutex<Endpoint>,
     bearer: String,
+    /// Of the data directory. Looked for when the first request is made.
+    socket: OnceLock<Option<PathBuf>>,
     agent: OnceLock<Agent>,
     patience: Duration,
 }
@@ -87,6 +93,7 @@ impl Client {
             endpoint: Mutex::new(cluster.endpoint.clone()),
             bearer: format!("Bearer {}", cluster.token),
             cluster: cluster.clone(),
+            socket: OnceLock::new(),
             agent: OnceLock::new(),
             patience: PATIENCE,
         }
@@ -108,14 +115,23 @@ impl Client {
     }
 
     fn agent(&self) -> &Agent {
-        self.agent.get_or_init(|| connect::agent(self.cluster.token.ca))
+        self.agent.get_or_init(|| connect::agent(self.cluster.token.ca, self.socket().cloned()))
+    }
+
+    fn socket(&self) -> Option<&PathBuf> {
+        let find = || self.cluster.data_dir.as_deref().and_then(unix::socket_in);
+        self.socket.get_or_init(find).as_ref()
     }
 
     fn request(&self, method: Method, path: &str) -> http::request::Builder {
-        Request::builder()
-            .method(method)
-            .uri(format!("{}{PREFIX}{path}", self.endpoint().url()))
-            .header(header::AUTHORIZATION, &self.bearer)
+        let request = Request::builder().method(method).header(header::AUTHORIZATION, &self.bearer);
+        if self.socket().is_some() {
+            // An address, since a name would be looked up; nothing goes there.
+            return request
+                .uri(format!("http://127.0.0.1{PREFIX}{path}"))
+                .header(header::HOST, "localhost");
+        }
+        request.uri(format!("{}{PREFIX}{path}", self.endpoint().url()))
     }
 
     /// Sends and looks at the status; the body is still to be read.
@@ -200,7 +216,10 @@ impl Client {
             let request = self
                 .request(Method::PUT, path)
                 .header(header::CONTENT_TYPE, "application/octet-stream");
-            self.agent().run(request.body(SendBody::from_reader(&mut input))?)
+            let request = request.body(SendBody::from_reader(&mut input))?;
+            // Answered when the input has ended and the job has taken it, which may be in hours.
+            self.agent()
+                .run(self.agent().configure_request(request).timeout_recv_response(None).build())
         };
         if let Some(error) = input.failed {
             return Err(ClientError::Input(error));

@@ -41,7 +41,8 @@ pub struct Endpoint {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
-    /// False only on this machine.
+    /// False only on this machine, and only if `http://` was written: whoever holds the port there
+    /// need not be the controller.
     pub tls: bool,
 }
 
@@ -62,8 +63,7 @@ impl Endpoint {
         };
         let host = reachable(host);
         let tls = match scheme {
-            Some("https") => true,
-            None => !is_loopback(&host),
+            Some("https") | None => true,
             Some("http") if is_loopback(&host) => false,
             Some("http") => return Err(ClientError::PlainText(text.to_owned())),
             Some(_) => return Err(bad()),

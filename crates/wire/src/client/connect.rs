@@ -1,7 +1,9 @@
-//! How the HTTP client connects: plain TCP on this machine, else TLS that trusts one CA.
+//! How the HTTP client connects: over the socket of a data directory, else with TLS that trusts one
+//! CA, and over plain TCP on this machine for who says so.
 
 use std::fmt;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use ureq::unversioned::transport::{
 };
 
 use super::one_write::OneWrite;
+use super::unix::Unix;
 use crate::pki::CaPin;
 use crate::tls::{Purpose, Trust, client_config};
 
@@ -23,8 +26,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Longer than the longest `wait` of the API.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 
-/// An agent for plain HTTP and for HTTPS with this CA. TLS is set up when it is first needed.
-pub(super) fn agent(pin: CaPin) -> Agent {
+/// An agent for HTTPS with this CA and for plain HTTP, over the socket if there is one. TLS is set up
+/// when it is first needed.
+pub(super) fn agent(pin: CaPin, socket: Option<PathBuf>) -> Agent {
     let config = Config::builder()
         // An error's body says what is wrong.
         .http_status_as_error(false)
@@ -42,7 +46,7 @@ pub(super) fn agent(pin: CaPin) -> Agent {
     let tls = PinnedTls { pin, config: OnceLock::new() };
     Agent::with_parts(
         config,
-        ().chain(TcpConnector::default()).chain(tls).chain(OneWrite),
+        ().chain(Unix { socket }).chain(TcpConnector::default()).chain(tls).chain(OneWrite),
         DefaultResolver::default(),
     )
 }

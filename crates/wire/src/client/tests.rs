@@ -21,7 +21,7 @@ fn token(pin: &str) -> TokenText {
 const PIN: &str = "0123456789abcdef";
 
 fn client(server: &Server) -> Client {
-    let cluster = ClusterRef::new(&server.address.to_string(), token(PIN)).unwrap();
+    let cluster = ClusterRef::new(&format!("http://{}", server.address), token(PIN)).unwrap();
     Client::connect(&cluster)
 }
 
@@ -134,7 +134,8 @@ fn a_request_is_one_write() {
         }
         reads
     });
-    let client = Client::connect(&ClusterRef::new(&address, token(PIN)).unwrap());
+    let client =
+        Client::connect(&ClusterRef::new(&format!("http://{address}"), token(PIN)).unwrap());
     client.submit(&job()).unwrap();
     client.submit(&job()).unwrap();
     client.openapi().unwrap();
@@ -236,9 +237,10 @@ fn nobody_there_is_75_and_says_where() {
 
 #[test]
 fn a_controller_that_moved_is_found_again() {
-    let server = Server::start(|_, _| Answer::Json(200, json!({"id": "7"})));
+    let (ca, server) = secure_with(|_, _| Answer::Json(200, json!({"id": "7"})));
     let dir = tempfile::tempdir().unwrap();
-    write_cluster(dir.path(), &format!("127.0.0.1:{}", dead_port()), &token(PIN));
+    let token = TokenText::mint(Kind::Access, ca.pin()).unwrap();
+    write_cluster(dir.path(), &format!("127.0.0.1:{}", dead_port()), &token);
     let cluster = ClusterRef::find(&lookup(dir.path())).unwrap();
     std::fs::write(dir.path().join("endpoint"), format!("{}\n", server.address)).unwrap();
     Client::connect(&cluster).submit(&job()).unwrap();
@@ -376,11 +378,17 @@ fn input_that_fails_is_told_from_a_lost_controller() {
 }
 
 fn secure() -> (Ca, Server) {
+    secure_with(|_, _| changed())
+}
+
+fn secure_with(
+    handler: impl Fn(&server::Seen, usize) -> Answer + Send + Sync + 'static,
+) -> (Ca, Server) {
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::create_in(dir.path()).unwrap();
     let identity = ServerIdentity::issue(&ca, &[]).unwrap();
     let config = crate::tls::server_config(&ca, &identity).unwrap();
-    (ca, Server::start_tls(config, |_, _| changed()))
+    (ca, Server::start_tls(config, handler))
 }
 
 #[test]
@@ -439,7 +447,7 @@ fn joining_checks_the_ca_that_comes_back() {
     let request = JoinRequest { node: "n".into(), csr: "c".into() };
     assert!(matches!(client(&server).join(&request), Err(ClientError::NotTrusted { .. })));
     let token = TokenText::mint(Kind::Join, ca.pin()).unwrap();
-    let cluster = ClusterRef::new(&server.address.to_string(), token).unwrap();
+    let cluster = ClusterRef::new(&format!("http://{}", server.address), token).unwrap();
     assert_eq!(Client::connect(&cluster).join(&request).unwrap().ca, ca.pem());
 }
 
@@ -458,7 +466,7 @@ fn a_cluster_is_found_by_its_directory() {
     let (admin, mine) = (token(PIN), token(PIN));
     write_cluster(dir.path(), "0.0.0.0:7410", &admin);
     let found = ClusterRef::find(&lookup(dir.path())).unwrap();
-    assert_eq!(found.endpoint.url(), "http://127.0.0.1:7410");
+    assert_eq!(found.endpoint.url(), "https://127.0.0.1:7410");
     assert_eq!(found.token.id, admin.id);
 
     let path = dir.path().to_str().unwrap();
@@ -502,9 +510,10 @@ fn a_cluster_is_found_by_its_address() {
     std::fs::write(&file, format!("{mine}\n")).unwrap();
     assert_eq!(by("head:7410").unwrap().endpoint.url(), "https://head:7410");
     assert_eq!(by("https://10.0.0.1:7410/").unwrap().endpoint.url(), "https://10.0.0.1:7410");
-    assert_eq!(by("127.0.0.1:7410").unwrap().endpoint.url(), "http://127.0.0.1:7410");
-    assert_eq!(by("127.0.0.9:7410").unwrap().endpoint.url(), "http://127.0.0.9:7410");
-    assert_eq!(by("[::1]:7410").unwrap().endpoint.url(), "http://[::1]:7410");
+    assert_eq!(by("127.0.0.1:7410").unwrap().endpoint.url(), "https://127.0.0.1:7410");
+    assert_eq!(by("127.0.0.9:7410").unwrap().endpoint.url(), "https://127.0.0.9:7410");
+    assert_eq!(by("[::1]:7410").unwrap().endpoint.url(), "https://[::1]:7410");
+    assert_eq!(by("http://[::1]:7410").unwrap().endpoint.url(), "http://[::1]:7410");
     assert_eq!(by("https://localhost:7410").unwrap().endpoint.url(), "https://localhost:7410");
     assert_eq!(by("[fd00::1]:7410").unwrap().endpoint.url(), "https://[fd00::1]:7410");
     assert!(matches!(by("http://head:7410"), Err(ClientError::PlainText(_))));
@@ -544,6 +553,66 @@ fn the_default_data_dir() {
     assert_eq!(dir(None, true, home), "/var/lib/tutti");
     assert_eq!(dir(None, false, home), "/home/ada/.local/share/tutti");
     assert_eq!(dir(None, false, None), "/var/lib/tutti");
+}
+
+#[test]
+fn a_cluster_found_by_its_directory_is_reached_over_its_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_unix(&dir.path().join(SOCKET_FILE), |_, _| changed());
+    write_cluster(dir.path(), &format!("127.0.0.1:{}", dead_port()), &token(PIN));
+    let client = Client::connect(&ClusterRef::find(&lookup(dir.path())).unwrap());
+    for _ in 0..3 {
+        assert_eq!(client.cancel(TASK).unwrap().changed, 1);
+    }
+    client.put_stdin(TASK, Rank(0), false, &b"input"[..]).unwrap();
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    let seen = server.seen.lock().unwrap();
+    assert!(seen.iter().all(|s| s.headers["host"] == "localhost"), "{seen:?}");
+    assert_eq!(seen[3].body, b"input");
+}
+
+/// While the controller is down, anybody on the machine may take its port.
+#[test]
+fn whoever_took_the_port_is_not_told_the_token() {
+    let thief = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = thief.local_addr().unwrap().to_string();
+    let heard = std::thread::spawn(move || {
+        let (mut socket, _) = thief.accept().unwrap();
+        let mut bytes = vec![0; 64 << 10];
+        let n = socket.read(&mut bytes).unwrap();
+        bytes.truncate(n);
+        bytes
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let admin = token(PIN);
+    write_cluster(dir.path(), &address, &admin);
+    let client = Client::connect(&ClusterRef::find(&lookup(dir.path())).unwrap());
+    assert!(client.with_patience(Duration::ZERO).cancel(TASK).is_err());
+    let heard = heard.join().unwrap();
+    assert_eq!(heard[0], 0x16, "a TLS handshake");
+    let secret = admin.to_string();
+    assert!(!heard.windows(secret.len()).any(|w| w == secret.as_bytes()));
+
+    // Nor is it asked at all where a socket was left behind.
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET_FILE)).unwrap());
+    let thief = TcpListener::bind(&address).unwrap();
+    thief.set_nonblocking(true).unwrap();
+    let client = Client::connect(&ClusterRef::find(&lookup(dir.path())).unwrap());
+    assert!(client.cancel(TASK).unwrap_err().is_unreachable());
+    assert_eq!(thief.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_directory_with_too_long_a_name_is_reached_with_tls() {
+    let (ca, server) = secure();
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(SOCKET_PATH_MAX));
+    std::fs::create_dir(&deep).unwrap();
+    std::fs::write(deep.join(SOCKET_FILE), "").unwrap();
+    let token = TokenText::mint(Kind::Access, ca.pin()).unwrap();
+    write_cluster(&deep, &server.address.to_string(), &token);
+    let client = Client::connect(&ClusterRef::find(&lookup(&deep)).unwrap());
+    assert_eq!(client.cancel(TASK).unwrap().changed, 1);
 }
 
 proptest::proptest! {

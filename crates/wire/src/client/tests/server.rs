@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -49,6 +50,29 @@ impl Server {
         handler: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
     ) -> Self {
         Self::launch(Some(config), Arc::new(handler))
+    }
+
+    pub fn start_unix(
+        path: &std::path::Path,
+        handler: impl Fn(&Seen, usize) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = UnixListener::bind(path).unwrap();
+        let server = Server {
+            address: ([127, 0, 0, 1], 0).into(),
+            seen: Arc::default(),
+            connections: Arc::default(),
+            pieces: Arc::default(),
+            handler: Arc::new(handler),
+        };
+        let shared = server.clone();
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                let shared = shared.clone();
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                thread::spawn(move || shared.serve(socket.unwrap()));
+            }
+        });
+        server
     }
 
     fn launch(tls: Option<Arc<ServerConfig>>, handler: Arc<Handler>) -> Self {
@@ -129,6 +153,7 @@ impl Server {
 
 pub trait Duplex: Read + Write {}
 impl Duplex for TcpStream {}
+impl Duplex for UnixStream {}
 impl Duplex for StreamOwned<ServerConnection, TcpStream> {}
 
 fn read_line<R: BufRead>(socket: &mut R) -> Option<String> {

@@ -1,0 +1,114 @@
+//! The controller's socket in its data directory. Who may open it is decided by the file system, so
+//! nobody else can be on the other end and the token goes as plain text.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::unistd::{AccessFlags, access};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
+};
+
+/// In the data directory.
+pub const SOCKET_FILE: &str = "controller.sock";
+
+/// The system takes no longer ones.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// The socket of the cluster in this directory, if there is one and this user may use it. That
+/// nobody listens there is for the connection to find out.
+pub(super) fn socket_in(dir: &Path) -> Option<PathBuf> {
+    let path = dir.join(SOCKET_FILE);
+    let fits = path.as_os_str().len() <= SOCKET_PATH_MAX;
+    (fits && access(&path, AccessFlags::W_OK).is_ok()).then_some(path)
+}
+
+/// Takes every request that needs no TLS, if it has a socket.
+#[derive(Debug)]
+pub(super) struct Unix {
+    pub socket: Option<PathBuf>,
+}
+
+impl<In: Transport> Connector<In> for Unix {
+    type Out = UnixTransport;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<In>,
+    ) -> Result<Option<Self::Out>, ureq::Error> {
+        let Some(path) = self.socket.as_ref().filter(|_| !details.needs_tls()) else {
+            return Ok(None);
+        };
+        let stream = UnixStream::connect(path)?;
+        let config = details.config;
+        let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
+        Ok(Some(UnixTransport { stream, buffers, read_max: None, write_max: None }))
+    }
+}
+
+pub(super) struct UnixTransport {
+    stream: UnixStream,
+    buffers: LazyBuffers,
+    /// As last set, so that the system is asked only when they change.
+    read_max: Option<Duration>,
+    write_max: Option<Duration>,
+}
+
+impl Transport for UnixTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        let timeout = timeout.for_write();
+        let wanted = timeout.not_zero().map(|t| *t);
+        if wanted != self.write_max {
+            self.stream.set_write_timeout(wanted)?;
+            self.write_max = wanted;
+        }
+        let output = &self.buffers.output()[..amount];
+        self.stream.write_all(output).map_err(|e| failed(e, timeout))
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        let timeout = timeout.for_read();
+        let wanted = timeout.not_zero().map(|t| *t);
+        if wanted != self.read_max {
+            self.stream.set_read_timeout(wanted)?;
+            self.read_max = wanted;
+        }
+        let amount = loop {
+            match self.stream.read(self.buffers.input_append_buf()) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|e| failed(e, timeout))?,
+            }
+        };
+        self.buffers.input_appended(amount);
+        Ok(amount > 0)
+    }
+
+    /// Between two answers a live server says nothing.
+    fn is_open(&mut self) -> bool {
+        let silent = self.stream.set_nonblocking(true).is_ok()
+            && matches!(self.stream.read(&mut [0]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+        silent && self.stream.set_nonblocking(false).is_ok()
+    }
+}
+
+fn failed(error: io::Error, timeout: NextTimeout) -> ureq::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ureq::Error::Timeout(timeout.reason),
+        _ => error.into(),
+    }
+}
+
+impl fmt::Debug for UnixTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UnixTransport")
+    }
+}
