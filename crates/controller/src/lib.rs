@@ -28,6 +28,7 @@ pub mod core;
 pub mod doctor;
 mod error;
 pub mod feed;
+mod guests;
 mod identity;
 pub mod links;
 mod listener;

@@ -23,12 +23,13 @@ use tower::ServiceExt as _;
 use tutti_wire::tls::Peer;
 
 use crate::api::auth::Ends;
+use crate::guests::{Guests, Room};
 use crate::links::{self, AgentConfig};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Also how long an idle connection is kept; longer than clients keep theirs, so that these close first.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections whose kind is not known yet.
+/// TLS handshakes at once.
 const HANDSHAKES_MAX: usize = 512;
 /// After an error of `accept` itself, such as no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,36 +69,31 @@ impl Listener {
 
     /// Takes connections until the shutdown. The tasks of connections end by themselves then.
     pub async fn run(self: Arc<Self>, sockets: TcpListener) {
+        let guests: Arc<Guests> = Arc::default();
         let mut shutdown = self.shutdown.clone();
         loop {
-            let room = Arc::clone(&self.handshake_room);
             let taken = tokio::select! {
                 () = stopped(&mut shutdown) => return,
-                taken = async {
-                    let room = room.acquire_owned().await;
-                    (room, sockets.accept().await)
-                } => taken,
+                taken = sockets.accept() => taken,
             };
             match taken {
-                (Ok(room), Ok((socket, peer))) => {
+                Ok((socket, peer)) => {
+                    let Some(room) = guests.enter(peer.ip()) else {
+                        tracing::debug!(%peer, "too many from there are being greeted");
+                        continue;
+                    };
                     let this = Arc::clone(&self);
                     tokio::spawn(async move { this.greet(socket, peer, room).await });
                 }
-                (_, Err(error)) => {
+                Err(error) => {
                     tracing::warn!(%error, "can't take a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-                (Err(_), _) => return,
             }
         }
     }
 
-    async fn greet(
-        &self,
-        socket: TcpStream,
-        peer: SocketAddr,
-        room: tokio::sync::OwnedSemaphorePermit,
-    ) {
+    async fn greet(&self, socket: TcpStream, peer: SocketAddr, room: Room) {
         let kind = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(socket, peer)).await;
         drop(room);
         match kind {
@@ -126,6 +122,8 @@ impl Listener {
             refuse(&mut socket, USE_HTTPS).await?;
             return Ok(Kind::Refused);
         }
+        // Only here: a socket that says nothing takes no room from those that do.
+        let _room = self.handshake_room.acquire().await.map_err(std::io::Error::other)?;
         let stream = Box::new(self.tls.accept(socket).await?);
         Ok(match Peer::of(stream.get_ref().1) {
             Peer::Http => Kind::Https(stream, ends),

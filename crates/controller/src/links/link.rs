@@ -17,6 +17,9 @@ const INPUT_MAX: usize = 1 << 20;
 /// Bytes of output that may wait for one reader; the agent can't be slowed down for it.
 const OUTPUT_MAX: usize = 16 << 20;
 
+/// What a message counts for at least: one of a few bytes takes a place in a queue as well.
+const MESSAGE_MIN: usize = 256;
+
 pub(super) struct Outgoing {
     pub message: ToAgent,
     /// Given back when the message goes out.
@@ -34,11 +37,12 @@ pub enum Answer {
 
 impl Answer {
     fn size(&self) -> usize {
-        match self {
+        let bytes = match self {
             Answer::Output(ExecOutput::Data { data, .. }) => data.len(),
             Answer::Log(LogReply::Piece { lines, .. }) => lines.iter().map(|l| l.text.len()).sum(),
             _ => 0,
-        }
+        };
+        bytes.max(MESSAGE_MIN)
     }
 }
 
@@ -113,7 +117,7 @@ impl Link {
 
     /// For input of any length: waits until the agent has taken what came before.
     pub async fn send_input(&self, bytes: usize, message: ToAgent) -> Result<(), LinkGone> {
-        let wanted = bytes.clamp(1, INPUT_MAX) as u32;
+        let wanted = bytes.clamp(MESSAGE_MIN, INPUT_MAX) as u32;
         let mut closed = self.closed.subscribe();
         let room = tokio::select! {
             room = Arc::clone(&self.input_room).acquire_many_owned(wanted) => room,

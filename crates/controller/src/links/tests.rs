@@ -51,6 +51,31 @@ async fn output_that_nobody_reads_is_bounded() {
 }
 
 #[tokio::test]
+async fn tiny_messages_are_bounded_too() {
+    let (link, _outgoing) = Link::new(1, "n".into(), greeting());
+    let mut answers = link.request(exec);
+    (0..1 << 17).for_each(|_| link.answer(answers.id(), data(1)));
+    let mut got = 0;
+    while answers.next().await != Ok(Answer::Overflow) {
+        got += 1;
+    }
+    assert_eq!(got, (16 << 20) / 256);
+    // Input that the agent does not take waits long before the queue is full.
+    let mut sent = 0;
+    let pour = async {
+        loop {
+            link.send_input(1, exec(0)).await.unwrap();
+            sent += 1;
+        }
+    };
+    // Tokio would have it make a pause before that.
+    let pour = tokio::task::unconstrained(pour);
+    let _ = futures_util::future::select(Box::pin(pour), std::future::ready(())).await;
+    assert_eq!(sent, (1 << 20) / 256);
+    assert!(link.closed().borrow().is_none());
+}
+
+#[tokio::test]
 async fn an_agent_that_does_not_read_loses_its_stream_and_nobody_waits() {
     let links = Links::default();
     let (link, _outgoing) = Link::new(1, "n".into(), greeting());
