@@ -85,7 +85,7 @@ fn check(grant: &Grant) -> Result<(), Problem> {
     Ok(())
 }
 
-/// From now on the token opens nothing.
+/// From now on the token opens nothing. What it has opened, such as a stream of a log, goes on.
 #[utoipa::path(delete, path = "/api/v1/tokens/{id}", tag = "tokens",
     params(("id" = String, Path)),
     responses((status = 200, body = Changed), Problems))]
