@@ -21,10 +21,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "CUDA_VISIBLE_DEVICES",
         "the GPUs of this part by index, comma separated; empty if it has none",
     ),
-    (
-        "CUDA_DEVICE_ORDER",
-        "PCI_BUS_ID, so that indices mean the same to CUDA; the job may set its own",
-    ),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID, so that indices mean the same to CUDA"),
     ("TUTTI_JOB_ID", "the job"),
     ("TUTTI_TASK_ID", "the task: the job id, with _INDEX for a task of an array"),
     ("TUTTI_JOB_NAME", "the job's name"),
@@ -82,7 +79,6 @@ pub fn of_part(launch: &Launch, around: &Surroundings<'_>) -> Vec<String> {
     if let Some(tmpdir) = around.tmpdir {
         env.insert("TMPDIR", tmpdir.into());
     }
-    env.insert("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
     let master = launch.hosts.first().map_or(around.address, |h| h.address.as_str());
     env.insert("MASTER_ADDR", master.into());
     env.insert("MASTER_PORT", around.master_port.to_string());
@@ -104,6 +100,8 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("LOCAL_WORLD_SIZE", launch.ranks.to_string());
     env.insert("NODE_RANK", launch.node_rank.to_string());
     env.insert("CUDA_VISIBLE_DEVICES", join(gpus));
+    // In another order the same indices would be somebody else's GPUs.
+    env.insert("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
     env.insert("TUTTI_JOB_ID", task.job.to_string());
     env.insert("TUTTI_TASK_ID", task.to_string());
     env.insert("TUTTI_JOB_NAME", launch.spec.display_name().into());
@@ -185,6 +183,7 @@ mod tests {
             ("RANK", "9"),
             ("WORLD_SIZE", "9"),
             ("CUDA_VISIBLE_DEVICES", "0"),
+            ("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
             ("TUTTI_ARRAY_INDEX", "9"),
             ("MASTER_PORT", "1234"),
             ("PATH", "/opt/bin"),
@@ -196,6 +195,7 @@ mod tests {
         assert_eq!(env["RANK"], "0");
         assert_eq!(env["WORLD_SIZE"], "1");
         assert_eq!(env["CUDA_VISIBLE_DEVICES"], "2,5");
+        assert_eq!(env["CUDA_DEVICE_ORDER"], "PCI_BUS_ID");
         assert!(!env.contains_key("TUTTI_ARRAY_INDEX"));
         assert_eq!(env["MASTER_PORT"], "1234");
         assert_eq!(env["PATH"], "/opt/bin");
