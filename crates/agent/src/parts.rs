@@ -171,15 +171,16 @@ impl Parts {
     /// Looks at one part again.
     pub fn fate(&self, lease: LeaseId) -> Result<Fate, PartsError> {
         let path = with_ending(&self.stem(lease), "running");
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let launch = with_ending(&self.stem(lease), "launch");
-                let unclaimed = launch.try_exists().map_err(failed("look for", &launch))?;
-                return Ok(if unclaimed { Fate::Unclaimed } else { Fate::Dead });
+        let mut claimed = open_if_there(&path)?;
+        if claimed.is_none() {
+            let launch = with_ending(&self.stem(lease), "launch");
+            if launch.try_exists().map_err(failed("look for", &launch))? {
+                return Ok(Fate::Unclaimed);
             }
-            Err(e) => return Err(failed("open", &path)(e)),
-        };
+            // A shim may have claimed it between the two looks.
+            claimed = open_if_there(&path)?;
+        }
+        let Some(file) = claimed else { return Ok(Fate::Dead) };
         // The order matters: a shim writes its end before it lets go of the lock.
         let held = is_locked(&file).map_err(failed("look at the lock of", &path))?;
         let (_, end) = read_frames(file).map_err(failed("read", &path))?;
@@ -216,6 +217,14 @@ impl Parts {
         let entries = std::fs::read_dir(&self.dir).map_err(failed("list", &self.dir))?;
         let paths = entries.map(|entry| entry.map(|e| e.path()));
         paths.collect::<io::Result<_>>().map_err(failed("list", &self.dir))
+    }
+}
+
+fn open_if_there(path: &Path) -> Result<Option<File>, PartsError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed("open", path)(e)),
     }
 }
 
