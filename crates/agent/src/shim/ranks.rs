@@ -188,7 +188,8 @@ impl<'a> Ranks<'a> {
 
     pub fn watch(&mut self, rank: Rank, seen: u64, link: &mut Link) {
         if let Some(r) = self.all.iter_mut().find(|r| r.rank == rank) {
-            r.watch = Some(seen);
+            // Several may follow; whoever has seen least is told first, and all ask again.
+            r.watch = Some(r.watch.map_or(seen, |least| least.min(seen)));
             r.nudge(link);
         }
     }
