@@ -3,7 +3,9 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{Bytes, LeaseId};
@@ -65,12 +67,59 @@ impl Cgroups {
         if !kill.exists() {
             return Err(failed("no", &kill)(io::ErrorKind::NotFound.into()));
         }
-        let delegate = |name: &str| {
-            let enable =
-                |at: &Path| fs::write(at.join("cgroup.subtree_control"), format!("+{name}"));
-            [&base, &top, &dir].into_iter().all(|at| enable(at).is_ok())
-        };
-        Ok(Cgroups { memory: delegate("memory"), cpu: delegate("cpu"), dir })
+        let mut cgroups = Cgroups { dir, memory: false, cpu: false };
+        let levels = [base.clone(), top, cgroups.dir.clone()];
+        if may_enable(&base) {
+            cgroups.memory = enable(&levels, "memory");
+            cgroups.cpu = enable(&levels, "cpu");
+        }
+        let probed = cgroups.probe();
+        if probed.is_err() && cgroups.has_limits() {
+            tracing::warn!("no limits on memory and CPUs: a process can't start under them");
+            disable(&levels, "memory", cgroups.memory);
+            disable(&levels, "cpu", cgroups.cpu);
+            (cgroups.memory, cgroups.cpu) = (false, false);
+            cgroups.probe()?;
+        } else {
+            probed?;
+        }
+        Ok(cgroups)
+    }
+
+    fn has_limits(&self) -> bool {
+        self.memory || self.cpu
+    }
+
+    /// What operators are told.
+    pub fn describe(&self) -> &'static str {
+        match (self.memory, self.cpu) {
+            (true, true) => "cgroup2",
+            (true, false) => "cgroup2, no CPU limit",
+            (false, true) => "cgroup2, no memory limit",
+            (false, false) => "cgroup2, no limits",
+        }
+    }
+
+    /// Starts a process as a rank would be: better that this fails than every job.
+    fn probe(&self) -> Result<(), CgroupError> {
+        let mut limits = Vec::new();
+        if self.memory {
+            limits.push(("memory.max".to_owned(), "max".to_owned()));
+        }
+        if self.cpu {
+            limits.push(("cpu.max".to_owned(), "max 100000".to_owned()));
+        }
+        let path = self.dir.join(format!("probe-{}", std::process::id()));
+        let group = PartCgroup { path, limits };
+        let probed = group.make().and_then(|dir| {
+            let started = crate::spawn::probe(dir.as_fd());
+            started.map_err(failed("can't start a process in", &group.path))
+        });
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !is_done(&group.path) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        probed
     }
 
     pub fn for_part(&self, lease: LeaseId, mem: Bytes, cpus: u32, limited: bool) -> PartCgroup {
@@ -86,6 +135,43 @@ impl Cgroups {
 
     pub fn part_path(&self, lease: LeaseId) -> PathBuf {
         self.dir.join(lease.to_string())
+    }
+}
+
+/// Controllers can be handed down from the root, or from a group without processes of its own. The
+/// kernel refuses others, or makes the groups below unusable.
+fn may_enable(base: &Path) -> bool {
+    // Only the real root has no type; that of a container has.
+    if !base.join("cgroup.type").exists() {
+        return true;
+    }
+    fs::read_to_string(base.join("cgroup.procs")).is_ok_and(|procs| procs.trim().is_empty())
+}
+
+/// Hands a controller down through all levels, or through none.
+fn enable(levels: &[PathBuf], name: &str) -> bool {
+    let mut changed = Vec::new();
+    for at in levels {
+        let control = at.join("cgroup.subtree_control");
+        let has = fs::read_to_string(&control)
+            .is_ok_and(|text| text.split_whitespace().any(|word| word == name));
+        if has {
+            continue;
+        }
+        if fs::write(&control, format!("+{name}")).is_err() {
+            disable(&changed, name, true);
+            return false;
+        }
+        changed.push(at.clone());
+    }
+    true
+}
+
+fn disable(levels: &[PathBuf], name: &str, enabled: bool) {
+    // From below: a controller can't be taken back while a group further down hands it on. What is
+    // still used by others stays.
+    for at in levels.iter().rev().filter(|_| enabled) {
+        let _ = fs::write(at.join("cgroup.subtree_control"), format!("-{name}"));
     }
 }
 
@@ -111,12 +197,31 @@ pub fn kill(path: &Path) -> io::Result<()> {
     fs::write(path.join("cgroup.kill"), "1")
 }
 
-/// True once the group is gone. It can't be removed while a process is in it.
-pub fn remove(path: &Path) -> bool {
+/// True once no process is in the group, which is then removed. Groups that a job made inside its
+/// own go with it.
+pub fn is_done(path: &Path) -> bool {
     match fs::remove_dir(path) {
-        Ok(()) => true,
-        Err(e) => e.kind() == io::ErrorKind::NotFound,
+        Ok(()) => return true,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return true,
+        Err(_) => {}
     }
+    let Ok(events) = fs::read_to_string(path.join("cgroup.events")) else { return false };
+    if events.lines().any(|line| line == "populated 1") {
+        return false;
+    }
+    if !remove_tree(path) {
+        tracing::warn!("the empty cgroup {} can't be removed", path.display());
+    }
+    true
+}
+
+fn remove_tree(path: &Path) -> bool {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    fs::remove_dir(path).is_ok()
 }
 
 fn find_mount(mounts: &str) -> Option<PathBuf> {
@@ -139,6 +244,38 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Plain files in place of the kernel's.
+    fn group(dir: &Path, kind: Option<&str>, procs: &str) {
+        fs::create_dir_all(dir).unwrap();
+        if let Some(kind) = kind {
+            fs::write(dir.join("cgroup.type"), kind).unwrap();
+        }
+        fs::write(dir.join("cgroup.procs"), procs).unwrap();
+        fs::write(dir.join("cgroup.subtree_control"), "").unwrap();
+    }
+
+    #[test]
+    fn controllers_are_not_handed_down_from_a_group_with_processes() {
+        let dir = crate::testing::TempDir::new("cgroup");
+        let (root, full, empty) =
+            (dir.path().join("root"), dir.path().join("full"), dir.path().join("empty"));
+        group(&root, None, "1\n2\n");
+        group(&full, Some("domain\n"), "17\n");
+        group(&empty, Some("domain\n"), "");
+        assert!(may_enable(&root) && may_enable(&empty));
+        assert!(!may_enable(&full));
+    }
+
+    #[test]
+    fn a_controller_that_stops_half_way_is_taken_back() {
+        let dir = crate::testing::TempDir::new("cgroup-half");
+        let levels = ["a", "b"].map(|name| dir.path().join(name));
+        group(&levels[0], None, "");
+        assert!(!enable(&levels, "memory"), "the second level is missing");
+        let control = fs::read_to_string(levels[0].join("cgroup.subtree_control")).unwrap();
+        assert_eq!(control, "-memory");
+    }
 
     #[test]
     fn the_unified_mount_is_found_in_both_layouts() {

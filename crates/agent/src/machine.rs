@@ -80,7 +80,7 @@ pub enum Input {
 /// Something is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Look up the user, check the directory, find a port.
+    /// Look up the user, check the directory, find a port. The answer may come later.
     Prepare(LeaseId),
     /// Write the record of a part that waits for its gang.
     KeepPrepared(LeaseId),
@@ -433,6 +433,10 @@ impl Machine {
     /// Nothing runs or may still start.
     pub fn is_idle(&self) -> bool {
         self.parts.values().all(Part::is_over)
+    }
+
+    pub fn is_preparing(&self, lease: LeaseId) -> bool {
+        self.parts.get(&lease).is_some_and(|part| part.phase == Phase::Preparing)
     }
 
     pub fn is_over(&self, lease: LeaseId) -> bool {

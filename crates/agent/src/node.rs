@@ -3,6 +3,7 @@
 
 mod launch;
 mod logs;
+mod lookup;
 mod requests;
 mod session;
 mod shims;
@@ -26,9 +27,9 @@ use crate::cgroup::{CgroupMode, Cgroups};
 use crate::config::{AgentConfig, AgentError};
 use crate::join;
 use crate::machine::{Action, Input, Machine};
-use crate::parts::Parts;
-use crate::user::Accounts;
+use crate::parts::{FoundState, Parts};
 use crate::zygote::Zygote;
+use lookup::Lookups;
 use requests::Requests;
 use session::Uplink;
 use shims::{Conn, Listener, Shims};
@@ -49,13 +50,16 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
         .enable_all()
         .build()
         .map_err(setup("the runtime"))?;
-    runtime.block_on(async move {
+    let result = runtime.block_on(async move {
         let mut term = signal(SignalKind::terminate()).map_err(setup("signals"))?;
         let mut int = signal(SignalKind::interrupt()).map_err(setup("signals"))?;
         let mut node = Node::new(config, identity, zygote)?;
         node.take_over()?;
         node.live(&mut term, &mut int).await
-    })
+    });
+    // A thread that waits for a dead file system or a process that can't die is left behind.
+    runtime.shutdown_background();
+    result
 }
 
 fn make_dir(dir: &Path) -> Result<(), AgentError> {
@@ -89,7 +93,7 @@ pub(crate) struct Node {
     machine: Machine,
     parts: Parts,
     barred: Barred,
-    accounts: Accounts,
+    lookups: Lookups,
     cgroups: Option<Cgroups>,
     tmpdir: Option<String>,
     ports: BTreeMap<LeaseId, u16>,
@@ -102,6 +106,7 @@ pub(crate) struct Node {
     changed: BTreeSet<LeaseId>,
     uplink: Uplink,
     requests: Requests,
+    sweeping: BTreeSet<LeaseId>,
     swept: mpsc::UnboundedSender<LeaseId>,
     swept_in: mpsc::UnboundedReceiver<LeaseId>,
     prune_at: Instant,
@@ -123,7 +128,7 @@ impl Node {
             machine: Machine::new(barred.leases()),
             cgroups: cgroups(&config),
             tmpdir: std::env::var("TMPDIR").ok(),
-            accounts: Accounts::default(),
+            lookups: Lookups::new(&config.name, &config.address),
             ports: BTreeMap::new(),
             zygote: ZygoteLink::new(zygote)?,
             listener: Listener::bind(&config.data_dir)?,
@@ -132,6 +137,7 @@ impl Node {
             changed: BTreeSet::new(),
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
             requests: Requests::default(),
+            sweeping: BTreeSet::new(),
             swept,
             swept_in,
             prune_at: Instant::now(),
@@ -146,6 +152,9 @@ impl Node {
     fn take_over(&mut self) -> Result<(), AgentError> {
         for (_, found) in self.parts.scan()? {
             let (record, state) = (Box::new(found.record), found.state);
+            if state == FoundState::Prepared {
+                self.lookups.look_up_now(&record.launch.user);
+            }
             self.step(Input::Found { record, state });
         }
         Ok(())
@@ -164,7 +173,11 @@ impl Node {
                 Some((conn, event)) = self.shims.next(), if !clogged => {
                     self.on_shim(conn, event);
                 }
-                Some(lease) = self.swept_in.recv() => self.step(Input::Swept { lease }),
+                Some(lease) = self.swept_in.recv() => {
+                    self.sweeping.remove(&lease);
+                    self.step(Input::Swept { lease });
+                }
+                Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 () = alarm => self.on_alarm(),
             }
@@ -239,10 +252,7 @@ impl Node {
     /// Does it; some actions have an answer at once.
     fn carry_out(&mut self, action: Action) -> Option<Input> {
         match action {
-            Action::Prepare(lease) => {
-                let result = self.prepare(lease);
-                return Some(Input::Prepared { lease, result });
-            }
+            Action::Prepare(lease) => return self.prepare(lease),
             Action::KeepPrepared(lease) => return self.keep_prepared(lease),
             Action::Launch { lease, master_port } => return self.launch(lease, master_port),
             Action::Revoke(lease) => return self.revoke(lease),
@@ -309,6 +319,9 @@ impl Node {
 
     /// Off this thread: it walks all processes of the machine.
     fn sweep(&mut self, lease: LeaseId) {
+        if !self.sweeping.insert(lease) {
+            return;
+        }
         let mark = self.parts.stem(lease).display().to_string();
         let cgroup = self.cgroups.as_ref().map(|c| c.part_path(lease));
         let swept = self.swept.clone();

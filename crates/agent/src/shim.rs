@@ -33,6 +33,7 @@ use ranks::Ranks;
 
 /// While processes are being killed, how often it is looked whether new ones have appeared.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
+const KILL_AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// The whole life of a shim. `body` is the plan as it came from the agent; `zygote` is the
 /// inherited end of the zygote's socket, which a shim must not keep.
@@ -278,20 +279,25 @@ impl<'a> Shim<'a> {
         [kill, self.ranks.next_flush(), self.link.next_dial()].into_iter().flatten().min()
     }
 
-    /// After the last rank: no process of the part stays, and nothing they wrote is lost.
+    /// After the last rank: no process of the part stays, and nothing they wrote is lost. Takes as
+    /// long as it takes: the end of a part says that its GPUs are free.
     fn bury(&mut self) {
+        let mut pause = KILL_AGAIN;
         while !tree::childless() {
             self.kill_all();
-            wait(&mut [], Some(Instant::now() + KILL_AGAIN));
+            // What does not die at once hangs in the kernel, and may for hours.
+            wait(&mut [], Some(Instant::now() + pause));
+            pause = (pause * 2).min(KILL_AGAIN_MAX);
             self.reap();
         }
         self.ranks.drain(&mut self.link);
         if let Some(cgroup) = &self.plan.cgroup {
             // The kernel lets go of the last process a moment after it was reaped.
-            let deadline = Instant::now() + Duration::from_secs(1);
-            while !crate::cgroup::remove(&cgroup.path) && Instant::now() < deadline {
+            let mut pause = Duration::from_millis(1);
+            while !crate::cgroup::is_done(&cgroup.path) {
                 let _ = crate::cgroup::kill(&cgroup.path);
-                wait(&mut [], Some(Instant::now() + Duration::from_millis(1)));
+                wait(&mut [], Some(Instant::now() + pause));
+                pause = (pause * 2).min(KILL_AGAIN_MAX);
             }
         }
     }

@@ -116,25 +116,49 @@ fn fork_sharing_memory(child: &Child<'_>) -> io::Result<i32> {
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
+/// Whether a process can be born inside this cgroup. The child does nothing but leave, so this may
+/// be called beside other threads.
+pub fn probe(cgroup: BorrowedFd<'_>) -> io::Result<()> {
+    match clone_into(cgroup)? {
+        // SAFETY: the child leaves at once.
+        0 => unsafe { libc::_exit(0) },
+        pid => loop {
+            // SAFETY: no status is asked for.
+            if unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } >= 0 {
+                return Ok(());
+            }
+            match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => {}
+                e => return Err(e),
+            }
+        },
+    }
+}
+
 /// Born inside the cgroup: moving a process later is slow, and it could fork before.
 fn fork_into_cgroup(child: &Child<'_>, cgroup: BorrowedFd<'_>) -> io::Result<i32> {
+    match clone_into(cgroup)? {
+        0 => {
+            let code = run(child);
+            // SAFETY: leaves without running the shim's exit handlers.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// 0 in the child.
+fn clone_into(cgroup: BorrowedFd<'_>) -> io::Result<i32> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     // SAFETY: all fields are plain numbers, and zero means "not used".
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = CLONE_INTO_CGROUP | libc::CLONE_VFORK as u64;
     args.exit_signal = libc::SIGCHLD as u64;
     args.cgroup = cgroup.as_raw_fd() as u64;
-    // SAFETY: without CLONE_VM this is a fork; the shim has one thread, so the child may go on.
+    // SAFETY: without CLONE_VM this is a fork. A shim has one thread, so its child may go on; that
+    // of a probe only leaves.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, std::mem::size_of_val(&args)) };
-    match pid {
-        0 => {
-            let code = run(child);
-            // SAFETY: leaves without running the shim's exit handlers.
-            unsafe { libc::_exit(code) }
-        }
-        pid if pid > 0 => Ok(pid as i32),
-        _ => Err(io::Error::last_os_error()),
-    }
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) }
 }
 
 /// Runs in the child. Returns only if the program could not be executed, with the code to exit

@@ -1,17 +1,12 @@
 //! Whom ranks run as. Looked up by the agent, because name services may be slow, need threads, or
 //! load libraries: nothing for a shim.
 
-use std::collections::HashMap;
 use std::ffi::CString;
-use std::time::{Duration, Instant};
 
 use nix::unistd::{Uid, User, getgrouplist};
 use tutti_model::{Blame, PartError};
 
 use crate::plan::Identity;
-
-/// A change of groups is seen after this long.
-const KEEP: Duration = Duration::from_secs(60);
 
 /// One user of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,25 +26,10 @@ impl Account {
     }
 }
 
-/// Accounts by name, remembered for a while: a thousand jobs a second ask for the same few.
-#[derive(Default)]
-pub struct Accounts {
-    known: HashMap<String, (Instant, Account)>,
-}
-
-impl Accounts {
-    /// The account that a job of this user runs under on this node.
-    pub fn find(&mut self, user: &str, node: &str) -> Result<Account, PartError> {
-        if let Some((at, account)) = self.known.get(user)
-            && at.elapsed() < KEEP
-        {
-            return Ok(account.clone());
-        }
-        let me = Uid::effective();
-        let account = if me.is_root() { switched(user, node)? } else { own(me, user) };
-        self.known.insert(user.to_owned(), (Instant::now(), account.clone()));
-        Ok(account)
-    }
+/// The account that a job of this user runs under on this node. May take long.
+pub fn look_up(user: &str, node: &str) -> Result<Account, PartError> {
+    let me = Uid::effective();
+    if me.is_root() { switched(user, node) } else { Ok(own(me, user)) }
 }
 
 fn switched(name: &str, node: &str) -> Result<Account, PartError> {
@@ -105,7 +85,7 @@ mod tests {
         if !Uid::effective().is_root() {
             return;
         }
-        let error = Accounts::default().find("no-such-user", "n1").unwrap_err();
+        let error = look_up("no-such-user", "n1").unwrap_err();
         assert_eq!(error.message, "user 'no-such-user' does not exist on node n1");
         assert_eq!(error.blame, Blame::Job);
     }
@@ -115,7 +95,7 @@ mod tests {
         if !Uid::effective().is_root() {
             return;
         }
-        let account = Accounts::default().find("root", "n1").unwrap();
+        let account = look_up("root", "n1").unwrap();
         assert_eq!((account.name.as_str(), account.identity), ("root", None));
     }
 }

@@ -1,11 +1,12 @@
 //! From an order to a plan that a shim can carry out.
 
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tutti_model::{Blame, Command, Launch, LeaseId, PartError};
 
+use super::lookup::Answer;
 use super::{Node, chain};
 use crate::cgroup;
 use crate::env::{self, Surroundings};
@@ -18,19 +19,42 @@ use crate::user::Account;
 
 /// How often a port that another part of this node was given is drawn again.
 const PORT_TRIES: u32 = 16;
-/// What a dead shim left behind is killed for at most this long.
-const SWEEP_FOR: Duration = Duration::from_secs(10);
+/// Processes that live this long after they were killed are worth a word.
+const SAY_AFTER: Duration = Duration::from_secs(10);
+const SWEEP_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Everything that can be known to fail before a process exists, and a port.
-    pub(super) fn prepare(&mut self, lease: LeaseId) -> Result<u16, PartError> {
+    /// Everything that can be known to fail before a process exists, and a port. None: something
+    /// has to be looked up first.
+    pub(super) fn prepare(&mut self, lease: LeaseId) -> Option<Input> {
         let launch = self.machine.launch(lease).expect("asked for a part it knows");
-        check_text(launch)?;
-        check_workdir(launch, &self.config.name)?;
-        self.accounts.find(&launch.user, &self.config.name)?;
-        let port = self.free_port()?;
-        self.ports.insert(lease, port);
-        Ok(port)
+        if let Err(error) = check_text(launch) {
+            return Some(Input::Prepared { lease, result: Err(error) });
+        }
+        self.lookups.is_known(launch).then(|| self.prepared(lease))
+    }
+
+    pub(super) fn on_looked_up(&mut self, answer: Answer) {
+        let (leases, found) = self.lookups.take(answer);
+        for lease in leases {
+            // It may have been stopped meanwhile.
+            if !self.machine.is_preparing(lease) {
+                continue;
+            }
+            let input = match &found {
+                Ok(()) => self.prepared(lease),
+                Err(error) => Input::Prepared { lease, result: Err(error.clone()) },
+            };
+            self.step(input);
+        }
+    }
+
+    fn prepared(&mut self, lease: LeaseId) -> Input {
+        let result = self.free_port();
+        if let Ok(port) = result {
+            self.ports.insert(lease, port);
+        }
+        Input::Prepared { lease, result }
     }
 
     /// A port that is free on this node's own address, and that no other part here was told.
@@ -40,10 +64,9 @@ impl Node {
             message: format!("no port is free on {address}: {e}"),
             blame: Blame::Node,
         };
-        let mut addresses = (address, 0).to_socket_addrs().map_err(|e| node(&e))?;
-        let at = addresses.next().ok_or_else(|| node(&"it has no address"))?;
+        let at = self.lookups.address().ok_or_else(|| node(&"it has no address"))?;
         for _ in 0..PORT_TRIES {
-            let listener = TcpListener::bind(at).map_err(|e| node(&e))?;
+            let listener = TcpListener::bind((at, 0)).map_err(|e| node(&e))?;
             let port = listener.local_addr().map_err(|e| node(&e))?.port();
             if !self.ports.values().any(|&taken| taken == port) {
                 return Ok(port);
@@ -85,9 +108,9 @@ impl Node {
         Some(Record { launch: launch.clone(), port })
     }
 
-    fn plan(&mut self, launch: &Launch, master_port: u16) -> Result<Plan, PartError> {
+    fn plan(&self, launch: &Launch, master_port: u16) -> Result<Plan, PartError> {
         let config = &self.config;
-        let account = self.accounts.find(&launch.user, &config.name)?;
+        let account = self.lookups.account(&launch.user)?;
         let stem = self.parts.stem(launch.lease);
         let around = Surroundings {
             node: &config.name,
@@ -134,20 +157,6 @@ fn workdir(launch: &Launch, account: &Account) -> Workdir {
     }
 }
 
-/// Only what is certain: a directory that this process may not look into may still be there for
-/// the job's user.
-fn check_workdir(launch: &Launch, node: &str) -> Result<(), PartError> {
-    let Some(dir) = &launch.spec.workdir else { return Ok(()) };
-    let problem = match std::fs::metadata(dir) {
-        Ok(found) if found.is_dir() => return Ok(()),
-        Ok(_) => "is not a directory",
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "does not exist",
-        Err(_) => return Ok(()),
-    };
-    let message = format!("the working directory '{dir}' {problem} on node {node}");
-    Err(PartError { message, blame: Blame::Job })
-}
-
 /// What no program can be given.
 fn check_text(launch: &Launch) -> Result<(), PartError> {
     let job = |message: &str| PartError { message: message.to_owned(), blame: Blame::Job };
@@ -163,23 +172,30 @@ fn check_text(launch: &Launch) -> Result<(), PartError> {
     bad.map_or(Ok(()), |k| Err(job(&format!("'{k}' can't be the name of a variable"))))
 }
 
-/// Kills what is left of a part without a shim, and waits until it is gone.
+/// Kills what is left of a part without a shim, and waits until it is gone, however long that
+/// takes: its GPUs must not be given to anybody while one of its processes lives.
 pub(super) fn sweep(mark: &str, cgroup: Option<&Path>) {
-    let deadline = Instant::now() + SWEEP_FOR;
+    let began = Instant::now();
+    let mut next_word = SAY_AFTER;
+    let mut pause = Duration::from_millis(10);
+    let mut marked = tree::Sweep::new(mark);
     loop {
         if let Some(cgroup) = cgroup {
             // Gone already, or the walk below finds its processes.
             let _ = cgroup::kill(cgroup);
         }
-        let left = tree::sweep(mark);
-        let removed = cgroup.is_none_or(cgroup::remove);
-        if left == 0 && removed {
+        let left = marked.pass();
+        if left == 0 && cgroup.is_none_or(cgroup::is_done) {
             return;
         }
-        if Instant::now() >= deadline {
-            tracing::error!("{left} processes of {mark} can't be killed");
-            return;
+        if began.elapsed() >= next_word {
+            let secs = began.elapsed().as_secs();
+            tracing::error!(
+                "{left} processes of {mark} do not die; its resources stay taken ({secs} s so far)"
+            );
+            next_word *= 2;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(SWEEP_PAUSE_MAX);
     }
 }

@@ -270,7 +270,7 @@ impl Node {
             mem: config.mem,
             gpus: config.gpus.clone(),
             simulated: config.simulated,
-            isolation: if self.cgroups.is_some() { "cgroup2" } else { "process group" }.into(),
+            isolation: self.cgroups.as_ref().map_or("process group", |c| c.describe()).into(),
             agent_version: env!("CARGO_PKG_VERSION").into(),
             labels: config.labels.clone(),
         }

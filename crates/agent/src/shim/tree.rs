@@ -1,6 +1,7 @@
 //! The processes under a shim. Because a shim adopts orphans, all that a part has started are its
 //! descendants, however they forked; and when it has no child, nothing is left.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use tutti_model::ExitStatus;
@@ -72,10 +73,7 @@ fn scan_descendants(root: i32) -> Vec<i32> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in brackets and may contain anything, brackets too.
-    let after_name = &stat[stat.rfind(')')? + 2..];
-    after_name.split(' ').nth(1)?.parse().ok()
+    stat(pid)?.get(1)?.parse().ok()
 }
 
 /// A child that has ended.
@@ -105,20 +103,73 @@ pub fn childless() -> bool {
 }
 
 /// Kills what a shim left behind when it was killed itself: the processes that carry the part's
-/// mark in their environment. Returns how many were found.
-pub fn sweep(mark: &str) -> usize {
-    let wanted = format!("TUTTI_PART={mark}").into_bytes();
-    let mut found = 0;
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-            continue;
-        };
-        let Ok(environ) = fs::read(entry.path().join("environ")) else { continue };
-        if environ.split(|&b| b == 0).any(|var| var == wanted) {
-            found += 1;
-            // SAFETY: a plain system call.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
+/// mark in their environment.
+pub struct Sweep {
+    mark: Vec<u8>,
+    /// Pid and start time. A process that is stuck on its way out, in a driver for instance, has
+    /// no environment any more, but may still hold a GPU.
+    met: BTreeSet<(i32, u64)>,
+}
+
+impl Sweep {
+    pub fn new(mark: &str) -> Sweep {
+        Sweep { mark: format!("TUTTI_PART={mark}").into_bytes(), met: BTreeSet::new() }
     }
-    found
+
+    /// Kills all that are found. Returns how many live.
+    pub fn pass(&mut self) -> usize {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+                continue;
+            };
+            let Ok(environ) = fs::read(entry.path().join("environ")) else { continue };
+            if environ.split(|&b| b == 0).any(|var| var == self.mark) {
+                self.met.extend(started(pid).map(|at| (pid, at)));
+                // SAFETY: a plain system call.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+            }
+        }
+        self.met.retain(|&(pid, at)| started(pid) == Some(at));
+        self.met.len()
+    }
+}
+
+/// When the process began, in the kernel's own units; none if it has ended.
+fn started(pid: i32) -> Option<u64> {
+    let stat = stat(pid)?;
+    match stat.first()?.as_str() {
+        "Z" | "X" => None,
+        _ => stat.get(19)?.parse().ok(),
+    }
+}
+
+/// The fields of the process's `stat` that follow its name.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets and may contain anything, brackets too.
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    Some(after_name.split_whitespace().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_sweep_kills_what_is_marked_and_says_when_it_is_gone() {
+        let mark = format!("/sweep-test-{}", std::process::id());
+        let mut marked = Command::new("sleep");
+        let mut child = marked.arg("1000").env("TUTTI_PART", &mark).spawn().unwrap();
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut sweep = Sweep::new(&mark);
+        sweep.pass();
+        // Dead, not reaped: nothing of it runs any more.
+        child.wait().unwrap();
+        assert_eq!(sweep.pass(), 0);
+        assert!(started(other.id() as i32).is_some(), "left alone");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }
