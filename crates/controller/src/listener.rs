@@ -5,6 +5,10 @@
 //!                       │             └─ else ──────────► HTTP           (token)
 //!                       └─ else: HTTP, only from loopback to loopback    (token)
 //! ```
+//!
+//! Beside the port there is a socket in the data dir: see [`local`].
+
+pub mod local;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

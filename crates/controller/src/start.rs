@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tutti_engine::Command;
 use tutti_journal::{Journal, JournalError, RedbJournal};
+use tutti_wire::client::SOCKET_FILE;
 use tutti_wire::pki::replace_file;
 
 use crate::api::{self, App, Execs, Hosts};
@@ -28,7 +29,7 @@ use crate::core::{self, CoreError, LoadError, Started};
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, Links};
-use crate::listener::Listener;
+use crate::listener::{self, Listener};
 
 pub const JOURNAL_FILE: &str = "journal.redb";
 pub const ENDPOINT_FILE: &str = "endpoint";
@@ -142,6 +143,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let (audit, audit_thread) = Audit::open(&audit_path)
         .map_err(|source| ControllerError::Write { path: audit_path, source })?;
     let (sockets, addr) = bind(config.listen).await?;
+    let local = bind_local(&config.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let app = Arc::new(App {
         core: core.clone(),
@@ -161,17 +163,19 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
         epoch,
         config.heartbeat,
     );
-    let listener = Arc::new(Listener::new(
-        api::router(app),
-        TlsAcceptor::from(identity.tls),
-        Arc::new(agents),
-        stopping.clone(),
-        config.connections_max,
-    ));
+    let (api, tls, agents) = (api::router(app), TlsAcceptor::from(identity.tls), Arc::new(agents));
+    let listener = |router| {
+        let (tls, agents) = (tls.clone(), Arc::clone(&agents));
+        Arc::new(Listener::new(router, tls, agents, stopping.clone(), config.connections_max))
+    };
+    // Each has room of its own: strangers at the port can't keep the owner out.
+    let listeners = [listener(api.clone()), listener(listener::local::router(api, addr.port()))];
     write_files(&config.data_dir, addr)?;
     tracing::info!(%addr, %epoch, data_dir = %config.data_dir.display(), "controller is up");
-    let serve = tokio::spawn(Arc::clone(&listener).run(sockets));
-    let running = Running { core, ended, links, listener, serve, audit_thread, stopping };
+    let [outer, inner] = listeners.clone();
+    let mut serve = vec![tokio::spawn(outer.run(sockets))];
+    serve.extend(local.map(|local| tokio::spawn(inner.run_local(local, addr.port()))));
+    let running = Running { core, ended, links, listeners, serve, audit_thread, stopping };
     let main = tokio::spawn(running.until_stopped(config.data_dir));
     Ok(Handle { addr, stop, main })
 }
@@ -214,8 +218,8 @@ struct Running {
     core: core::Core,
     ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
     links: Arc<Links>,
-    listener: Arc<Listener>,
-    serve: JoinHandle<()>,
+    listeners: [Arc<Listener>; 2],
+    serve: Vec<JoinHandle<()>>,
     audit_thread: std::thread::JoinHandle<()>,
     stopping: watch::Receiver<bool>,
 }
@@ -236,10 +240,10 @@ impl Running {
                 (&mut self.ended).await.unwrap_or(Err(CoreError::Panicked))
             }
         };
-        self.serve.abort();
+        self.serve.iter().for_each(JoinHandle::abort);
         self.links.close_all("the controller stops");
         remove_files(&data_dir);
-        drop((self.core, self.listener));
+        drop((self.core, self.listeners));
         if result.is_ok() {
             // Ends when the last connection has let go of the log; lines are written at once, so
             // that a client that never leaves costs only the last sync.
@@ -254,7 +258,7 @@ impl Running {
     /// Lets requests under way finish.
     async fn drain(&self) {
         let quiet = async {
-            while self.listener.busy() {
+            while self.listeners.iter().any(|l| l.busy()) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -286,6 +290,16 @@ async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), Controlle
     Ok((sockets, addr))
 }
 
+fn bind_local(dir: &Path) -> Result<Option<UnixListener>, ControllerError> {
+    let path = dir.join(SOCKET_FILE);
+    let local = listener::local::bind(dir)
+        .map_err(|source| ControllerError::Write { path: path.clone(), source })?;
+    if local.is_none() {
+        tracing::info!(path = %path.display(), "too long for a socket; clients use the port");
+    }
+    Ok(local)
+}
+
 fn write_files(dir: &Path, addr: SocketAddr) -> Result<(), ControllerError> {
     let pid = std::process::id();
     replace_file(&dir.join(PID_FILE), format!("{pid}\n").as_bytes(), 0o644)?;
@@ -297,5 +311,8 @@ fn remove_files(dir: &Path) {
         if let Err(error) = fs::remove_file(dir.join(name)) {
             tracing::warn!(%error, "can't remove {name}");
         }
+    }
+    if let Err(error) = listener::local::remove_if_there(&dir.join(SOCKET_FILE)) {
+        tracing::warn!(%error, "can't remove {SOCKET_FILE}");
     }
 }
