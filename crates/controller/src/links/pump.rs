@@ -126,6 +126,10 @@ async fn read<R: AsyncRead + Unpin>(
 }
 
 fn bad_frame(error: &FrameError) -> String {
+    // An agent that ends takes no leave of TLS.
+    if matches!(error, FrameError::Io(e) if e.kind() == std::io::ErrorKind::UnexpectedEof) {
+        return "the agent closed its stream".to_owned();
+    }
     format!("not understood: {}", crate::error::chain(error))
 }
 
