@@ -9,7 +9,7 @@ use tutti_wire::client::Client;
 
 use crate::fail::Fail;
 use crate::show::table::terminal_width;
-use crate::show::{jobs, time};
+use crate::show::{jobs, thousands, time};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -59,7 +59,11 @@ pub struct PsArgs {
 pub fn run(cluster: Option<&str>, args: PsArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
     if args.json {
-        terminal::json(&collect(&client, &args)?.jobs)?;
+        let list = collect(&client, &args)?;
+        terminal::json(&list.jobs)?;
+        if list.more && args.limit.is_none() {
+            terminal::complain(&cut(&list));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let text = || {
@@ -78,6 +82,18 @@ struct List {
     jobs: Vec<JobRow>,
     /// What the cluster has beyond the rows, by state.
     hidden: BTreeMap<String, u64>,
+    /// There are rows beyond these.
+    more: bool,
+}
+
+/// Only without a filter is it known how many there are.
+fn cut(list: &List) -> String {
+    let shown = list.jobs.len() as u64;
+    let all = match list.hidden.values().sum::<u64>() {
+        0 => ", and there are more".to_owned(),
+        hidden => format!(" of {}", thousands(shown + hidden)),
+    };
+    format!("showing {}{all}: --all or --limit", thousands(shown))
 }
 
 fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
@@ -90,8 +106,8 @@ fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
     };
     let rows = args.limit.unwrap_or(if args.json { JSON_ROWS } else { TABLE_ROWS });
     let all = |query: JobQuery| -> Result<List, Fail> {
-        let jobs = pages(client, query, args.limit)?;
-        Ok(List { jobs, hidden: BTreeMap::new() })
+        let page = pages(client, query, args.limit)?;
+        Ok(List { jobs: page.jobs, hidden: BTreeMap::new(), more: page.next.is_some() })
     };
     if !args.ids.is_empty() {
         return by_id(client, &args.ids);
@@ -100,12 +116,12 @@ fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
         return all(JobQuery { state: args.state.clone(), ..base });
     }
     if let Some(state) = &args.state {
-        let query = JobQuery { state: Some(state.clone()), limit: Some(rows), ..base.clone() };
-        let page = client.jobs(&query)?;
+        let query = JobQuery { state: Some(state.clone()), ..base.clone() };
+        let page = pages(client, query, Some(rows))?;
         let shown = state.split(',').filter(|s| *s != "active");
         let hidden =
             if base == unfiltered(args.tasks) { hidden(&page, shown) } else { BTreeMap::new() };
-        return Ok(List { jobs: page.jobs, hidden });
+        return Ok(List { jobs: page.jobs, hidden, more: page.next.is_some() });
     }
     current(client, base, rows, args)
 }
@@ -117,14 +133,16 @@ fn unfiltered(tasks: bool) -> JobQuery {
 /// What has nodes, then what waits, then what ended a moment ago.
 fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<List, Fail> {
     let ask = |state: &str, limit: u32, newest: bool| {
-        let (state, limit) = (Some(state.to_owned()), Some(limit.max(1)));
-        client.jobs(&JobQuery { state, limit, newest, ..base.clone() })
+        let query = JobQuery { state: Some(state.to_owned()), newest, ..base.clone() };
+        pages(client, query, Some(limit))
     };
     let mut page = ask(HAS_NODES, rows, false)?;
+    let mut more = page.next.is_some();
     let mut jobs = std::mem::take(&mut page.jobs);
     let left = rows.saturating_sub(jobs.len() as u32);
     if left > 0 {
         page = ask(JobState::Pending.as_str(), left, false)?;
+        more |= page.next.is_some();
         // An array with running tasks may be listed under both.
         let fresh = std::mem::take(&mut page.jobs);
         jobs.extend(fresh.into_iter().filter(|j| !jobs_contain(&jobs, j)).collect::<Vec<_>>());
@@ -134,18 +152,26 @@ fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<
     if ended > 0 {
         let now = time::now();
         let recent = |j: &JobRow| args.json || j.ended_at.is_some_and(|t| now.since(t) < ENDED_AGE);
-        let list = ask(ENDED, ended, true)?.jobs;
-        jobs.extend(list.into_iter().filter(recent));
+        let list = ask(ENDED, ended, true)?;
+        more |= list.next.is_some();
+        jobs.extend(list.jobs.into_iter().filter(recent));
+    }
+    // What was not even asked for may be there too.
+    if args.json && ended == 0 && !more {
+        let rest = [JobState::Pending.as_str(), ENDED].join(",");
+        let rest = ask(&rest, rows.saturating_add(1), false)?.jobs;
+        more = rest.iter().any(|j| !jobs_contain(&jobs, j));
     }
     page.jobs = jobs;
-    let active = [HAS_NODES, JobState::Pending.as_str()];
+    let ended = if args.json { ENDED } else { "" };
+    let active = [HAS_NODES, JobState::Pending.as_str(), ended];
     let filtered = base != unfiltered(args.tasks);
     let hidden = if filtered {
         BTreeMap::new()
     } else {
         hidden(&page, active.iter().flat_map(|s| s.split(',')))
     };
-    Ok(List { jobs: page.jobs, hidden })
+    Ok(List { jobs: page.jobs, hidden, more })
 }
 
 fn jobs_contain(jobs: &[JobRow], job: &JobRow) -> bool {
@@ -159,7 +185,13 @@ fn hidden<'a>(page: &JobPage, states: impl Iterator<Item = &'a str>) -> BTreeMap
     for job in &page.jobs {
         let tasks = match &job.array {
             None => vec![(job.state.as_str(), 1)],
-            Some(a) => vec![("pending", a.pending), ("running", a.running)],
+            Some(a) => vec![
+                ("pending", a.pending),
+                ("running", a.running),
+                ("completed", a.completed),
+                ("failed", a.failed),
+                ("cancelled", a.cancelled),
+            ],
         };
         for (state, n) in tasks {
             if let Some(total) = left.get_mut(state) {
@@ -172,19 +204,20 @@ fn hidden<'a>(page: &JobPage, states: impl Iterator<Item = &'a str>) -> BTreeMap
 
 fn by_id(client: &Client, ids: &[TaskId]) -> Result<List, Fail> {
     let jobs = ids.iter().map(|&id| Ok(client.job(id)?.row)).collect::<Result<_, Fail>>()?;
-    Ok(List { jobs, hidden: BTreeMap::new() })
+    Ok(List { jobs, hidden: BTreeMap::new(), more: false })
 }
 
-fn pages(client: &Client, mut query: JobQuery, limit: Option<u32>) -> Result<Vec<JobRow>, Fail> {
+/// As one page, of as many as it takes.
+fn pages(client: &Client, mut query: JobQuery, limit: Option<u32>) -> Result<JobPage, Fail> {
     let limit = limit.map_or(usize::MAX, |n| n as usize);
     let mut jobs = Vec::new();
     loop {
         query.limit = Some(u32::try_from(limit - jobs.len()).unwrap_or(PAGE).clamp(1, PAGE));
-        let page = client.jobs(&query)?;
-        jobs.extend(page.jobs);
+        let mut page = client.jobs(&query)?;
+        jobs.append(&mut page.jobs);
         match page.next {
             Some(next) if jobs.len() < limit => query.after = Some(next),
-            _ => return Ok(jobs),
+            next => return Ok(JobPage { jobs, next, ..page }),
         }
     }
 }
@@ -222,6 +255,19 @@ mod tests {
         };
         let left = hidden(&page, ["pending", "running"].into_iter());
         assert_eq!(left, BTreeMap::from([("pending".into(), 99), ("running".into(), 0)]));
+    }
+
+    #[test]
+    fn a_cut_list_says_of_how_many() {
+        let list = |hidden: BTreeMap<String, u64>| List {
+            jobs: vec![row("1", JobState::Pending); 1000],
+            hidden,
+            more: true,
+        };
+        let known = BTreeMap::from([("pending".into(), 1000), ("failed".into(), 345)]);
+        assert_eq!(cut(&list(known)), "showing 1,000 of 2,345: --all or --limit");
+        let unknown = cut(&list(BTreeMap::new()));
+        assert_eq!(unknown, "showing 1,000, and there are more: --all or --limit");
     }
 
     #[test]
