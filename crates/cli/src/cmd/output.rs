@@ -1,7 +1,7 @@
 //! A job's output on our own: stdout to stdout, stderr to stderr, ranks told apart.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use base64::Engine;
@@ -14,6 +14,9 @@ use crate::fail::Fail;
 use crate::show::time;
 use crate::style::{Style, of_rank};
 use crate::terminal;
+
+/// As much as a pipe holds.
+const STDIN_PIECE: usize = 64 << 10;
 
 /// How the job ended, as far as the log's end says.
 pub struct End {
@@ -249,8 +252,9 @@ fn bytes(text: String, raw: Option<String>) -> Result<Vec<u8>, Fail> {
 pub fn forward_stdin(client: &Client, id: TaskId) {
     let client = Client::connect(client.cluster());
     std::thread::spawn(move || {
-        let sent = client.put_stdin(id, tutti_model::Rank(0), false, std::io::stdin());
-        if let Err(e) = sent {
+        let send = |piece: &[u8], more| client.put_stdin(id, tutti_model::Rank(0), more, piece);
+        let pause = || std::thread::sleep(Duration::from_millis(500));
+        if let Err(e) = feed(std::io::stdin().lock(), send, pause) {
             // A job that ends without reading its input is no error.
             let over = client.job(id).is_ok_and(|j| j.row.state.is_final());
             if !over {
@@ -258,6 +262,33 @@ pub fn forward_stdin(client: &Client, id: TaskId) {
             }
         }
     });
+}
+
+/// Piece by piece, each kept until the controller has taken it, so that one that is away for a while
+/// costs nothing. A piece whose answer was lost goes twice.
+fn feed(
+    mut input: impl Read,
+    mut send: impl FnMut(&[u8], bool) -> Result<(), ClientError>,
+    pause: impl Fn(),
+) -> Result<(), ClientError> {
+    let mut buffer = vec![0; STDIN_PIECE];
+    loop {
+        let piece = match input.read(&mut buffer) {
+            Ok(n) => &buffer[..n],
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(ClientError::Input(e)),
+        };
+        let more = !piece.is_empty();
+        loop {
+            match send(piece, more) {
+                Err(e) if e.is_unreachable() => pause(),
+                sent => break sent?,
+            }
+        }
+        if !more {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -337,5 +368,27 @@ mod tests {
     fn raw_bytes_are_restored() {
         assert_eq!(bytes(String::new(), Some("/wA=".into())).unwrap(), [0xff, 0]);
         assert!(bytes(String::new(), Some("!".into())).is_err());
+    }
+
+    #[test]
+    fn input_outlives_a_controller_that_goes_away() {
+        let mut taken = Vec::new();
+        let mut away = 0;
+        let pauses = std::cell::Cell::new(0);
+        let input = b"first ".chain(&b"second"[..]);
+        let send = |piece: &[u8], more: bool| {
+            away += 1;
+            if away % 3 != 0 {
+                return Err(ClientError::Interrupted(None));
+            }
+            taken.push((String::from_utf8(piece.to_vec()).unwrap(), more));
+            Ok(())
+        };
+        feed(input, send, || pauses.set(pauses.get() + 1)).unwrap();
+        let taken: Vec<_> = taken.iter().map(|(t, more)| (t.as_str(), *more)).collect();
+        assert_eq!(taken, [("first ", true), ("second", true), ("", false)]);
+        assert_eq!(pauses.get(), 6);
+        let refused = feed(&b"x"[..], |_, _| Err(ClientError::Status(409)), || panic!("no pause"));
+        assert!(matches!(refused, Err(ClientError::Status(409))));
     }
 }
