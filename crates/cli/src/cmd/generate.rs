@@ -22,9 +22,17 @@ pub struct ManArgs {
 
 pub fn completions(args: CompletionsArgs) -> Result<ExitCode, Fail> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "tutti", &mut text);
+    clap_complete::generate(args.shell, &mut visible(), "tutti", &mut text);
     terminal::say(String::from_utf8_lossy(&text).trim_end());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Without the verbs that tutti uses itself: completions would offer hidden ones.
+fn visible() -> clap::Command {
+    let all = Cli::command();
+    clap::Command::new("tutti")
+        .args(all.get_arguments().cloned())
+        .subcommands(all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned())
 }
 
 pub fn man(args: ManArgs) -> Result<ExitCode, Fail> {
@@ -47,6 +55,15 @@ pub fn man(args: ManArgs) -> Result<ExitCode, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn completions_know_every_verb_that_help_shows() {
+        let mut text = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut visible(), "tutti", &mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("submit") && text.contains("--cluster"));
+        assert!(!text.contains("demo-rank") && !text.contains("demo__rank"));
+    }
 
     #[test]
     fn every_verb_has_a_page() {
