@@ -60,6 +60,10 @@ pub enum ToShim {
         data: Vec<u8>,
         eof: bool,
     },
+    /// More came than could be kept before the shim was there: the input ends here.
+    StdinCut {
+        rank: Rank,
+    },
     /// Say `Grew` once, when this rank's log is longer than `seen` bytes.
     Watch {
         rank: Rank,

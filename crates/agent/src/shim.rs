@@ -214,7 +214,10 @@ impl<'a> Shim<'a> {
                 let cgroup = self.cgroup.as_ref();
                 self.execs.start(self.plan, request, rank, &argv, cgroup, &mut self.link);
             }
-            ToShim::ExecInput { request, data, eof } => self.execs.input(request, &data, eof),
+            ToShim::StdinCut { rank } => self.ranks.input_cut(rank),
+            ToShim::ExecInput { request, data, eof } => {
+                self.execs.input(request, &data, eof, &mut self.link);
+            }
             ToShim::ExecKill { request } => self.execs.kill(request),
         }
     }

@@ -1,7 +1,7 @@
 //! Requests of the controller that are answered later: input for ranks, programs run inside parts.
 //! (Reading logs is in `logs`.) They belong to one stream and end with it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tutti_model::{ExitStatus, LeaseId, Rank, TaskId};
 use tutti_wire::stream::{Exec, ExecOutput, LogStream, RequestId, ToController};
@@ -10,7 +10,7 @@ use super::Node;
 use super::logs::Waiter;
 use crate::messages::ToShim;
 
-/// Input that came before its shim; beyond it the rest is refused.
+/// Input that came before its shim; beyond it the input is cut off, and the rank's log says so.
 const EARLY_INPUT_MAX: usize = 64 << 20;
 
 #[derive(Default)]
@@ -23,6 +23,8 @@ pub struct Requests {
 #[derive(Default)]
 struct EarlyInput {
     bytes: usize,
+    /// Nothing more is kept for these; their input ends.
+    cut: BTreeSet<Rank>,
     messages: Vec<ToShim>,
 }
 
@@ -39,11 +41,16 @@ impl Node {
         }
         let ToShim::Stdin { data, .. } = &message else { return };
         let early = self.requests.early_input.entry(lease).or_default();
-        early.bytes += data.len();
-        if early.bytes > EARLY_INPUT_MAX {
-            tracing::warn!(%lease, "too much input before the part started; it is cut off");
+        if early.cut.contains(&rank) {
             return;
         }
+        if early.bytes + data.len() > EARLY_INPUT_MAX {
+            tracing::warn!(%lease, %rank, "too much input before the part started; it is cut off");
+            early.cut.insert(rank);
+            early.messages.push(ToShim::StdinCut { rank });
+            return;
+        }
+        early.bytes += data.len();
         early.messages.push(message);
     }
 

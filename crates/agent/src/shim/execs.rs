@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags};
 use tutti_model::{ExitStatus, Rank};
 use tutti_wire::stream::{LogStream, RequestId};
 
-use super::feed::Feed;
+use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::ranks::{nonblocking, pipe, program, read_some, setting, waiting};
 use super::{Pipe, Token};
@@ -82,13 +82,19 @@ impl Execs {
         }
     }
 
-    pub fn input(&mut self, request: RequestId, data: &[u8], eof: bool) {
+    pub fn input(&mut self, request: RequestId, data: &[u8], eof: bool, link: &mut Link) {
         let Some(exec) = self.all.iter_mut().find(|e| e.request == request) else { return };
         if let Some(feed) = &mut exec.stdin {
             match feed.push(data, eof) {
                 Ok(()) => exec.feed(),
-                // The program sees the end of its input; there is nobody else to tell.
-                Err(_) => exec.stdin = None,
+                Err(error) => {
+                    let note = format!("[tutti: standard input was cut off: {error}]\n");
+                    let (stream, data) = (LogStream::Err, note.into_bytes());
+                    link.say(&FromShim::ExecData { request, stream, data });
+                    if matches!(error, FeedError::Io(_)) {
+                        exec.stdin = None;
+                    }
+                }
             }
         }
     }

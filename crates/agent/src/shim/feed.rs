@@ -7,6 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 const MEMORY_MAX: usize = 1 << 20;
+/// As much as the log of a rank may take. What comes when so much waits is cut off.
+const SPOOL_MAX: u64 = 256 << 20;
+
+/// Input did not fit.
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    #[error("{} MiB of it wait and were not read", SPOOL_MAX >> 20)]
+    Full,
+    #[error("it can't be kept: {0}")]
+    Io(#[from] io::Error),
+}
 
 pub struct Feed {
     pipe: OwnedFd,
@@ -29,8 +40,12 @@ impl Feed {
         Feed { pipe, memory: Vec::new(), written: 0, spool: None, eof: false }
     }
 
-    pub fn push(&mut self, data: &[u8], eof: bool) -> io::Result<()> {
-        self.eof |= eof;
+    /// After [`FeedError::Full`] the program gets what came before, and then the end.
+    pub fn push(&mut self, data: &[u8], eof: bool) -> Result<(), FeedError> {
+        if self.eof {
+            return Ok(());
+        }
+        self.eof = eof;
         if self.spool.is_none() && self.memory.len() + data.len() <= MEMORY_MAX {
             self.memory.extend_from_slice(data);
             return Ok(());
@@ -39,6 +54,10 @@ impl Feed {
             self.spool = Some(Spool { file: unnamed()?, read: 0, len: 0 });
         }
         let spool = self.spool.as_mut().expect("made above");
+        if spool.len - spool.read + data.len() as u64 > SPOOL_MAX {
+            self.eof = true;
+            return Err(FeedError::Full);
+        }
         spool.file.write_all_at(data, spool.len)?;
         spool.len += data.len() as u64;
         Ok(())
@@ -82,7 +101,18 @@ impl Feed {
         self.memory.resize(want, 0);
         spool.file.read_exact_at(&mut self.memory, spool.read)?;
         spool.read += want as u64;
+        spool.release();
         Ok(true)
+    }
+}
+
+impl Spool {
+    /// Gives the disk back what was read. A file system that can't has it back at the end.
+    fn release(&self) {
+        use std::os::fd::AsRawFd;
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a plain system call on a file that is ours alone.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, 0, self.read as libc::off_t) };
     }
 }
 
@@ -101,6 +131,18 @@ mod tests {
     use super::*;
     use nix::fcntl::OFlag;
     use std::io::Read;
+
+    #[test]
+    fn input_that_nobody_reads_is_cut_and_then_ends() {
+        let (_read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        let mut feed = Feed::new(write);
+        feed.push(&vec![0; MEMORY_MAX], false).unwrap();
+        // As if that much had come.
+        feed.spool = Some(Spool { file: unnamed().unwrap(), read: 0, len: SPOOL_MAX });
+        assert!(matches!(feed.push(b"x", false), Err(FeedError::Full)));
+        assert!(feed.push(b"y", false).is_ok(), "dropped without another word");
+        assert!(feed.eof);
+    }
 
     #[test]
     fn more_than_memory_holds_comes_out_in_order() {

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags};
 use tutti_model::{Blame, PartError, Rank};
 use tutti_wire::stream::LogStream;
 
-use super::feed::Feed;
+use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::{Pipe, Token, unix_ms};
 use crate::env;
@@ -181,9 +181,18 @@ impl<'a> Ranks<'a> {
         if let Some(feed) = &mut r.stdin {
             match feed.push(data, eof) {
                 Ok(()) => self.feed(slot),
-                Err(error) => r.lose_input(&error),
+                Err(FeedError::Full) => r.say_cut(&FeedError::Full),
+                Err(FeedError::Io(error)) => r.lose_input(&error),
             }
         }
+    }
+
+    /// The agent could not keep all of it; what came before is followed by the end.
+    pub fn input_cut(&mut self, rank: Rank) {
+        if let Some(r) = self.all.iter_mut().find(|r| r.rank == rank && r.stdin.is_some()) {
+            r.say_cut(&"too much came before the part ran");
+        }
+        self.input(rank, &[], true);
     }
 
     pub fn watch(&mut self, rank: Rank, seen: u64, link: &mut Link) {
@@ -249,7 +258,11 @@ impl RankProcess {
     /// Input that can't be kept is cut off, and the log says so.
     fn lose_input(&mut self, error: &io::Error) {
         self.stdin = None;
-        let note = format!("[tutti: standard input was cut off: {error}]\n");
+        self.say_cut(error);
+    }
+
+    fn say_cut(&mut self, why: &dyn std::fmt::Display) {
+        let note = format!("[tutti: standard input was cut off: {why}]\n");
         self.log.output(unix_ms(), LogStream::Err, note.as_bytes());
     }
 }
