@@ -50,11 +50,14 @@ pub enum Controller {
 pub struct LogRetention {
     pub tasks: usize,
     pub age: Duration,
+    /// Of all tasks together; less on a disk that is nearly full, where logs never take more than
+    /// they leave free.
+    pub bytes: u64,
 }
 
 impl Default for LogRetention {
     fn default() -> Self {
-        LogRetention { tasks: 20_000, age: Duration::from_secs(7 * 86_400) }
+        LogRetention { tasks: 20_000, age: Duration::from_secs(7 * 86_400), bytes: 20 << 30 }
     }
 }
 

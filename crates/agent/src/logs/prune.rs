@@ -1,8 +1,9 @@
 //! Removes logs that are no longer kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -19,12 +20,19 @@ pub fn removed_up_to(logs: &Path) -> Option<JobId> {
     fs::read_to_string(logs.join(MARK)).ok()?.trim().parse().ok()
 }
 
-/// Removes the logs of tasks that are too old or too many, the oldest first; never of `live` ones.
+/// Removes the logs of tasks that are too old, too many or too large together, the oldest first;
+/// never of `live` ones.
 pub fn prune(logs: &Path, keep: LogRetention, live: &BTreeSet<TaskId>) -> io::Result<usize> {
     let mut found = tasks(logs)?;
+    let mut sizes = BTreeMap::new();
+    for (_, task) in &found {
+        sizes.insert(*task, size(&logs.join(task.to_string()))?);
+    }
+    let total: u64 = sizes.values().sum();
+    let too_much = total.saturating_sub(most(logs, keep, total)?);
     found.retain(|(_, task)| !live.contains(task));
     found.sort_unstable();
-    let excess = found.len().saturating_sub(keep.tasks);
+    let excess = found.len().saturating_sub(keep.tasks).max(oldest(&found, &sizes, too_much));
     let now = SystemTime::now();
     let too_old = |at: SystemTime| now.duration_since(at).is_ok_and(|age| age > keep.age);
     let doomed: Vec<TaskId> = found
@@ -43,6 +51,49 @@ pub fn prune(logs: &Path, keep: LogRetention, live: &BTreeSet<TaskId>) -> io::Re
         fs::remove_dir_all(logs.join(task.to_string()))?;
     }
     Ok(doomed.len())
+}
+
+/// How many of the oldest make up this many bytes.
+fn oldest(found: &[(SystemTime, TaskId)], sizes: &BTreeMap<TaskId, u64>, bytes: u64) -> usize {
+    let mut gone = 0;
+    let enough = |(_, task): &(SystemTime, TaskId)| {
+        let more = gone < bytes;
+        gone += sizes.get(task).copied().unwrap_or(0);
+        more
+    };
+    found.iter().copied().take_while(enough).count()
+}
+
+/// How many bytes may stay, when `total` are there.
+fn most(logs: &Path, keep: LogRetention, total: u64) -> io::Result<u64> {
+    match nix::sys::statvfs::statvfs(logs) {
+        Ok(disk) => {
+            let free = disk.blocks_available() * disk.fragment_size();
+            Ok(keep.bytes.min((free + total) / 2))
+        }
+        Err(nix::Error::ENOENT) => Ok(keep.bytes),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Bytes on disk below this directory. What disappears meanwhile does not count.
+fn size(dir: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(found) if found.is_dir() => bytes += size(&entry.path())?,
+            Ok(found) => bytes += found.blocks() * 512,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Every task with logs, and when an attempt of it began.
@@ -89,7 +140,7 @@ mod tests {
     fn the_newest_stay() {
         let dir = TempDir::new("prune-count");
         logs(&dir, &["1", "2_0", "2_1", "3"]);
-        let keep = LogRetention { tasks: 2, age: Duration::from_secs(86_400) };
+        let keep = LogRetention { tasks: 2, age: Duration::from_secs(86_400), bytes: 1 << 30 };
         assert_eq!(prune(dir.path(), keep, &BTreeSet::new()).unwrap(), 2);
         assert_eq!(left(&dir), ["2_1", "3"]);
         assert_eq!(removed_up_to(dir.path()), Some(JobId(2)));
@@ -99,9 +150,24 @@ mod tests {
     fn the_old_go_but_not_those_that_run() {
         let dir = TempDir::new("prune-age");
         logs(&dir, &["1", "2", "3"]);
-        let keep = LogRetention { tasks: 100, age: Duration::from_secs(90) };
+        let keep = LogRetention { tasks: 100, age: Duration::from_secs(90), bytes: 1 << 30 };
         let live = BTreeSet::from(["1".parse().unwrap()]);
         assert_eq!(prune(dir.path(), keep, &live).unwrap(), 1);
         assert_eq!(left(&dir), ["1", "3"]);
+    }
+
+    #[test]
+    fn the_oldest_go_when_all_together_are_too_large() {
+        let dir = TempDir::new("prune-bytes");
+        logs(&dir, &["1", "2", "3", "4"]);
+        for task in ["1", "2", "3", "4"] {
+            let mut file = fs::File::create(dir.path().join(task).join("1/0.log")).unwrap();
+            std::io::Write::write_all(&mut file, &[b'x'; 100_000]).unwrap();
+            file.sync_all().unwrap();
+        }
+        let keep = LogRetention { tasks: 100, age: Duration::from_secs(86_400), bytes: 250_000 };
+        let live = BTreeSet::from(["1".parse().unwrap()]);
+        assert_eq!(prune(dir.path(), keep, &live).unwrap(), 2);
+        assert_eq!(left(&dir), ["1", "4"]);
     }
 }
