@@ -212,7 +212,7 @@ fn a_controller_of_an_older_epoch_is_not_obeyed() {
     let _agent = node.agent(&[]);
     let file = node.dir.path().join("ran");
     let launch = shell("2", 2, &format!("touch {}", file.display()));
-    node.controller.run(&launch);
+    node.controller.run_if_connected(&launch);
     node.controller.wait_until_dropped();
     assert!(!file.exists());
 }

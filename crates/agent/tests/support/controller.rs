@@ -124,6 +124,13 @@ impl Controller {
         self.order(Order::Start(Box::new(launch.clone())));
     }
 
+    /// For an agent that may hang up at any moment.
+    pub fn run_if_connected(&self, launch: &Launch) {
+        let shared = self.shared.0.lock().unwrap();
+        let order = ToAgent::Order(Order::Start(Box::new(launch.clone())));
+        let _ = shared.to_agent.as_ref().expect("an agent has connected").send(order);
+    }
+
     pub fn stop(&self, lease: LeaseId, grace_ms: u64) {
         self.order(Order::Stop { lease, grace: Span::millis(grace_ms) });
     }
