@@ -88,6 +88,8 @@ impl Node {
         self.parts.clear();
         self.refused.clear();
         self.gpu_generation.clear();
+        // Without its memory it can't know what it has already started, and all of it is dead.
+        self.launched.values_mut().for_each(|times| *times = 0);
     }
 
     pub fn obey(&mut self, order: Order, now: Time) -> Vec<PartReport> {

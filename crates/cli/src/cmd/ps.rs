@@ -194,12 +194,26 @@ fn hidden<'a>(page: &JobPage, states: impl Iterator<Item = &'a str>) -> BTreeMap
             ],
         };
         for (state, n) in tasks {
-            if let Some(total) = left.get_mut(state) {
-                *total = total.saturating_sub(n);
-            }
+            // An array counts all its tasks that have nodes as running.
+            let states = match (state, &job.array) {
+                ("running", Some(_)) => HAS_NODES,
+                _ => state,
+            };
+            take_off(&mut left, states, n);
         }
     }
     left
+}
+
+/// Takes `n` tasks off the first of these states that has any left, then the next.
+fn take_off(left: &mut BTreeMap<String, u64>, states: &str, mut n: u64) {
+    for state in states.split(',') {
+        if let Some(total) = left.get_mut(state) {
+            let taken = n.min(*total);
+            *total -= taken;
+            n -= taken;
+        }
+    }
 }
 
 fn by_id(client: &Client, ids: &[TaskId]) -> Result<List, Fail> {
@@ -241,7 +255,7 @@ mod tests {
     #[test]
     fn what_the_rows_leave_out_is_counted() {
         let array = JobRow {
-            array: Some(ArrayCounts { pending: 900, running: 2, ..ArrayCounts::default() }),
+            array: Some(ArrayCounts { pending: 900, running: 3, ..ArrayCounts::default() }),
             ..row("3", JobState::Running)
         };
         let page = JobPage {
@@ -250,11 +264,13 @@ mod tests {
             totals: BTreeMap::from([
                 ("pending".into(), 1000),
                 ("running".into(), 2),
+                ("starting".into(), 1),
                 ("failed".into(), 7),
             ]),
         };
-        let left = hidden(&page, ["pending", "running"].into_iter());
-        assert_eq!(left, BTreeMap::from([("pending".into(), 99), ("running".into(), 0)]));
+        let left = hidden(&page, ["pending", "running", "starting"].into_iter());
+        let want = [("pending".into(), 99), ("running".into(), 0), ("starting".into(), 0)];
+        assert_eq!(left, BTreeMap::from(want));
     }
 
     #[test]

@@ -120,15 +120,15 @@ fn arrays_keep_their_limit() {
     assert_eq!(c.placed(), "1_1@n1:1 1_2@n1:2");
     assert_eq!(c.verdict("1_3"), Some(Verdict::ArrayLimit { max_running: 3 }));
     let c = c.change_index(7, |_| {}).submit(gpus(1));
-    assert_eq!(c.placed(), "1_1@n1:1 1_2@n1:2 2@n1:3", "requeued tasks count too");
-    assert_eq!(c.verdict("1_7"), Some(Verdict::ArrayLimit { max_running: 3 }));
+    assert_eq!(c.placed(), "1_7@n1:1 1_1@n1:2 2@n1:3", "requeued tasks count, and go first");
+    assert_eq!(c.verdict("1_2"), Some(Verdict::ArrayLimit { max_running: 3 }));
 }
 
 #[test]
 fn a_requeued_task_keeps_its_index() {
     let c = case().nodes(1, 8).submit(array("0-1", gpus(4)));
     let c = c.change_index(0, |t| t.avoid = [NodeId(1)].into());
-    assert_eq!(c.placed(), "1_1@n1:0,1,2,3 1_0@n1:4,5,6,7");
+    assert_eq!(c.placed(), "1_0@n1:0,1,2,3 1_1@n1:4,5,6,7");
 }
 
 #[test]

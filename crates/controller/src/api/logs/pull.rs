@@ -29,6 +29,8 @@ pub(super) struct Pull {
 
 /// How asking one node went.
 enum Asked {
+    /// It says that the rank has ended and never printed.
+    Quiet,
     /// Everything there is, or will be, has been sent.
     Finished,
     /// The node knows nothing of a part that is still to run: its order is on the way.
@@ -76,11 +78,15 @@ impl Pull {
 
     async fn ask_all(&self, from: &mut LogFrom) -> Result<AskedAll, Broken> {
         let mut why = "no node has its log".to_owned();
+        let mut quiet = false;
         for &node in &self.nodes {
             let name = self.app.core.peek(|w| w.engine.state().node_name(node))?;
             match self.ask(node, from).await? {
                 Asked::Finished => return Ok(AskedAll::Finished),
                 Asked::NotYet => return Ok(AskedAll::NotYet),
+                // The rank printed nothing, or it ran elsewhere: of an older attempt only its
+                // nodes know.
+                Asked::Quiet => quiet = true,
                 Asked::Missing(reason) => why = format!("{name} has no log of it: {reason}"),
                 Asked::Unreachable => {
                     why = format!(
@@ -89,7 +95,7 @@ impl Pull {
                 }
             }
         }
-        Ok(AskedAll::Failed(why))
+        Ok(if quiet { AskedAll::Finished } else { AskedAll::Failed(why) })
     }
 
     async fn ask(&self, node: NodeId, from: &mut LogFrom) -> Result<Asked, Broken> {
@@ -103,12 +109,13 @@ impl Pull {
                         let text = format!("rank {}: {skipped} bytes were rotated away", self.rank);
                         note(&self.sender, text).await?;
                     }
+                    if end && next == 0 {
+                        let waits = self.follow && !self.part_is_over().await?;
+                        return Ok(if waits { Asked::NotYet } else { Asked::Quiet });
+                    }
                     let nothing_new = lines.is_empty() && *from == LogFrom::Offset(next);
                     self.send(lines).await?;
                     *from = LogFrom::Offset(next);
-                    if end && next == 0 && self.follow && !self.part_is_over().await? {
-                        return Ok(Asked::NotYet);
-                    }
                     if end || (!self.follow && nothing_new) {
                         return Ok(Asked::Finished);
                     }
