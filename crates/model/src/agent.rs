@@ -18,7 +18,14 @@ pub enum Order {
     Go { lease: LeaseId, master_port: u16 },
     /// SIGTERM, then SIGKILL after `grace`, to every process of the part. If the agent does not
     /// know the lease, it must never start it later and reports it as done.
-    Stop { lease: LeaseId, grace: Span },
+    Stop {
+        lease: LeaseId,
+        grace: Span,
+        /// Sent first instead of SIGTERM, to those processes that listen for it; SIGTERM and SIGKILL
+        /// follow when the grace runs out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<String>,
+    },
     /// The end of this part is on record; the agent may drop its own.
     Forget { lease: LeaseId },
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, NodeId, PartError, Priority,
-    Rank, RankExit, TaskId, Time,
+    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli, NodeId, PartError,
+    Priority, Rank, RankExit, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,11 +16,18 @@ pub struct Job {
     pub id: JobId,
     pub spec: Arc<JobSpec>,
     pub user: String,
+    /// Who pays. Settled at submission.
+    #[serde(default = "default_team")]
+    pub team: String,
     pub submitted_at: Time,
     /// Starts as the spec's; an operator may change it.
     pub priority: Priority,
     pub held: bool,
     pub tasks: Tasks,
+}
+
+fn default_team() -> String {
+    crate::DEFAULT_TEAM.to_owned()
 }
 
 /// The tasks of a job. An array costs one record until its tasks start.
@@ -78,6 +85,12 @@ pub struct Task {
     pub first_started_at: Option<Time>,
     /// Nodes where an attempt of this task failed; placed there again only if nothing else fits.
     pub avoid: BTreeSet<NodeId>,
+    /// GPU-milliseconds that earlier attempts ran.
+    #[serde(default)]
+    pub served: u64,
+    /// When it was last preempted.
+    #[serde(default)]
+    pub preempted_at: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -115,6 +128,12 @@ pub struct Attempt {
     pub master_port: Option<u16>,
     /// One part per node, in rank order.
     pub parts: Vec<Part>,
+    /// What it is charged: thousandths of a weighted GPU, everything that it blocks counted.
+    #[serde(default)]
+    pub charge: u64,
+    /// When its work was last safe: nothing from before is lost if it is stopped.
+    #[serde(default)]
+    pub saved_at: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -155,6 +174,10 @@ pub enum StopCause {
     Preempted {
         for_job: JobId,
     },
+    /// An elastic job goes on with this many nodes.
+    Resized {
+        nodes: u32,
+    },
 }
 
 /// What one node contributes to an attempt.
@@ -164,6 +187,9 @@ pub struct Part {
     pub gpus: Vec<GpuIndex>,
     pub cpus: u32,
     pub mem: Bytes,
+    /// Of each of its GPUs.
+    #[serde(default)]
+    pub share: Milli,
     pub first_rank: Rank,
     pub ranks: u32,
     pub phase: PartState,
@@ -303,6 +329,8 @@ impl Task {
             restarts: Restarts::default(),
             first_started_at: None,
             avoid: BTreeSet::new(),
+            served: 0,
+            preempted_at: None,
         }
     }
 
@@ -342,6 +370,11 @@ impl Attempt {
     }
     pub fn gpu_count(&self) -> u32 {
         self.parts.iter().map(|p| p.gpus.len() as u32).sum()
+    }
+    /// GPU-milliseconds since it began to run.
+    pub fn served(&self, now: Time) -> u64 {
+        let ran = self.running_since().map_or(0, |since| now.since(since).0);
+        ran.saturating_mul(self.gpu_count().into())
     }
     pub fn running_since(&self) -> Option<Time> {
         match self.phase {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, GpuIndex, LeaseId, NodeId, Time};
+use crate::{Bytes, GpuIndex, LeaseId, Milli, NodeId, Time};
 
 /// What an agent says about its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,6 +32,9 @@ pub struct Gpu {
     pub model: String,
     pub uuid: String,
     pub mem: Bytes,
+    /// GPUs of a node with the same number are joined by NVLink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub island: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,11 +54,23 @@ pub struct Node {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    pub gpus: BTreeMap<GpuIndex, LeaseId>,
+    pub gpus: BTreeMap<GpuIndex, GpuUse>,
     pub cpus: u32,
     pub mem: Bytes,
     /// Every lease with a part here that is not over.
     pub leases: BTreeSet<LeaseId>,
+}
+
+/// Who has how much of one GPU. Never empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuUse {
+    pub leases: BTreeMap<LeaseId, Milli>,
+}
+
+impl GpuUse {
+    pub fn milli(&self) -> u32 {
+        self.leases.values().map(|m| u32::from(m.0)).sum()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -85,6 +100,11 @@ impl Node {
     }
     pub fn free_gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
         self.facts.gpus.iter().filter(|g| !self.used.gpus.contains_key(&g.index))
+    }
+    /// What is free of one GPU, in thousandths.
+    pub fn free_milli(&self, gpu: GpuIndex) -> u16 {
+        let used = self.used.gpus.get(&gpu).map_or(0, GpuUse::milli);
+        1000u32.saturating_sub(used) as u16
     }
     pub fn free_gpu_count(&self) -> u32 {
         self.free_gpus().count() as u32

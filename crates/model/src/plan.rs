@@ -5,32 +5,78 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, Demand, Dependency, GpuIndex, JobId, NodeId, Span, TaskId, Time};
-
-/// How the operator wants the scheduler to behave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Policy {
-    /// After waiting this long, a task that does not fit stops everything behind it from starting,
-    /// so that large gangs do not starve behind small jobs.
-    pub patience: Span,
-    /// At most this many placements in one pass; the rest follows in the next.
-    pub placements_max: usize,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Policy { patience: Span::secs(300), placements_max: 4096 }
-    }
-}
+use crate::{Bytes, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, TaskId, Time, Topology};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub placements: Vec<Placement>,
-    /// Everything with this demand waits for this reason ...
-    pub by_demand: BTreeMap<Demand, Verdict>,
+    /// Room to be kept for tasks, and who is stopped for it.
+    pub claims: Vec<NewClaim>,
+    /// Claims that can no longer come true, or that nobody needs.
+    pub dropped: Vec<TaskId>,
+    /// Blocked tasks whose start must not be delayed, the first in line first.
+    pub heads: Vec<Head>,
+    /// Everything in this lane waits for this reason ...
+    pub by_lane: BTreeMap<Lane, Verdict>,
     /// ... unless the task has a reason of its own.
     pub by_task: BTreeMap<TaskId, Verdict>,
+}
+
+/// Room that is kept for a task until all of it is free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    pub parts: Vec<PartPlacement>,
+    pub cause: ClaimCause,
+    pub made_at: Time,
+    /// Who was stopped for it.
+    pub victims: Vec<TaskId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewClaim {
+    pub task: TaskId,
+    pub parts: Vec<PartPlacement>,
+    pub cause: ClaimCause,
+    /// The cheapest set whose room makes the parts fit; empty if time alone will.
+    pub victims: Vec<Victim>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimCause {
+    /// Its team has less than its guarantee; the victims borrowed.
+    Guarantee,
+    /// The victims are of a lower class.
+    Class,
+    /// It has waited longer than patience allows. Nobody is stopped.
+    Overdue,
+    /// An elastic job takes more or fewer nodes; it is its own victim.
+    Resize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Victim {
+    pub task: TaskId,
+    pub how: Stop,
+    /// GPU-milliseconds of work that are lost.
+    pub cost: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Stopped whole and put back into the queue.
+    Requeue,
+    /// An elastic job goes on with these parts, which it holds now.
+    Shrink { keep: Vec<PartPlacement> },
+}
+
+/// A blocked task that has a time to start by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub task: TaskId,
+    /// None if some of what it waits for has no known end.
+    pub starts_by: Option<Time>,
+    pub nodes: Vec<NodeId>,
 }
 
 /// A task and the nodes it gets, in rank order.
@@ -47,6 +93,9 @@ pub struct PartPlacement {
     pub cpus: u32,
     pub mem: Bytes,
     pub ranks: u32,
+    /// Of each of its GPUs.
+    #[serde(default)]
+    pub share: Milli,
 }
 
 /// The reason why a pending task is pending, as data. CLI, API and dashboard show the same.
@@ -65,8 +114,14 @@ pub enum Verdict {
     Busy(Shortage),
     /// Would fit if nodes that are lost, away or draining came back.
     NodesUnavailable(Shortage),
-    /// Room is kept for an older or more important job that has waited too long.
+    /// It would delay a job that is before it in line and has a time to start.
     Behind { job: JobId },
+    /// The team may not have more GPUs at once.
+    TeamLimit { team: String, limit: u32, used: u32, wanted: u32 },
+    /// Would fit but for nodes that are reserved for others or for maintenance.
+    Reserved { reservation: String, until: Time, shortage: Shortage },
+    /// Room is being made: it starts when these have stopped or ended.
+    Claimed { cause: ClaimCause, waiting_for: Vec<TaskId> },
     /// About to be tried in the next pass.
     Next,
 }
@@ -82,6 +137,12 @@ pub struct Shortage {
     pub nodes_fitting: u32,
     pub gpus_free: u32,
     pub nodes_total: u32,
+    /// The most nodes (or, where only GPUs count, GPUs) free together inside one domain that it
+    /// may span; equals the free ones in all where it may span everything.
+    #[serde(default)]
+    pub within: Topology,
+    #[serde(default)]
+    pub best_domain: u32,
     /// Nodes that could take a part if they were empty, by what stops them now.
     pub blocked: Blocked,
 }
@@ -90,6 +151,15 @@ pub struct Shortage {
 pub struct Blocked {
     /// Lacks the GPU model, or is too small even when empty.
     pub unsuitable: u32,
+    /// Lacks a label that is wanted, or has one that is not.
+    #[serde(default)]
+    pub labels: u32,
+    /// Reserved for others or for maintenance.
+    #[serde(default)]
+    pub reserved: u32,
+    /// Kept for a job that is before it in line, or as a spare.
+    #[serde(default)]
+    pub kept: u32,
     pub gpus_busy: u32,
     pub cpus_busy: u32,
     pub mem_busy: u32,
@@ -109,6 +179,9 @@ pub struct Explanation {
     pub holders: Vec<Holder>,
     /// When enough of the holders' time limits have run out; none if some have no limit.
     pub starts_by: Option<Time>,
+    /// When it is expected to start.
+    #[serde(default)]
+    pub forecast: Option<Forecast>,
     /// Changes that would start it now, cheapest first.
     pub advice: Vec<String>,
 }
@@ -121,6 +194,36 @@ pub struct Holder {
     pub gpus: u32,
     pub nodes: u32,
     pub ends_by: Option<Time>,
+}
+
+/// When a waiting task is expected to start: `early` if jobs end as such jobs did before, `late`
+/// if all use their time limits; `late` is none if some have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Forecast {
+    pub early: Time,
+    pub late: Option<Time>,
+}
+
+/// One team's row of `tutti quota`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TeamShare {
+    pub team: String,
+    pub parent: Option<String>,
+    pub guarantee: u32,
+    pub limit: Option<u32>,
+    pub weight: u32,
+    /// GPUs held now, in thousandths, everything under it included.
+    pub used: u64,
+    /// Of that, beyond the guarantee.
+    pub borrowed: u64,
+    /// Of the guarantee, used by others now.
+    pub lent: u64,
+    /// Decayed usage as a part of all siblings', and what the weights say it should be; per mille.
+    pub share: u32,
+    pub target: u32,
+    pub running: u64,
+    pub waiting: u64,
+    pub members: Vec<String>,
 }
 
 /// Why a job is refused at submission: no state of the cluster as it is built could run it.

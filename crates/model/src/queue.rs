@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, JobId, JobSpec, Launcher, Priority};
+use crate::{
+    Bytes, DEFAULT_CLASS, Job, JobId, JobSpec, Launcher, Milli, Policy, Priority, QueueOrder, Task,
+    Topology,
+};
 
 /// What a task needs, worked out from its spec once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -21,6 +24,34 @@ pub struct Demand {
     pub mem_per_node: Bytes,
     pub mem_per_gpu: Bytes,
     pub ranks: RankRule,
+    /// Of each GPU. Less than a whole only with one GPU per node.
+    pub share: Milli,
+    /// Least memory of each GPU.
+    pub gpu_mem: Bytes,
+    pub labels: Vec<LabelRule>,
+    /// Nobody else on the same nodes.
+    pub exclusive: bool,
+    /// The widest domain that it may span.
+    pub within: Topology,
+    /// An elastic job starts with this many nodes or more, up to what `spread` says.
+    pub least_nodes: Option<u32>,
+}
+
+/// A label that a node must have, or must not have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LabelRule {
+    pub key: String,
+    /// `a|b` is either.
+    pub value: String,
+    pub wanted: bool,
+}
+
+impl LabelRule {
+    pub fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has =
+            labels.get(&self.key).is_some_and(|v| self.value.split('|').any(|want| want == v));
+        has == self.wanted
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,11 +75,12 @@ pub enum RankRule {
 impl Demand {
     pub fn of(spec: &JobSpec) -> Demand {
         let per_node = spec.gpus_per_node.as_ref();
+        let share = spec.gpu_share.map_or(Milli::WHOLE, Milli::from_part);
         let spread = match (spec.gpus, spec.nodes) {
             (Some(total), None) if total > 0 => Spread::Gpus { total },
             (_, nodes) => Spread::Nodes {
-                nodes: nodes.unwrap_or(1),
-                gpus_each: per_node.map_or(0, |g| g.count),
+                nodes: spec.elastic.as_ref().map_or(nodes.unwrap_or(1), |e| e.max_nodes),
+                gpus_each: per_node.map_or(u32::from(!share.is_whole()), |g| g.count),
             },
         };
         let ranks = match (spec.ranks_per_node, spec.launcher) {
@@ -66,6 +98,12 @@ impl Demand {
             mem_per_node: spec.mem_per_node.unwrap_or_default(),
             mem_per_gpu: spec.mem_per_gpu.unwrap_or_default(),
             ranks,
+            share,
+            gpu_mem: spec.gpu_mem.unwrap_or_default(),
+            labels: label_rules(spec),
+            exclusive: spec.exclusive,
+            within: spec.topology.unwrap_or_default(),
+            least_nodes: spec.elastic.as_ref().map(|e| e.min_nodes),
         }
     }
 
@@ -89,10 +127,45 @@ impl Demand {
     }
 }
 
-/// Place in the queue: higher priority first, then older, then tasks that had started before.
+fn label_rules(spec: &JobSpec) -> Vec<LabelRule> {
+    let rule = |wanted| {
+        move |(key, value): (&String, &String)| LabelRule {
+            key: key.clone(),
+            value: value.clone(),
+            wanted,
+        }
+    };
+    let wanted = spec.labels.iter().map(rule(true));
+    wanted.chain(spec.avoid_labels.iter().map(rule(false))).collect()
+}
+
+/// Tasks that are alike to the scheduler but for their age.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lane {
+    pub class: String,
+    pub team: String,
+    pub user: String,
+    pub demand: Demand,
+}
+
+impl Lane {
+    pub fn of(job: &Job) -> Lane {
+        Lane {
+            class: job.spec.class.clone().unwrap_or_else(|| DEFAULT_CLASS.to_owned()),
+            team: job.team.clone(),
+            user: job.user.clone(),
+            demand: Demand::of(&job.spec),
+        }
+    }
+}
+
+/// Place in a lane: higher priority first, then smaller rank, then older, then tasks that had
+/// started before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueKey {
     pub priority: std::cmp::Reverse<Priority>,
+    /// What [`Policy::order`] makes of what the task has had, or still needs.
+    pub rank: u64,
     pub job: JobId,
     /// A task that had started before; `None` is a single job or the untouched rest of an array.
     pub index: Option<u32>,
@@ -101,8 +174,33 @@ pub struct QueueKey {
 impl Ord for QueueKey {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // A task that lost its node goes before the thousands that never had one.
-        let place = |k: &QueueKey| (k.priority, k.job, k.index.is_none(), k.index);
+        let place = |k: &QueueKey| (k.priority, k.rank, k.job, k.index.is_none(), k.index);
         place(self).cmp(&place(other))
+    }
+}
+
+impl QueueKey {
+    /// `task` is none for the untouched rest of an array.
+    pub fn of(policy: &Policy, job: &Job, index: Option<u32>, task: Option<&Task>) -> QueueKey {
+        let served = task.map_or(0, |t| t.served);
+        let rank = QueueKey::rank(policy.order, &job.spec, served);
+        QueueKey { priority: std::cmp::Reverse(job.priority), rank, job: job.id, index }
+    }
+
+    /// `served`: GPU-milliseconds that earlier attempts had.
+    pub fn rank(order: QueueOrder, spec: &JobSpec, served: u64) -> u64 {
+        let gpus = Demand::of(spec).total_gpus().max(1);
+        let left = || {
+            let limit = spec.time.map_or(u64::MAX / 1024, |t| t.0);
+            limit.saturating_sub(served / gpus)
+        };
+        match order {
+            QueueOrder::Fifo => 0,
+            // Levels grow eightfold, so that jobs do not change places all the time.
+            QueueOrder::Fair => crate::log2(served / 1000).div_ceil(3).into(),
+            QueueOrder::Srtf => left(),
+            QueueOrder::Srsf | QueueOrder::FairKnown => left().saturating_mul(gpus),
+        }
     }
 }
 
@@ -116,32 +214,36 @@ impl PartialOrd for QueueKey {
 /// Derived from the jobs; kept by `apply`, rebuilt on load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    by_demand: BTreeMap<Demand, BTreeSet<QueueKey>>,
+    lanes: BTreeMap<Lane, BTreeSet<QueueKey>>,
+    len: usize,
 }
 
 impl Queue {
-    pub fn insert(&mut self, demand: Demand, key: QueueKey) {
-        self.by_demand.entry(demand).or_default().insert(key);
+    pub fn insert(&mut self, lane: Lane, key: QueueKey) {
+        if self.lanes.entry(lane).or_default().insert(key) {
+            self.len += 1;
+        }
     }
-    pub fn remove(&mut self, demand: &Demand, key: &QueueKey) -> bool {
-        let Some(keys) = self.by_demand.get_mut(demand) else { return false };
+    pub fn remove(&mut self, lane: &Lane, key: &QueueKey) -> bool {
+        let Some(keys) = self.lanes.get_mut(lane) else { return false };
         let had = keys.remove(key);
+        self.len -= usize::from(had);
         if keys.is_empty() {
-            self.by_demand.remove(demand);
+            self.lanes.remove(lane);
         }
         had
     }
-    pub fn iter(&self) -> impl Iterator<Item = (&Demand, &BTreeSet<QueueKey>)> {
-        self.by_demand.iter()
+    pub fn iter(&self) -> impl Iterator<Item = (&Lane, &BTreeSet<QueueKey>)> {
+        self.lanes.iter()
     }
-    pub fn contains(&self, demand: &Demand, key: &QueueKey) -> bool {
-        self.by_demand.get(demand).is_some_and(|keys| keys.contains(key))
+    pub fn contains(&self, lane: &Lane, key: &QueueKey) -> bool {
+        self.lanes.get(lane).is_some_and(|keys| keys.contains(key))
     }
     pub fn is_empty(&self) -> bool {
-        self.by_demand.is_empty()
+        self.lanes.is_empty()
     }
     /// Entries, an array's untouched rest counting once.
     pub fn len(&self) -> usize {
-        self.by_demand.values().map(BTreeSet::len).sum()
+        self.len
     }
 }

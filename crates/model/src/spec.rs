@@ -52,6 +52,21 @@ pub struct JobSpec {
     pub priority: Priority,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
+    /// A cluster-wide class, such as `scavenger` or `urgent`; `standard` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Least memory of each GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_mem: Option<Bytes>,
+    /// Labels that a node must have, `a|b` for either value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Labels that a node must not have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub avoid_labels: BTreeMap<String, String>,
+    /// Nobody else on the same nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
     #[serde(default, skip_serializing_if = "Launcher::is_none")]
@@ -104,6 +119,11 @@ impl JobSpec {
             team: None,
             priority: Priority::NORMAL,
             elastic: None,
+            class: None,
+            gpu_mem: None,
+            labels: BTreeMap::new(),
+            avoid_labels: BTreeMap::new(),
+            exclusive: false,
             topology: None,
             launcher: Launcher::None,
             after: Vec::new(),
@@ -241,13 +261,35 @@ pub struct Elastic {
     pub max_nodes: u32,
 }
 
-/// The widest domain that a job may span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+/// The widest domain that a job may span, narrowest first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
+    /// GPUs joined by NVLink inside one node.
+    Island,
     Node,
+    /// Under one leaf switch.
     Rack,
+    /// A rail group, pod or block of racks.
+    Rail,
+    Site,
+    #[default]
     Any,
+}
+
+impl Topology {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Topology::Island => "island",
+            Topology::Node => "node",
+            Topology::Rack => "rack",
+            Topology::Rail => "rail",
+            Topology::Site => "site",
+            Topology::Any => "any",
+        }
+    }
 }
 
 /// Who starts the processes, and so what environment they expect.

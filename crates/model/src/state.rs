@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, Generation, Job, JobId, Node, NodeId, Queue, Seq, TaskId, Time, Token};
+use crate::{
+    Claim, Epoch, Generation, Job, JobId, Learned, Ledger, Node, NodeId, Policy, Queue, Seq,
+    TaskId, Time, Token,
+};
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
 /// job only while such a clone is alive.
@@ -24,6 +27,15 @@ pub struct State {
     pub tokens: BTreeMap<String, Token>,
     /// Answers to submissions that may be repeated: user and key to the job, and when.
     pub keys: BTreeMap<(String, String), (JobId, Time)>,
+    #[serde(default)]
+    pub policy: Arc<Policy>,
+    /// What is kept for tasks until it is free.
+    #[serde(default)]
+    pub claims: BTreeMap<TaskId, Claim>,
+    #[serde(default)]
+    pub ledger: Ledger,
+    #[serde(default)]
+    pub learned: Learned,
     #[serde(skip)]
     pub index: Index,
 }
@@ -34,6 +46,12 @@ pub struct Index {
     pub queue: Queue,
     /// Tasks with a lease.
     pub active: BTreeSet<TaskId>,
+    /// Tasks in the queue by how long they have waited; an array's untouched rest counts as one.
+    pub waiting: BTreeSet<(Time, TaskId)>,
+    /// Running tasks with a time limit, by when it ends them.
+    pub limits: BTreeSet<(Time, TaskId)>,
+    /// Running tasks that may take more or fewer nodes.
+    pub elastic: BTreeSet<TaskId>,
     /// Waiting jobs by a job they wait for.
     pub dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Tasks that may be started again at this time.

@@ -129,6 +129,30 @@ impl fmt::Display for Span {
     }
 }
 
+/// Thousandths of one GPU.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(transparent)]
+pub struct Milli(pub u16);
+
+impl Default for Milli {
+    fn default() -> Self {
+        Milli::WHOLE
+    }
+}
+
+impl Milli {
+    pub const WHOLE: Milli = Milli(1000);
+    pub fn is_whole(&self) -> bool {
+        self.0 >= 1000
+    }
+    /// `0.25` is 250; at least one thousandth, at most a whole GPU.
+    pub fn from_part(part: f64) -> Milli {
+        Milli((part * 1000.0).round().clamp(1.0, 1000.0) as u16)
+    }
+}
+
 /// A number of bytes. Written as `64GiB`, `64G` (also binary, as Slurm reads it) or plain bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);

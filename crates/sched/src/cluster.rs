@@ -185,7 +185,7 @@ impl<'a> Cluster<'a> {
             slot.free.mem.0 -= need.mem.0;
         });
         let ranks = ask.demand.ranks_for(share.gpus);
-        PartPlacement { node, gpus, cpus: need.cpus, mem: need.mem, ranks }
+        PartPlacement { node, gpus, cpus: need.cpus, mem: need.mem, ranks, share: ask.demand.share }
     }
 
     /// Gives back what a lease holds on a node, to see what fits once it has ended.

@@ -1,6 +1,6 @@
 //! Verdicts in words: one short sentence each.
 
-use tutti_model::{Blocked, DependOn, Dependency, Shortage, Verdict};
+use tutti_model::{Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Verdict};
 
 /// One short sentence for a list. Points in time are left out: callers show them as they like.
 pub fn describe(verdict: &Verdict) -> String {
@@ -16,8 +16,29 @@ pub fn describe(verdict: &Verdict) -> String {
         Verdict::NodesUnavailable(s) => {
             format!("waits for nodes to come back: needs {}, {}", wanted(s, ""), fitting(s))
         }
-        Verdict::Behind { job } => format!("room is kept for job {job}, which has waited long"),
+        Verdict::Behind { job } => format!("would delay job {job}, which is before it in line"),
+        Verdict::TeamLimit { team, limit, used, wanted } => {
+            format!("team {team} may have {limit} GPUs at once, has {used} and this needs {wanted}")
+        }
+        Verdict::Reserved { reservation, shortage, .. } => {
+            format!("nodes are reserved ({reservation}): needs {}", wanted(shortage, "free "))
+        }
+        Verdict::Claimed { cause, waiting_for } => claimed(*cause, waiting_for),
         Verdict::Next => "next in line".to_owned(),
+    }
+}
+
+fn claimed(cause: ClaimCause, waiting_for: &[TaskId]) -> String {
+    let jobs = match waiting_for {
+        [] => return "about to start on the nodes that are kept for it".to_owned(),
+        [one] => format!("job {one}"),
+        [one, rest @ ..] => format!("job {one} and {} more", rest.len()),
+    };
+    match cause {
+        ClaimCause::Guarantee => format!("takes back what its team lent: {jobs} is being stopped"),
+        ClaimCause::Class => format!("its class goes first: {jobs} is being stopped"),
+        ClaimCause::Overdue => format!("nodes are kept for it until {jobs} has ended"),
+        ClaimCause::Resize => "changes its number of nodes".to_owned(),
     }
 }
 
@@ -68,6 +89,9 @@ fn blocked(b: &Blocked) -> String {
         (b.mem_busy, "short of memory"),
         (b.draining, "draining"),
         (b.away, "away"),
+        (b.reserved, "reserved"),
+        (b.kept, "kept for others"),
+        (b.labels, "with other labels"),
         (b.unsuitable, "unsuitable"),
     ];
     let named = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
@@ -107,6 +131,6 @@ mod tests {
             "waits for job 41 to succeed, job 42 to fail, job 43 to end, 1 more"
         );
         let behind = Verdict::Behind { job: JobId(7) };
-        assert_eq!(describe(&behind), "room is kept for job 7, which has waited long");
+        assert_eq!(describe(&behind), "would delay job 7, which is before it in line");
     }
 }

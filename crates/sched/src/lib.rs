@@ -13,7 +13,6 @@
 //! verdict, explain, impossible: the same Ask and Cluster, for people who ask why
 //! ```
 
-mod advice;
 mod ask;
 mod cluster;
 mod describe;
@@ -21,6 +20,8 @@ mod explain;
 mod fit;
 mod impossible;
 mod pass;
+mod scheduler;
+mod shares;
 mod shortage;
 mod verdict;
 
@@ -33,4 +34,6 @@ pub use describe::describe;
 pub use explain::explain;
 pub use impossible::impossible;
 pub use pass::plan;
+pub use scheduler::Scheduler;
+pub use shares::shares;
 pub use verdict::verdict;

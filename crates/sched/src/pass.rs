@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
 use std::ops::Bound;
 
 use tutti_model::{
-    Job, JobId, NodeId, Phase, Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time,
+    Job, JobId, Lane, NodeId, Phase, Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time,
     Verdict,
 };
 
@@ -54,7 +54,7 @@ struct Pass<'a> {
     policy: &'a Policy,
     now: Time,
     cluster: Cluster<'a>,
-    lanes: Vec<Lane<'a>>,
+    lanes: Vec<LaneView<'a>>,
     heads: BinaryHeap<Reverse<(QueueKey, Step, usize)>>,
     /// Active tasks of arrays that limit them.
     running: BTreeMap<JobId, u32>,
@@ -62,7 +62,8 @@ struct Pass<'a> {
 }
 
 /// Everything waiting with one demand.
-struct Lane<'a> {
+struct LaneView<'a> {
+    lane: &'a Lane,
     ask: Ask<'a>,
     keys: &'a BTreeSet<QueueKey>,
     rest: btree_set::Iter<'a, QueueKey>,
@@ -101,8 +102,13 @@ impl<'a> Pass<'a> {
             running: BTreeMap::new(),
             plan: Plan::default(),
         };
-        for (demand, keys) in state.index.queue.iter() {
-            pass.lanes.push(Lane { ask: Ask::new(demand), keys, rest: keys.iter() });
+        for (lane, keys) in state.index.queue.iter() {
+            pass.lanes.push(LaneView {
+                lane,
+                ask: Ask::new(&lane.demand),
+                keys,
+                rest: keys.iter(),
+            });
             pass.advance(pass.lanes.len() - 1);
         }
         pass
@@ -211,7 +217,7 @@ impl<'a> Pass<'a> {
         {
             self.heads.push(Reverse((overdue, Step::KeepRoom, lane)));
         }
-        self.plan.by_demand.insert(self.lanes[lane].ask.demand.clone(), verdict);
+        self.plan.by_lane.insert(self.lanes[lane].lane.clone(), verdict);
     }
 
     fn first_overdue(&mut self, lane: usize, from: QueueKey) -> Option<QueueKey> {
@@ -225,8 +231,8 @@ impl<'a> Pass<'a> {
     fn put_behind(&mut self, job: JobId) {
         let kept = self.heads.drain().filter(|Reverse((_, step, _))| *step == Step::Try);
         for Reverse((_, _, lane)) in kept {
-            let demand = self.lanes[lane].ask.demand.clone();
-            self.plan.by_demand.insert(demand, Verdict::Behind { job });
+            let lane = self.lanes[lane].lane.clone();
+            self.plan.by_lane.insert(lane, Verdict::Behind { job });
         }
     }
 }

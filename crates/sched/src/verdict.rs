@@ -1,7 +1,7 @@
 //! The one reason why a pending task is pending.
 
 use tutti_model::{
-    Demand, Dependency, Job, JobState, Phase, Plan, State, TaskId, Tasks, Time, Verdict,
+    Dependency, Job, JobState, Lane, Phase, Plan, State, TaskId, Tasks, Time, Verdict,
 };
 
 /// None if there is no such task or it is not pending. An array without an index stands for its
@@ -22,8 +22,8 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
         return Some(Verdict::BackOff { until: not_before });
     }
     let by_task = plan.by_task.get(&task).or_else(|| plan.by_task.get(&TaskId::single(job.id)));
-    let by_demand = || plan.by_demand.get(&Demand::of(&job.spec));
-    Some(by_task.or_else(by_demand).cloned().unwrap_or(Verdict::Next))
+    let by_lane = || plan.by_lane.get(&Lane::of(job));
+    Some(by_task.or_else(by_lane).cloned().unwrap_or(Verdict::Next))
 }
 
 /// The jobs that must still end. One that has ended either met the dependency or cancelled this

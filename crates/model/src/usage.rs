@@ -1,0 +1,140 @@
+//! What teams and users have had, with the past fading away.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Span, Time};
+
+/// Decayed, weighted GPU-time of one account. Whole numbers only: every machine that replays the
+/// journal gets the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Thousandths of a weighted GPU, times milliseconds, as of `at`.
+    past: u128,
+    /// Thousandths of a weighted GPU that are held since `at`.
+    rate: u64,
+    at: Time,
+}
+
+/// The past fades in this many steps per half-life.
+const STEPS: u64 = 32;
+
+/// 2^(-n/32) in units of 2^-32.
+const FADE: [u64; STEPS as usize] = fade_table();
+
+/// 2^(-1/32) in units of 2^-32, multiplied up. An error of some 2^-28 in the share of a team is
+/// of no consequence; being the same everywhere is.
+const fn fade_table() -> [u64; STEPS as usize] {
+    const STEP: u64 = 4_202_935_003;
+    let mut table = [1 << 32; STEPS as usize];
+    let mut n = 1;
+    while n < table.len() {
+        table[n] = (table[n - 1] * STEP) >> 32;
+        n += 1;
+    }
+    table
+}
+
+impl Usage {
+    /// What counts at `now`.
+    pub fn at(&self, now: Time, half_life: Span) -> u128 {
+        let step = (half_life.0 / STEPS).max(1);
+        let steps = (now.0 / step).saturating_sub(self.at.0 / step);
+        let held = u128::from(self.rate) * u128::from(now.since(self.at).0);
+        // What is held fades too, as if it had been used halfway.
+        fade(self.past, steps).saturating_add(fade(held, steps / 2))
+    }
+
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// From now on this much more, or less, is held.
+    pub fn change(&mut self, now: Time, half_life: Span, by: i64) {
+        self.past = self.at(now, half_life);
+        self.at = now;
+        self.rate = self.rate.saturating_add_signed(by);
+    }
+}
+
+fn fade(amount: u128, steps: u64) -> u128 {
+    let halvings = u32::try_from(steps / STEPS).unwrap_or(u32::MAX);
+    let whole = amount.checked_shr(halvings).unwrap_or(0);
+    // Split so that nothing overflows.
+    let factor = u128::from(FADE[(steps % STEPS) as usize]);
+    (whole >> 32) * factor + (((whole & 0xffff_ffff) * factor) >> 32)
+}
+
+/// Usage by team, and inside a team by user. A team's usage counts for all teams above it as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    pub teams: BTreeMap<String, Usage>,
+    pub users: BTreeMap<(String, String), Usage>,
+}
+
+impl Ledger {
+    pub fn change(&mut self, account: &Account<'_>, now: Time, half_life: Span, by: i64) {
+        for team in &account.line {
+            let usage = self.teams.entry((*team).to_owned()).or_default();
+            usage.change(now, half_life, by);
+        }
+        if let Some(team) = account.line.first() {
+            let user = ((*team).to_owned(), account.user.to_owned());
+            self.users.entry(user).or_default().change(now, half_life, by);
+        }
+    }
+
+    pub fn team(&self, team: &str, now: Time, half_life: Span) -> u128 {
+        self.teams.get(team).map_or(0, |u| u.at(now, half_life))
+    }
+
+    pub fn user(&self, team: &str, user: &str, now: Time, half_life: Span) -> u128 {
+        // A tuple of borrowed strings can't look up a tuple of owned ones.
+        let key = (team.to_owned(), user.to_owned());
+        self.users.get(&key).map_or(0, |u| u.at(now, half_life))
+    }
+}
+
+/// Who pays: a team with all above it, and a user in it.
+#[derive(Clone, Debug)]
+pub struct Account<'a> {
+    pub line: Vec<&'a str>,
+    pub user: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEEK: Span = Span::secs(7 * 86_400);
+
+    #[test]
+    fn half_is_left_after_a_half_life() {
+        let mut usage = Usage::default();
+        usage.change(Time(0), WEEK, 8000);
+        usage.change(Time(3_600_000), WEEK, -8000);
+        let then = usage.at(Time(3_600_000), WEEK);
+        assert_eq!(then, 8000 * 3_600_000);
+        for (n, left) in [(1, 2), (2, 4), (5, 32)] {
+            let now = Time(3_600_000 + n * WEEK.0);
+            assert_eq!(usage.at(now, WEEK), then / left, "after {n} half-lives");
+        }
+    }
+
+    #[test]
+    fn the_fading_is_even() {
+        let mut usage = Usage::default();
+        usage.change(Time(0), WEEK, 1_000_000);
+        usage.change(Time(1_000_000), WEEK, -1_000_000);
+        let mut before = u128::MAX;
+        for day in 0..60 {
+            let left = usage.at(Time(1_000_000 + day * 86_400_000), WEEK);
+            assert!(left < before, "day {day}: {left} after {before}");
+            let exact = 1e12 * (-(day as f64) / 7.0).exp2();
+            assert!((left as f64 / exact - 1.0).abs() < 0.03, "day {day}: {left}, not {exact}");
+            before = left;
+        }
+    }
+}
