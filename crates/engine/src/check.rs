@@ -38,7 +38,7 @@ pub enum Violation {
     NotWhole(TaskId, String),
 }
 
-pub fn check(state: &State, plan: &Plan) -> Result<(), Violation> {
+pub fn check(state: &State, plan: &Plan, _now: Time) -> Result<(), Violation> {
     let mut taken = taken_by_leases(state);
     let mut seen = BTreeSet::new();
     let mut started: BTreeMap<_, u32> = BTreeMap::new();

@@ -1,6 +1,8 @@
 //! Everything that can be asked of the engine. One door for people, agents and the clock.
 
-use tutti_model::{Greeting, JobId, JobSpec, NodeId, PartReport, Priority, Role, TaskId, Token};
+use tutti_model::{
+    Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role, TaskId, Token,
+};
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,16 @@ pub enum Command {
         actor: Actor,
         job: JobId,
         priority: Priority,
+    },
+
+    /// The owner says that the work of this task up to now is safe (a checkpoint is written).
+    Saved {
+        actor: Actor,
+        task: TaskId,
+    },
+    SetPolicy {
+        actor: Actor,
+        policy: Box<Policy>,
     },
 
     /// An agent opened a stream. A later session of the same node replaces an earlier one.

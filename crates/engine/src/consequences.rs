@@ -2,7 +2,7 @@
 //! attempt that is over is retried or ended, jobs that wait in vain are cancelled.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, Job, JobId, LeaseId, NodeId,
+    Attempt, AttemptPhase, Blame, Claim, EndReason, Ended, ExitStatus, Job, JobId, LeaseId, NodeId,
     Outcome, PartError, PartState, Phase, Rank, RankExit, Span, State, StopCause, Task, TaskId,
     Tasks, Time,
 };
@@ -21,7 +21,13 @@ pub fn consequences(state: &State, settings: &Settings, event: &Event, now: Time
         Event::PartRunning { lease, .. }
         | Event::PartDone { lease, .. }
         | Event::PartLost { lease, .. } => of_attempt(state, settings, *lease, now),
-        Event::NodeLost { node } => parts_lost(state, *node),
+        Event::NodeLost { node } => {
+            let mut events =
+                claims_lost(state, |_, claim| claim.parts.iter().any(|p| p.node == *node));
+            events.extend(parts_lost(state, *node));
+            events
+        }
+        Event::JobHeld { job, .. } => claims_lost(state, |task, _| task.job == *job),
         Event::TaskEnded { task, .. } => of_ended_job(state, task.job, now),
         Event::WaitingEnded { job, .. } => of_ended_job(state, *job, now),
         _ => Vec::new(),
@@ -31,6 +37,12 @@ pub fn consequences(state: &State, settings: &Settings, event: &Event, now: Time
 fn parts_lost(state: &State, node: NodeId) -> Vec<Event> {
     let leases = state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
     leases.map(|&lease| Event::PartLost { lease, node }).collect()
+}
+
+/// Claims that can't come true: nothing is kept for a held job, nor on a node that is gone.
+fn claims_lost(state: &State, lost: impl Fn(TaskId, &Claim) -> bool) -> Vec<Event> {
+    let claims = state.claims.iter().filter(|(task, claim)| lost(**task, claim));
+    claims.map(|(&task, _)| Event::Unclaimed { task }).collect()
 }
 
 fn of_attempt(state: &State, settings: &Settings, lease: LeaseId, now: Time) -> Vec<Event> {
@@ -117,6 +129,7 @@ impl Ending<'_> {
                 StopCause::Preempted { .. } => {
                     return self.retry(RetryCause::Preemption, None, code, EndReason::Preemptions);
                 }
+                StopCause::Resized { .. } => return self.resized(),
                 StopCause::LaunchFailed { node, .. } if launch_error(self.attempt).is_none() => {
                     return self.node_failure(*node, code);
                 }
@@ -139,6 +152,12 @@ impl Ending<'_> {
                 None => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
             },
         }
+    }
+
+    /// It was asked to go, so how its ranks went says nothing.
+    fn resized(&self) -> Event {
+        let (lease, cause) = (self.lease, RetryCause::Resize);
+        Event::Requeued { lease, cause, avoid: None, not_before: Time(0) }
     }
 
     /// A node that says it is done without the exits of all its ranks.
@@ -175,6 +194,7 @@ impl Ending<'_> {
             RetryCause::JobFailure => {
                 (self.task.restarts.job_failure, self.job.spec.retry.job_failure)
             }
+            RetryCause::Resize => return self.resized(),
         };
         if used >= budget {
             return self.ended(Outcome::Failed, code, reason);
@@ -189,7 +209,7 @@ impl Ending<'_> {
     /// A first node failure is nobody's fault and costs no wait; repeated failures wait longer.
     fn wait(&self, cause: RetryCause, used: u32) -> Span {
         let doublings = match cause {
-            RetryCause::Preemption => return Span(0),
+            RetryCause::Preemption | RetryCause::Resize => return Span(0),
             RetryCause::NodeFailure if used == 0 => return Span(0),
             RetryCause::NodeFailure => used - 1,
             RetryCause::JobFailure => used,

@@ -3,13 +3,15 @@
 
 mod jobs;
 mod nodes;
+mod policy;
+mod spec;
 mod submit;
 mod tick;
 mod tokens;
 
 pub(crate) use jobs::{ended_waiting, never_ran};
 pub(crate) use nodes::answer;
-pub use submit::warnings;
+pub use spec::warnings;
 pub(crate) use tick::next_due;
 
 use tutti_model::{Job, JobId, Role, State, Time};
@@ -44,6 +46,8 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::SetPriority { actor, job, priority } => {
             jobs::set_priority(view, actor, *job, *priority)
         }
+        Command::Saved { actor, task } => jobs::saved(view, actor, *task),
+        Command::SetPolicy { actor, policy } => policy::set(view, actor, policy),
         Command::Hello { greeting, session } => Ok(nodes::hello(view, greeting, *session)),
         Command::Heartbeat { node, session, parts } => {
             nodes::heartbeat(view, *node, *session, parts)
@@ -60,6 +64,10 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
 
 fn done(events: Vec<Event>) -> Decision {
     Ok((Reply::Done, events))
+}
+
+fn bad(key: &'static str, problem: impl Into<String>) -> Rejected {
+    Rejected::BadSpec { key, problem: problem.into() }
 }
 
 fn need_role(actor: &Actor, needs: Role) -> Result<(), Rejected> {

@@ -1,7 +1,7 @@
 //! What agents must be told after a record. Every order may be repeated.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, Span, State,
+    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, State,
     StopCause, Tasks,
 };
 
@@ -26,7 +26,7 @@ pub fn effects(state: &State, settings: &Settings, record: &Record) -> Vec<Effec
             .iter()
             .map(|&lease| Effect::Tell {
                 node: *node,
-                order: Order::Stop { lease, grace: settings.failure_grace },
+                order: Order::Stop { lease, grace: settings.failure_grace, signal: None },
             })
             .collect(),
         _ => Vec::new(),
@@ -67,7 +67,7 @@ pub(crate) fn order_for(
         return None;
     }
     if let AttemptPhase::Stopping { why, .. } = &attempt.phase {
-        return Some(Order::Stop { lease, grace: grace(settings, job, why) });
+        return Some(stop(settings, job, lease, why));
     }
     match part.phase {
         PartState::Sent => Some(Order::Start(Box::new(launch(state, job, attempt, part, lease)?))),
@@ -79,17 +79,23 @@ pub(crate) fn order_for(
     }
 }
 
-/// A gang that was cancelled or ran out of time may save its work; one that has already failed
-/// has nothing to wait for.
-fn grace(settings: &Settings, job: &Job, why: &StopCause) -> Span {
+/// A gang that was cancelled, preempted or ran out of time may save its work; one that has already
+/// failed has nothing to wait for.
+fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Order {
+    let own = job.spec.grace.unwrap_or(settings.grace);
     match why {
-        StopCause::Cancelled { .. } | StopCause::TimeLimit | StopCause::Preempted { .. } => {
-            job.spec.grace.unwrap_or(settings.grace)
+        StopCause::Cancelled { .. }
+        | StopCause::TimeLimit
+        | StopCause::Preempted { .. }
+        | StopCause::Resized { .. } => {
+            let checkpoint = job.spec.checkpoint.as_ref();
+            let grace = checkpoint.and_then(|c| c.grace).unwrap_or(own);
+            Order::Stop { lease, grace, signal: checkpoint.and_then(|c| c.signal.clone()) }
         }
         StopCause::RankFailed { .. }
         | StopCause::LaunchFailed { .. }
         | StopCause::NodeLost { .. } => {
-            job.spec.grace.unwrap_or(settings.grace).min(settings.failure_grace)
+            Order::Stop { lease, grace: own.min(settings.failure_grace), signal: None }
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::collections::VecDeque;
 
-use tutti_model::{Generation, Link, Plan, Seq, Span, State, Time};
+use tutti_model::{Link, Plan, Seq, Span, State, Time};
+use tutti_sched::Scheduler;
 
+use crate::agenda::Agenda;
 use crate::apply::apply;
+use crate::carry_out::{self, touched};
 use crate::check::check;
 use crate::command::{Command, Reply};
 use crate::consequences::consequences;
@@ -30,7 +33,11 @@ pub struct Engine {
     state: State,
     live: Live,
     settings: Settings,
+    scheduler: Scheduler,
+    agenda: Agenda,
     plan: Plan,
+    /// When it was made.
+    planned_at: Time,
     /// Something changed that could let a waiting task start.
     dirty: bool,
 }
@@ -43,11 +50,22 @@ impl Engine {
     /// Goes on from a snapshot. [`Engine::replay`] the records after it, then [`Command::Start`].
     pub fn restore(mut state: State, settings: Settings) -> Engine {
         index::rebuild(&mut state);
-        Engine { state, live: Live::default(), settings, plan: Plan::default(), dirty: true }
+        Engine {
+            agenda: Agenda::of(&state),
+            state,
+            live: Live::default(),
+            settings,
+            scheduler: Scheduler::default(),
+            plan: Plan::default(),
+            planned_at: Time(0),
+            dirty: true,
+        }
     }
 
     pub fn replay(&mut self, record: &Record) {
         apply(&mut self.state, record);
+        self.agenda.note(&self.state, &record.event);
+        self.scheduler.forget();
     }
 
     pub fn state(&self) -> &State {
@@ -67,6 +85,8 @@ impl Engine {
         let now = self.live.clock(now, self.state.at);
         if command == Command::Tick {
             self.live.tick(now, Span(self.settings.node_timeout.0 / 2));
+            let next = self.agenda.next(&self.state, self.planned_at);
+            self.dirty |= next.is_some_and(|at| at <= now);
         }
         let (reply, events) = match decide(self.view(now), &command) {
             Ok(decided) => decided,
@@ -84,38 +104,42 @@ impl Engine {
         step
     }
 
-    /// One scheduling pass: plan, check, place.
+    /// One scheduling pass: plan, check, carry out.
     pub fn schedule(&mut self, now: Time) -> Step {
         let now = self.live.clock(now, self.state.at);
         let mut step = Step { reply: Ok(Reply::Done), records: Vec::new(), effects: Vec::new() };
-        self.plan = tutti_sched::plan(&self.state, &self.settings.policy, now);
+        self.plan = self.scheduler.plan(&self.state, now);
         self.dirty = false;
-        if let Err(violation) = check(&self.state, &self.plan) {
+        self.planned_at = now;
+        self.agenda.passed(now);
+        let checked = check(&self.state, &self.plan, now);
+        let more = self.plan.placements.len() >= self.state.policy.placements_max;
+        let events = carry_out::events(&self.state, &mut self.plan);
+        if let Err(violation) = checked {
             // Waiting longer is better than giving a GPU twice. The shell reports it.
-            self.plan.placements.clear();
             step.reply = Err(Rejected::PlanRefused(violation));
             return step;
         }
-        let placements = std::mem::take(&mut self.plan.placements);
-        let more = placements.len() >= self.settings.policy.placements_max;
-        let first = self.state.next_generation.max(1);
-        let events = placements.into_iter().zip(first..).map(|(p, generation)| Event::Placed {
-            task: p.task,
-            generation: Generation(generation),
-            parts: p.parts,
-        });
-        self.run(events.collect(), now, &mut step);
+        self.run(events, now, &mut step);
         self.dirty = more;
         step
     }
 
     pub fn wants_schedule(&self) -> bool {
-        self.dirty && !self.state.index.queue.is_empty()
+        self.dirty && self.has_choices()
+    }
+
+    /// Is there anything that a plan could be about?
+    fn has_choices(&self) -> bool {
+        let index = &self.state.index;
+        !(index.queue.is_empty() && index.elastic.is_empty() && self.state.claims.is_empty())
     }
 
     /// When a tick would next find something to do, beyond watching over nodes.
     pub fn next_wakeup(&self) -> Option<Time> {
-        next_due(self.view(self.state.at))
+        let due = next_due(self.view(self.state.at));
+        let pass = || self.agenda.next(&self.state, self.planned_at);
+        due.into_iter().chain(self.has_choices().then(pass).flatten()).min()
     }
 
     /// What agents should be told as things stand. For a controller that took over; single nodes
@@ -133,8 +157,14 @@ impl Engine {
         let mut todo = VecDeque::from(events);
         while let Some(event) = todo.pop_front() {
             let record = Record { seq: Seq(self.state.seq.0 + 1), at: now, event };
+            // Before, because a claim that is dropped is only known until then.
+            touched(&self.state, &record.event, |node| self.scheduler.touch(node));
             apply(&mut self.state, &record);
-            self.dirty |= opens_room(&record.event);
+            if matches!(record.event, Event::PolicyChanged { .. }) {
+                self.scheduler.forget();
+            }
+            self.agenda.note(&self.state, &record.event);
+            self.dirty |= opens_room(&self.state, &record.event);
             step.effects.extend(effects(&self.state, &self.settings, &record));
             todo.extend(consequences(&self.state, &self.settings, &record.event, now));
             step.records.push(record);
@@ -175,17 +205,20 @@ impl Engine {
 }
 
 /// Could this let something start that could not before?
-fn opens_room(event: &Event) -> bool {
-    !matches!(
-        event,
+fn opens_room(state: &State, event: &Event) -> bool {
+    match event {
         Event::Placed { .. }
-            | Event::PartPrepared { .. }
-            | Event::PartRunning { .. }
-            | Event::Stopping { .. }
-            | Event::NodeAway { .. }
-            | Event::NodeLost { .. }
-            | Event::TokenAdded { .. }
-            | Event::TokenUsed { .. }
-            | Event::TokenRevoked { .. }
-    )
+        | Event::PartPrepared { .. }
+        | Event::Stopping { .. }
+        | Event::Saved { .. }
+        | Event::Claimed { .. }
+        | Event::TokenAdded { .. }
+        | Event::TokenUsed { .. }
+        | Event::TokenRevoked { .. } => false,
+        // Room that was kept there may have to be found elsewhere.
+        Event::NodeAway { .. } | Event::NodeLost { .. } => !state.claims.is_empty(),
+        // Only what runs may grow.
+        Event::PartRunning { lease, .. } => state.index.elastic.contains(&lease.task),
+        _ => true,
+    }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts, NodeId, PartError,
-    PartPlacement, Priority, RankExit, Seq, StopCause, TaskId, Time, Token,
+    ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts, NodeId,
+    PartError, PartPlacement, Policy, Priority, RankExit, Seq, StopCause, TaskId, Time, Token,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub enum Event {
         user: String,
         spec: Arc<JobSpec>,
         key: Option<String>,
+        /// Who pays. None in journals from before there were teams.
+        #[serde(default)]
+        team: Option<String>,
     },
     JobHeld {
         job: JobId,
@@ -88,6 +91,20 @@ pub enum Event {
         lease: LeaseId,
         why: StopCause,
     },
+    /// Room is kept for this task until it is free; who is stopped for it follows in `Stopping`.
+    Claimed {
+        task: TaskId,
+        parts: Vec<PartPlacement>,
+        cause: ClaimCause,
+        victims: Vec<TaskId>,
+    },
+    Unclaimed {
+        task: TaskId,
+    },
+    /// The work of this attempt up to now is safe.
+    Saved {
+        lease: LeaseId,
+    },
     /// The attempt is over and the task waits again.
     Requeued {
         lease: LeaseId,
@@ -133,6 +150,11 @@ pub enum Event {
         by: String,
     },
 
+    PolicyChanged {
+        policy: Arc<Policy>,
+        by: String,
+    },
+
     TokenAdded {
         token: Token,
     },
@@ -153,4 +175,6 @@ pub enum RetryCause {
     NodeFailure,
     Preemption,
     JobFailure,
+    /// An elastic job changed its size. Costs nothing.
+    Resize,
 }

@@ -4,8 +4,8 @@
 //! against each other.
 
 use tutti_model::{
-    Demand, DependOn, Dependency, IndexRanges, Job, JobId, LeaseId, Outcome, Part, Phase, QueueKey,
-    State, Task, TaskId, Tasks, Time, Used,
+    Attempt, AttemptPhase, DependOn, Dependency, IndexRanges, Job, JobId, Lane, LeaseId, Outcome,
+    Part, Phase, QueueKey, State, Task, TaskId, Tasks, Time, Used,
 };
 
 /// Rebuilds every index, after a snapshot was read.
@@ -36,14 +36,23 @@ fn take_leases(state: &mut State, id: JobId) {
 }
 
 pub fn take(used: &mut Used, lease: LeaseId, part: &Part) {
-    used.gpus.extend(part.gpus.iter().map(|&g| (g, lease)));
+    for &gpu in &part.gpus {
+        used.gpus.entry(gpu).or_default().leases.insert(lease, part.share);
+    }
     used.cpus += part.cpus;
     used.mem.0 += part.mem.0;
     used.leases.insert(lease);
 }
 
 pub fn give_back(used: &mut Used, lease: LeaseId, part: &Part) {
-    used.gpus.retain(|_, l| *l != lease);
+    for gpu in &part.gpus {
+        if let Some(holders) = used.gpus.get_mut(gpu) {
+            holders.leases.remove(&lease);
+            if holders.leases.is_empty() {
+                used.gpus.remove(gpu);
+            }
+        }
+    }
     used.cpus -= part.cpus;
     used.mem.0 -= part.mem.0;
     used.leases.remove(&lease);
@@ -159,14 +168,20 @@ pub fn start_waiting_task(state: &mut State, id: TaskId) {
 
 fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
     match &task.phase {
-        Phase::Active(_) => {
+        Phase::Active(attempt) => {
             state.index.active.insert(id);
+            state.index.limits.extend(limit(job, id, attempt));
+            if is_elastic_run(job, attempt) {
+                state.index.elastic.insert(id);
+            }
         }
         Phase::Pending { not_before, .. } if *not_before > Time(0) => {
             state.index.back_off.insert((*not_before, id));
         }
-        Phase::Pending { .. } if may_start(state, job) => {
-            state.index.queue.insert(Demand::of(&job.spec), key(job, id.index));
+        Phase::Pending { since, .. } if may_start(state, job) => {
+            let key = QueueKey::of(&state.policy, job, id.index, Some(task));
+            state.index.queue.insert(Lane::of(job), key);
+            state.index.waiting.insert((*since, id));
         }
         Phase::Pending { .. } | Phase::Ended(_) => {}
     }
@@ -174,35 +189,54 @@ fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
 
 fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
     match &task.phase {
-        Phase::Active(_) => {
+        Phase::Active(attempt) => {
             state.index.active.remove(&id);
+            state.index.elastic.remove(&id);
+            if let Some(limit) = limit(job, id, attempt) {
+                state.index.limits.remove(&limit);
+            }
         }
-        Phase::Pending { not_before, .. } => {
+        Phase::Pending { since, not_before } => {
             state.index.back_off.remove(&(*not_before, id));
-            state.index.queue.remove(&Demand::of(&job.spec), &key(job, id.index));
+            if state.index.waiting.remove(&(*since, id)) {
+                let key = QueueKey::of(&state.policy, job, id.index, Some(task));
+                state.index.queue.remove(&Lane::of(job), &key);
+            }
         }
         Phase::Ended(_) => {}
     }
 }
 
+/// When its time limit ends a running attempt.
+fn limit(job: &Job, id: TaskId, attempt: &Attempt) -> Option<(Time, TaskId)> {
+    match attempt.phase {
+        AttemptPhase::Running { since } => Some((since.plus(job.spec.time?), id)),
+        AttemptPhase::Starting | AttemptPhase::Stopping { .. } => None,
+    }
+}
+
+fn is_elastic_run(job: &Job, attempt: &Attempt) -> bool {
+    job.spec.elastic.is_some() && matches!(attempt.phase, AttemptPhase::Running { .. })
+}
+
 fn add_waiting(state: &mut State, job: &Job) {
     if has_waiting(job) && may_start(state, job) {
-        state.index.queue.insert(Demand::of(&job.spec), key(job, None));
+        let key = QueueKey::of(&state.policy, job, None, None);
+        state.index.queue.insert(Lane::of(job), key);
+        state.index.waiting.insert((job.submitted_at, TaskId::single(job.id)));
     }
 }
 
 fn remove_waiting(state: &mut State, job: &Job) {
-    if has_waiting(job) {
-        state.index.queue.remove(&Demand::of(&job.spec), &key(job, None));
+    let rest = (job.submitted_at, TaskId::single(job.id));
+    if has_waiting(job) && state.index.waiting.remove(&rest) {
+        let key = QueueKey::of(&state.policy, job, None, None);
+        state.index.queue.remove(&Lane::of(job), &key);
     }
 }
 
 fn has_waiting(job: &Job) -> bool {
     matches!(&job.tasks, Tasks::Array(a) if !IndexRanges::is_empty(&a.waiting))
-}
-
-fn key(job: &Job, index: Option<u32>) -> QueueKey {
-    QueueKey { priority: std::cmp::Reverse(job.priority), job: job.id, index }
 }
 
 /// Not held, and everything it waits for has ended as it should.

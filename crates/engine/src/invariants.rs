@@ -2,27 +2,34 @@
 //!
 //! | property | file |
 //! |---|---|
-//! | A GPU is held by at most one lease, and `used` is what the leases say | `gpu_held_once` |
+//! | The shares of a GPU are at most a whole one, and `used` is what the leases say | `shares_within_gpu` |
 //! | An attempt has the ranks and nodes that its spec asks for | `gang_whole` |
 //! | Generations are unique and below the next | `generations_unique` |
 //! | What is derived equals what would be rebuilt | `index_matches` |
 //! | No live lease part on a lost node | `no_lease_on_lost_node` |
 //! | Every array task is in exactly one place | `array_complete` |
 //! | Nothing runs before what it waits for | `dependencies_kept` |
+//! | Room is kept for the living, and nobody else moves in | `claims_sane` |
+//! | Teams and users pay what their attempts are charged | `ledger_matches` |
 //! | No cause has used more retries than its budget | `retries_within_budget` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
+//! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
 
 mod array_complete;
+mod claims_sane;
 mod dependencies_kept;
 mod gang_whole;
 mod generations_unique;
-mod gpu_held_once;
 mod history_forward;
 mod index_matches;
+mod ledger_matches;
 mod no_lease_on_lost_node;
+mod preemption_pays;
 mod retries_within_budget;
+mod shares_within_gpu;
 
 pub use history_forward::history_forward;
+pub use preemption_pays::PreemptionPays;
 use tutti_model::{Attempt, Job, State, TaskId};
 
 /// A property that does not hold, with the values that show it.
@@ -36,8 +43,8 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 8] = [
-        ("gpu_held_once", gpu_held_once::check),
+    let checks: [Check; 10] = [
+        ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
         ("index_matches", index_matches::check),
@@ -45,6 +52,8 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("array_complete", array_complete::check),
         ("dependencies_kept", dependencies_kept::check),
         ("retries_within_budget", retries_within_budget::check),
+        ("claims_sane", claims_sane::check),
+        ("ledger_matches", ledger_matches::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

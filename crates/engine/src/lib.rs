@@ -13,7 +13,10 @@
 //! What it does not do: store records (the journal), talk to anybody (the controller), or choose
 //! where work runs (`sched`).
 
+mod agenda;
 mod apply;
+mod carry_out;
+mod charge;
 mod check;
 mod command;
 mod consequences;

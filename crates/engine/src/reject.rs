@@ -24,6 +24,14 @@ pub enum Rejected {
     Unparsable(#[from] BadSpec),
     #[error("can never run: {0}")]
     Impossible(#[from] Impossible),
+    #[error("team: there is no team '{team}'; the teams are {}", .known.join(", "))]
+    NoSuchTeam { team: String, known: Vec<String> },
+    #[error("team: {user} is not a member of {team}")]
+    NotInTeam { user: String, team: String },
+    #[error("class: there is no class '{class}'; the classes are {}", .known.join(", "))]
+    NoSuchClass { class: String, known: Vec<String> },
+    #[error("the policy was not changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    BadPolicy(Vec<tutti_model::BadPolicy>),
     #[error("after: there is no job {0} to wait for")]
     UnknownDependency(JobId),
     #[error("after: a job can't wait for itself ({0})")]
@@ -34,6 +42,8 @@ pub enum Rejected {
     KeyReused(JobId),
     #[error("job {0} has ended already")]
     AlreadyEnded(JobId),
+    #[error("{0} does not run now")]
+    NotRunning(TaskId),
     #[error("the plan checker refused a plan: {0}")]
     PlanRefused(crate::check::Violation),
     #[error("the join token is used up, expired, or not for node '{0}'")]

@@ -25,6 +25,8 @@ pub struct Settings {
     pub jobs_kept: usize,
     /// How long a submission may be repeated with its key.
     pub keys_kept_for: Span,
+    /// What a cluster begins with. Taken over at its very first start; from then on the policy is
+    /// part of the state, and [`crate::Command::SetPolicy`] changes it.
     pub policy: Policy,
 }
 

@@ -2,6 +2,8 @@
 //! scheduler's knobs. Part of the state, changed by one event, so that a replay plans as the
 //! cluster did. Reading it from a file is `wire::policyfile`.
 
+mod check;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! What people do to jobs that exist.
 
 use tutti_model::{
-    EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role, StopCause, Task,
-    TaskId, Tasks, Time,
+    Attempt, AttemptPhase, EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role,
+    StopCause, Task, TaskId, Tasks, Time,
 };
 
 use super::{Decision, View, done, need_role, own_job};
@@ -130,4 +130,18 @@ pub(super) fn set_priority(
         need_role(actor, Role::Admin)?;
     }
     done(vec![Event::PriorityChanged { job: id, priority, by: actor.user.clone() }])
+}
+
+pub(super) fn saved(view: View<'_>, actor: &Actor, task: TaskId) -> Decision {
+    let job = own_job(view, actor, task.job)?;
+    if !job.has_task(task.index) {
+        return Err(Rejected::NoSuchTask(task));
+    }
+    // What is being stopped may well save its work on the way out.
+    let runs = |a: &&Attempt| {
+        matches!(a.phase, AttemptPhase::Running { .. } | AttemptPhase::Stopping { .. })
+    };
+    let attempt = job.task(task.index).and_then(|t| t.attempt()).filter(runs);
+    let attempt = attempt.ok_or(Rejected::NotRunning(task))?;
+    done(vec![Event::Saved { lease: attempt.lease(task) }])
 }

@@ -147,7 +147,7 @@ fn answer_report(view: View<'_>, node: NodeId, report: &PartReport, full: bool) 
     Some(if is_done(report) {
         Order::Forget { lease }
     } else {
-        Order::Stop { lease, grace: view.settings.failure_grace }
+        Order::Stop { lease, grace: view.settings.failure_grace, signal: None }
     })
 }
 

@@ -1,5 +1,7 @@
 //! What time alone brings about.
 
+use std::sync::Arc;
+
 use tutti_model::{
     Attempt, AttemptPhase, Epoch, JobId, Link, NodeId, Part, PartState, StopCause, TaskId, Time,
 };
@@ -11,6 +13,10 @@ use crate::event::Event;
 /// A controller took over: nobody is connected yet, and everybody has time to come back.
 pub(super) fn start(view: View<'_>) -> (Reply, Vec<Event>) {
     let mut events = vec![Event::ControllerStarted { epoch: Epoch(view.state.epoch.0 + 1) }];
+    if view.state.epoch == Epoch(0) && view.settings.policy != *view.state.policy {
+        let (policy, by) = (Arc::new(view.settings.policy.clone()), "controller".to_owned());
+        events.push(Event::PolicyChanged { policy, by });
+    }
     let up = view.state.nodes.values().filter(|n| n.link == Link::Up);
     events.extend(up.map(|n| Event::NodeAway { node: n.id }));
     (Reply::Done, events)
@@ -40,23 +46,23 @@ fn lost_nodes(view: View<'_>) -> Vec<NodeId> {
 
 /// Attempts that ran for as long as they may, or never got to run.
 fn overdue(view: View<'_>) -> Vec<Event> {
-    let stop = |id: &TaskId| {
-        let job = view.state.job(id.job)?;
-        let attempt = job.task(id.index)?.attempt()?;
-        let why = match attempt.phase {
-            AttemptPhase::Running { since } if view.now.since(since) >= job.spec.time? => {
-                StopCause::TimeLimit
-            }
-            AttemptPhase::Starting
-                if view.now.since(attempt.placed_at) >= view.settings.start_within =>
-            {
-                never_ready(view, attempt)?
-            }
-            _ => return None,
-        };
+    let limits = view.state.index.limits.iter().take_while(|(at, _)| *at <= view.now);
+    let timed_out = limits.filter_map(|(_, id)| {
+        let lease = attempt_of(view, *id)?.lease(*id);
+        Some(Event::Stopping { lease, why: StopCause::TimeLimit })
+    });
+    let never_ran = view.state.index.active.iter().filter_map(|id| {
+        let attempt = attempt_of(view, *id)?;
+        let starting = attempt.phase == AttemptPhase::Starting;
+        let late = view.now.since(attempt.placed_at) >= view.settings.start_within;
+        let why = if starting && late { never_ready(view, attempt)? } else { return None };
         Some(Event::Stopping { lease: attempt.lease(*id), why })
-    };
-    view.state.index.active.iter().filter_map(stop).collect()
+    });
+    timed_out.chain(never_ran).collect()
+}
+
+fn attempt_of(view: View<'_>, id: TaskId) -> Option<&Attempt> {
+    view.state.job(id.job)?.task(id.index)?.attempt()
 }
 
 /// Blames the part that is furthest behind.
@@ -104,13 +110,6 @@ fn old_keys(view: View<'_>) -> Option<Event> {
 /// The next moment at which a tick would find something to do.
 pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
     let back_off = view.state.index.back_off.first().map(|(at, _)| *at);
-    let limits = view.state.index.active.iter().filter_map(|id| {
-        let job = view.state.job(id.job)?;
-        let limit = job.spec.time?;
-        match &job.task(id.index)?.attempt()?.phase {
-            AttemptPhase::Running { since } => Some(since.plus(limit)),
-            _ => None,
-        }
-    });
-    back_off.into_iter().chain(limits).min()
+    let limit = view.state.index.limits.first().map(|(at, _)| *at);
+    back_off.into_iter().chain(limit).min()
 }

@@ -1,5 +1,5 @@
-//! An attempt has exactly the nodes, GPUs and ranks that its spec asks for, ranks numbered without
-//! a gap, no node twice.
+//! An attempt has the nodes, GPUs and ranks that its spec asks for (an elastic one a number of
+//! nodes in its range), ranks numbered without a gap, no node twice.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ pub(super) fn check(state: &State) -> Result<(), String> {
         let gpus = attempt.gpu_count();
         let right = match demand.spread {
             Spread::Nodes { nodes, gpus_each } => {
-                attempt.parts.len() == nodes as usize
+                let least = demand.least_nodes.unwrap_or(nodes);
+                (least as usize..=nodes as usize).contains(&attempt.parts.len())
                     && attempt.parts.iter().all(|p| p.gpus.len() == gpus_each as usize)
             }
             Spread::Gpus { total } => gpus == total,

@@ -47,7 +47,10 @@ fn one_failed_rank_stops_the_gang_at_once_and_is_the_one_that_is_blamed() {
     let exits = vec![world.exit(1, ExitStatus::Code(7))];
     world.report(N2, lease, ReportedPhase::Done { exits, error: None });
     let orders = world.take_orders();
-    assert!(orders.contains(&(N1, Order::Stop { lease, grace: Span::secs(2) })), "{orders:?}");
+    assert!(
+        orders.contains(&(N1, Order::Stop { lease, grace: Span::secs(2), signal: None })),
+        "{orders:?}"
+    );
     world.done(N1, lease, &[(0, ExitStatus::Signal(15))]);
     let job = world.engine.state().job(job).unwrap();
     let end = job.ended(None).unwrap();

@@ -1,6 +1,6 @@
 use tutti_model::{
-    EndReason, ExitStatus, Grant, Impossible, JobId, JobSpec, JobState, NodeId, Order, Outcome,
-    Priority, Role, Span, TaskId, Time, Token, Verdict,
+    Checkpoint, Elastic, EndReason, ExitStatus, Grant, Impossible, JobId, JobSpec, JobState,
+    NodeId, Order, Outcome, Priority, Role, Span, TaskId, Time, Token, Topology, Verdict,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -58,6 +58,14 @@ fn what_can_never_run_is_refused_with_the_number_that_is_too_large() {
     assert_eq!(refused(&mut world, spec), Impossible::TooManyCpus { wanted: 33, have: 32 });
 }
 
+fn elastic(min_nodes: u32, max_nodes: u32) -> Option<Elastic> {
+    Some(Elastic { min_nodes, max_nodes })
+}
+
+fn checkpoint(signal: &str) -> Option<Checkpoint> {
+    Some(Checkpoint { dir: "/ckpt".into(), signal: Some(signal.into()), grace: None })
+}
+
 #[test]
 fn nonsense_is_refused_by_key() {
     let mut world = World::new(&[8]);
@@ -67,7 +75,17 @@ fn nonsense_is_refused_by_key() {
         ("nodes", JobSpec { nodes: Some(0), ..base() }),
         ("gpus", JobSpec { gpus: Some(2), ..base() }),
         ("time", JobSpec { time: Some(Span(0)), ..base() }),
-        ("gpu_share", JobSpec { gpu_share: Some(0.5), ..base() }),
+        ("gpu_share", JobSpec { gpu_share: Some(1.5), ..base() }),
+        ("gpu_share", JobSpec { gpu_share: Some(f64::NAN), ..base() }),
+        ("gpu_share", JobSpec { gpu_share: Some(0.5), ..gang(1, 2) }),
+        ("elastic", JobSpec { elastic: elastic(0, 2), nodes: None, ..base() }),
+        ("elastic", JobSpec { elastic: elastic(3, 2), nodes: None, ..base() }),
+        ("elastic", JobSpec { elastic: elastic(2, 3), nodes: Some(1), ..base() }),
+        ("topology", JobSpec { topology: Some(Topology::Island), ..gang(2, 1) }),
+        ("labels", JobSpec { labels: [("".into(), "a".into())].into(), ..base() }),
+        ("labels", JobSpec { labels: [("zone".into(), "a||b".into())].into(), ..base() }),
+        ("class", JobSpec { class: Some("urgent".into()), ..base() }),
+        ("checkpoint.signal", JobSpec { checkpoint: checkpoint("KILL"), ..base() }),
         ("launcher", JobSpec { launcher: tutti_model::Launcher::Mpi, ..base() }),
         ("workdir", JobSpec { workdir: Some("here".into()), ..base() }),
         ("env", JobSpec { env: [("A=B".into(), "c".into())].into(), ..base() }),
@@ -149,7 +167,10 @@ fn cancelling_gives_grace_and_keeps_the_lease_until_the_processes_are_gone() {
     let lease = world.run(job);
     world.take_orders();
     world.step(Command::Cancel { actor: ada(), target: TaskId::single(job) }).reply.unwrap();
-    assert_eq!(world.take_orders(), [(N1, Order::Stop { lease, grace: Span::secs(30) })]);
+    assert_eq!(
+        world.take_orders(),
+        [(N1, Order::Stop { lease, grace: Span::secs(30), signal: None })]
+    );
     assert_eq!(world.state_of(job), JobState::Stopping);
     assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 0);
     world.done(N1, lease, &[(0, ExitStatus::Signal(15))]);

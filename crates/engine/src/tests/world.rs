@@ -25,6 +25,7 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
         model: "h100".into(),
         uuid: format!("{name}-{i}"),
         mem: Bytes::gib(80),
+        island: None,
     };
     NodeFacts {
         name: name.into(),

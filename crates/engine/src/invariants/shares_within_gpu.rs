@@ -1,5 +1,5 @@
-//! A GPU is held by at most one lease; a node's `used` is the sum of its leases and never more
-//! than it has.
+//! No GPU is given out more than once over: the shares of its leases are at most a whole GPU, and a
+//! lease with a whole GPU has it alone. A node's `used` is the sum of its leases.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,10 @@ pub(super) fn check(state: &State) -> Result<(), String> {
             let used = counted.entry(part.node).or_default();
             let lease = attempt.lease(id);
             for &gpu in &part.gpus {
-                if let Some(other) = used.gpus.insert(gpu, lease) {
-                    return Err(format!("GPU {gpu} of node {} has {other} and {lease}", part.node));
+                let holders = used.gpus.entry(gpu).or_default();
+                holders.leases.insert(lease, part.share);
+                if holders.milli() > 1000 {
+                    return Err(format!("GPU {gpu} of node {} has {holders:?}", part.node));
                 }
             }
             used.cpus += part.cpus;

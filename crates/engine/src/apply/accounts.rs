@@ -1,0 +1,68 @@
+//! Who pays for what, and what the cluster learns from it.
+
+use std::sync::Arc;
+
+use tutti_model::{
+    Account, Demand, Ended, JobSpec, Ledger, Outcome, Policy, RunKey, Shape, State, TaskId, Time,
+};
+
+use crate::index;
+
+/// An array counts as so many jobs of its kind at most: one large array is not the whole future.
+const ARRAY_COUNTS_MAX: u64 = 1000;
+
+pub(super) fn charge_begins(state: &mut State, task: TaskId, at: Time) {
+    change_rate(state, task, at, 1);
+}
+
+pub(super) fn charge_ends(state: &mut State, task: TaskId, at: Time) {
+    change_rate(state, task, at, -1);
+}
+
+/// Adds the charge of a task's attempt to what its team and user pay, or takes it off.
+fn change_rate(state: &mut State, task: TaskId, at: Time, sign: i64) {
+    let State { jobs, policy, ledger, .. } = state;
+    let Some(job) = jobs.get(&task.job) else { return };
+    let Some(attempt) = job.task(task.index).and_then(|t| t.attempt()) else { return };
+    let charge = i64::try_from(attempt.charge).unwrap_or(i64::MAX);
+    let account = Account { line: policy.line_of(&job.team), user: &job.user };
+    ledger.change(&account, at, policy.half_life, sign * charge);
+}
+
+/// What runs is from now on paid by the new tree of teams, and the past fades as the new policy
+/// says from now on, not from the beginning.
+pub(super) fn policy_changed(state: &mut State, policy: &Arc<Policy>, at: Time) {
+    let paying: Vec<TaskId> = state.index.active.iter().copied().collect();
+    paying.iter().for_each(|&task| charge_ends(state, task, at));
+    settle(&mut state.ledger, &state.policy, at);
+    state.policy = Arc::clone(policy);
+    paying.iter().for_each(|&task| charge_begins(state, task, at));
+    index::rebuild(state);
+}
+
+fn settle(ledger: &mut Ledger, policy: &Policy, at: Time) {
+    let all = ledger.teams.values_mut().chain(ledger.users.values_mut());
+    all.for_each(|usage| usage.change(at, policy.half_life, 0));
+}
+
+pub(super) fn learn_shape(state: &mut State, spec: &JobSpec) {
+    let shape = Shape::of(&Demand::of(spec));
+    for _ in 0..spec.task_count().min(ARRAY_COUNTS_MAX) {
+        state.learned.mix.note(shape.clone());
+    }
+}
+
+/// Only what ran to its own end says how long such jobs take.
+pub(super) fn learn_run(state: &mut State, task: TaskId, ended: &Ended) {
+    if ended.outcome != Outcome::Completed {
+        return;
+    }
+    let State { jobs, learned, .. } = state;
+    let Some(job) = jobs.get(&task.job) else { return };
+    let Some(record) = job.task(task.index) else { return };
+    let Some(attempt) = record.attempt() else { return };
+    let Some(since) = attempt.running_since() else { return };
+    learned.note_run(RunKey::of(job), ended.ended_at.since(since));
+    let served = record.served.saturating_add(attempt.served(ended.ended_at));
+    learned.service.note(attempt.gpu_count().into(), served);
+}

@@ -1,0 +1,96 @@
+//! Jobs come, wait, end and are forgotten.
+
+use std::sync::Arc;
+
+use tutti_model::{
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, State, Task, TaskId, Tasks, Time,
+};
+
+use super::{accounts, claims};
+use crate::index;
+
+pub(super) struct Submitter<'a> {
+    pub user: &'a str,
+    pub team: Option<&'a str>,
+    pub key: Option<&'a str>,
+}
+
+pub(super) fn submitted(
+    state: &mut State,
+    id: JobId,
+    who: &Submitter<'_>,
+    spec: &Arc<JobSpec>,
+    at: Time,
+) {
+    let tasks = match &spec.array {
+        None => Tasks::One(Task::pending(at)),
+        Some(array) => {
+            Tasks::Array(ArrayTasks { waiting: array.indices.clone(), ..ArrayTasks::default() })
+        }
+    };
+    // A journal from before there were teams names none.
+    let team = who.team.or(spec.team.as_deref()).unwrap_or(DEFAULT_TEAM);
+    let job = Job {
+        id,
+        spec: spec.clone(),
+        user: who.user.to_owned(),
+        team: team.to_owned(),
+        submitted_at: at,
+        priority: spec.priority,
+        held: spec.hold,
+        tasks,
+    };
+    if let Some(key) = who.key {
+        state.keys.insert((who.user.to_owned(), key.to_owned()), (id, at));
+    }
+    accounts::learn_shape(state, spec);
+    state.next_job = state.next_job.max(id.0 + 1);
+    state.jobs.insert(id, Arc::new(job));
+    index::job_added(state, id);
+}
+
+/// All tasks of the array that never started end together.
+pub(super) fn waiting_ended(state: &mut State, id: JobId, ended: &Ended) {
+    let waits = |j: &Job| matches!(&j.tasks, Tasks::Array(a) if !a.waiting.is_empty());
+    if !state.job(id).is_some_and(waits) {
+        return;
+    }
+    claims::drop_of_waiting(state, id);
+    index::change_job(state, id, |job| {
+        if let Tasks::Array(array) = &mut job.tasks {
+            let indices = std::mem::take(&mut array.waiting);
+            array.tally.add(ended.outcome, indices.len());
+            array.never_started = Some(Box::new((indices, ended.clone())));
+        }
+    });
+    index::note_over(state, id);
+}
+
+pub(super) fn forget(state: &mut State, id: JobId) {
+    index::job_removed(state, id);
+    state.jobs.remove(&id);
+}
+
+pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Time) {
+    if state.job(task.job).is_none_or(|j| j.ended(task.index).is_some()) {
+        return;
+    }
+    claims::drop_of(state, task);
+    accounts::learn_run(state, task, ended);
+    accounts::charge_ends(state, task, at);
+    index::remove_task(state, task);
+    if let Some(job) = state.jobs_mut(task.job) {
+        match (&mut job.tasks, task.index) {
+            (Tasks::One(t), None) => t.phase = Phase::Ended(ended.clone()),
+            (Tasks::Array(array), Some(i)) => {
+                array.waiting.remove(i);
+                array.live.remove(&i);
+                array.ended.insert(i, ended.clone());
+                array.tally.add(ended.outcome, 1);
+            }
+            _ => {}
+        }
+    }
+    index::add_task(state, task);
+    index::note_over(state, task.job);
+}

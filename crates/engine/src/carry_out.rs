@@ -1,0 +1,89 @@
+//! A checked plan as events, and which nodes an event changes.
+
+use tutti_model::{
+    ClaimCause, Generation, LeaseId, NewClaim, NodeId, Plan, State, Stop, StopCause, TaskId, Victim,
+};
+
+use crate::event::Event;
+
+/// Takes what is to be done out of the plan; its verdicts stay.
+pub(crate) fn events(state: &State, plan: &mut Plan) -> Vec<Event> {
+    let mut events = Vec::new();
+    let dropped = std::mem::take(&mut plan.dropped);
+    events.extend(dropped.into_iter().map(|task| Event::Unclaimed { task }));
+    let first = state.next_generation.max(1);
+    for (placement, generation) in std::mem::take(&mut plan.placements).into_iter().zip(first..) {
+        let (task, parts) = (placement.task, placement.parts);
+        events.push(Event::Placed { task, generation: Generation(generation), parts });
+    }
+    for claim in std::mem::take(&mut plan.claims) {
+        make_room(state, claim, &mut events);
+    }
+    events
+}
+
+/// Room is claimed before anybody is told to leave it.
+fn make_room(state: &State, claim: NewClaim, events: &mut Vec<Event>) {
+    let NewClaim { task, parts, cause, victims } = claim;
+    let nodes = parts.len() as u32;
+    let named = victims.iter().map(|v| v.task).collect();
+    events.push(Event::Claimed { task, parts, cause, victims: named });
+    for Victim { task: victim, how, .. } in victims {
+        let Some(lease) = lease_of(state, victim) else { continue };
+        let why = match how {
+            _ if victim == task => StopCause::Resized { nodes },
+            Stop::Requeue => StopCause::Preempted { for_job: task.job },
+            Stop::Shrink { keep } => {
+                let nodes = keep.len() as u32;
+                events.push(Event::Claimed {
+                    task: victim,
+                    parts: keep,
+                    cause: ClaimCause::Resize,
+                    victims: vec![victim],
+                });
+                StopCause::Resized { nodes }
+            }
+        };
+        events.push(Event::Stopping { lease, why });
+    }
+}
+
+fn lease_of(state: &State, task: TaskId) -> Option<LeaseId> {
+    let attempt = state.job(task.job)?.task(task.index)?.attempt()?;
+    Some(attempt.lease(task))
+}
+
+/// The nodes that the scheduler must look at again once this event is applied.
+pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId)) {
+    let claim_of = |task: &TaskId, touch: &mut dyn FnMut(NodeId)| {
+        let parts = state.claims.get(task).into_iter().flat_map(|c| &c.parts);
+        parts.for_each(|p| touch(p.node));
+    };
+    match event {
+        Event::Placed { task, parts, .. } | Event::Claimed { task, parts, .. } => {
+            claim_of(task, &mut touch);
+            parts.iter().for_each(|p| touch(p.node));
+        }
+        Event::Unclaimed { task } | Event::TaskEnded { task, .. } => claim_of(task, &mut touch),
+        Event::WaitingEnded { job, .. } => {
+            let of_job = state.claims.keys().filter(|t| t.job == *job);
+            of_job.for_each(|task| claim_of(task, &mut touch));
+        }
+        Event::Stopping { lease, .. } => {
+            let job = state.job(lease.task.job);
+            let attempt = job.and_then(|j| j.task(lease.task.index)).and_then(|t| t.attempt());
+            attempt.into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
+        }
+        Event::PartRunning { node, .. }
+        | Event::PartDone { node, .. }
+        | Event::PartLost { node, .. }
+        | Event::NodeJoined { node, .. }
+        | Event::NodeUp { node, .. }
+        | Event::NodeAway { node }
+        | Event::NodeLost { node }
+        | Event::StaleGone { node, .. }
+        | Event::NodeDrained { node, .. }
+        | Event::NodeResumed { node, .. } => touch(*node),
+        _ => {}
+    }
+}

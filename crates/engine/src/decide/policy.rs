@@ -1,0 +1,23 @@
+//! The operator's policy is replaced as a whole, or not at all.
+
+use std::sync::Arc;
+
+use tutti_model::{Policy, Role};
+
+use super::{Decision, View, done, need_role};
+use crate::command::Actor;
+use crate::event::Event;
+use crate::reject::Rejected;
+
+pub(super) fn set(view: View<'_>, actor: &Actor, policy: &Policy) -> Decision {
+    need_role(actor, Role::Admin)?;
+    let problems = policy.problems();
+    if !problems.is_empty() {
+        return Err(Rejected::BadPolicy(problems));
+    }
+    if *policy == *view.state.policy {
+        return done(Vec::new());
+    }
+    let by = actor.user.clone();
+    done(vec![Event::PolicyChanged { policy: Arc::new(policy.clone()), by }])
+}

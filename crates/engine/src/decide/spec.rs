@@ -1,0 +1,190 @@
+//! What can be known to be wrong with a job spec, whatever the cluster.
+
+use tutti_model::{Command as Run, JobSpec, Launcher, PreemptMode, Topology};
+
+use super::bad;
+use crate::reject::Rejected;
+
+/// Bounds on what one spec may carry: every job costs memory on the controller.
+const SPEC_BYTES_MAX: usize = 1 << 20;
+const RANKS_PER_NODE_MAX: u32 = 4096;
+const NAME_CHARS_MAX: usize = 200;
+
+const LABELS_MAX: usize = 64;
+
+/// Signals that ask a program to save. Stopping and killing signals would not.
+const SAVE_SIGNALS: [&str; 8] = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH"];
+
+pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
+    check_command(spec)?;
+    check_counts(spec)?;
+    check_share(spec)?;
+    check_elastic(spec)?;
+    check_labels(spec)?;
+    check_topology(spec)?;
+    check_signal(spec)?;
+    if !matches!(spec.launcher, Launcher::None | Launcher::Torch) {
+        return Err(bad(
+            "launcher",
+            "only \"none\" and \"torch\" can be used yet; with \"none\" start the launcher yourself",
+        ));
+    }
+    if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
+        return Err(bad("array", "has no indices"));
+    }
+    Ok(())
+}
+
+fn check_command(spec: &JobSpec) -> Result<(), Rejected> {
+    let words: Vec<&str> = match &spec.run {
+        Run::Shell(line) => vec![line],
+        Run::Argv(words) => words.iter().map(String::as_str).collect(),
+    };
+    if words.first().is_none_or(|w| w.trim().is_empty()) {
+        return Err(bad("run", "is empty: write the command to run"));
+    }
+    let env = spec.env.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
+    let texts = words.iter().copied().chain(env).chain(spec.workdir.as_deref());
+    let mut total = 0;
+    for text in texts {
+        if text.contains('\0') {
+            return Err(bad("run", "a command, path or variable can't contain a NUL byte"));
+        }
+        total += text.len();
+    }
+    if total > SPEC_BYTES_MAX {
+        return Err(bad(
+            "run",
+            format!(
+                "command and environment have {total} bytes, at most {SPEC_BYTES_MAX} are taken: put them into a file"
+            ),
+        ));
+    }
+    if let Some(name) = spec.env.keys().find(|k| k.is_empty() || k.contains('=')) {
+        return Err(bad("env", format!("'{name}' can't be the name of a variable")));
+    }
+    if spec.workdir.as_deref().is_some_and(|d| !d.starts_with('/')) {
+        return Err(bad("workdir", "must start with '/'"));
+    }
+    for (key, name) in [("name", &spec.name), ("team", &spec.team)] {
+        if !name.as_deref().is_none_or(is_name) {
+            return Err(bad(key, format!("has control characters or more than {NAME_CHARS_MAX}")));
+        }
+    }
+    Ok(())
+}
+
+fn check_counts(spec: &JobSpec) -> Result<(), Rejected> {
+    if spec.nodes == Some(0) {
+        return Err(bad("nodes", "0 nodes can't run anything: ask for at least 1"));
+    }
+    if spec.nodes.is_some() && spec.gpus.is_some() {
+        return Err(bad(
+            "gpus",
+            "gives a total for the scheduler to spread; leave out nodes, or use gpus_per_node",
+        ));
+    }
+    if spec.gpus.is_some() && spec.gpus_per_node.is_some() {
+        return Err(bad("gpus", "and gpus_per_node exclude each other"));
+    }
+    if spec.ranks_per_node.is_some_and(|n| n == 0 || n > RANKS_PER_NODE_MAX) {
+        return Err(bad("ranks_per_node", format!("must be 1 to {RANKS_PER_NODE_MAX}")));
+    }
+    if spec.time.is_some_and(|t| t.0 == 0) {
+        return Err(bad("time", "a limit of 0 would end the job at once"));
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    name.chars().count() <= NAME_CHARS_MAX && !name.chars().any(char::is_control)
+}
+
+fn check_share(spec: &JobSpec) -> Result<(), Rejected> {
+    let Some(share) = spec.gpu_share else { return Ok(()) };
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(bad("gpu_share", "must be more than 0 and at most 1, such as 0.25"));
+    }
+    if spec.gpus.is_some() || spec.gpus_per_node.as_ref().is_some_and(|g| g.count != 1) {
+        return Err(bad(
+            "gpu_share",
+            "is a part of one GPU: leave out gpus, and ask for gpus_per_node = 1 or nothing",
+        ));
+    }
+    Ok(())
+}
+
+fn check_elastic(spec: &JobSpec) -> Result<(), Rejected> {
+    let Some(elastic) = &spec.elastic else { return Ok(()) };
+    let (min, max) = (elastic.min_nodes, elastic.max_nodes);
+    if min == 0 || min > max {
+        return Err(bad("elastic", format!("{min} to {max} nodes is no range: 1 <= min <= max")));
+    }
+    if spec.gpus.is_some() {
+        return Err(bad("elastic", "counts nodes: give gpus_per_node instead of a total of gpus"));
+    }
+    if spec.nodes.is_some_and(|n| n < min || n > max) {
+        return Err(bad("elastic", format!("nodes must be from {min} to {max}, or be left out")));
+    }
+    Ok(())
+}
+
+fn check_labels(spec: &JobSpec) -> Result<(), Rejected> {
+    for (key, labels) in [("labels", &spec.labels), ("avoid_labels", &spec.avoid_labels)] {
+        if labels.len() > LABELS_MAX {
+            return Err(bad(key, format!("has more than {LABELS_MAX}")));
+        }
+        for (label, value) in labels {
+            let sane = !label.is_empty() && is_name(label) && is_name(value);
+            if !sane || value.split('|').any(str::is_empty) {
+                return Err(bad(key, format!("'{label} = {value}' is no label with a value")));
+            }
+        }
+    }
+    if let Some((label, value)) =
+        spec.labels.iter().find(|(label, value)| spec.avoid_labels.get(*label) == Some(value))
+    {
+        return Err(bad("avoid_labels", format!("{label} = {value} is wanted as well")));
+    }
+    Ok(())
+}
+
+fn check_topology(spec: &JobSpec) -> Result<(), Rejected> {
+    let nodes = spec.elastic.as_ref().map_or(spec.nodes.unwrap_or(1), |e| e.max_nodes);
+    match spec.topology {
+        Some(limit @ (Topology::Island | Topology::Node)) if nodes > 1 => Err(bad(
+            "topology",
+            format!("{nodes} nodes can't be inside one {}: ask for 1 node", limit.as_str()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_signal(spec: &JobSpec) -> Result<(), Rejected> {
+    let Some(signal) = spec.checkpoint.as_ref().and_then(|c| c.signal.as_deref()) else {
+        return Ok(());
+    };
+    if SAVE_SIGNALS.contains(&signal.strip_prefix("SIG").unwrap_or(signal)) {
+        return Ok(());
+    }
+    let known = SAVE_SIGNALS.join(", ");
+    Err(bad("checkpoint.signal", format!("'{signal}' is none of {known}")))
+}
+
+/// What is understood but not acted on yet: the submitter is told.
+pub fn warnings(spec: &JobSpec) -> Vec<String> {
+    let mut out = Vec::new();
+    let asked = spec.checkpoint.as_ref().is_some_and(|c| c.signal.is_some());
+    match spec.preempt.as_ref().map(|p| p.mode) {
+        Some(PreemptMode::Suspend) => out.push(
+            "preempt: nothing is suspended yet; the job is stopped and put back into the queue"
+                .to_owned(),
+        ),
+        Some(PreemptMode::Checkpoint) if !asked => out.push(
+            "preempt: without checkpoint.signal the job can't be asked to save before it is stopped"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    out
+}

@@ -1,0 +1,210 @@
+//! What is wrong with a policy. An operator is told everything at once, with the key of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{BadPolicy, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, Team};
+use crate::{Span, Topology};
+
+/// Bounds on what one policy may carry: it is part of every snapshot, and every pass walks it.
+const TEAMS_MAX: usize = 10_000;
+const CLASSES_MAX: usize = 100;
+const RESERVATIONS_MAX: usize = 10_000;
+const DEPTH_MAX: usize = 16;
+const NAME_MAX: usize = 200;
+const HEADS_MAX: usize = 1000;
+const MARGIN_PERCENT_MAX: u32 = 10_000;
+
+impl Policy {
+    /// Everything that is wrong with it; empty if it may become the running policy.
+    pub fn problems(&self) -> Vec<BadPolicy> {
+        let mut found = Found::default();
+        self.knobs(&mut found);
+        self.check_classes(&mut found);
+        self.check_teams(&mut found);
+        self.check_reservations(&mut found);
+        self.check_spares(&mut found);
+        found.0
+    }
+
+    fn knobs(&self, found: &mut Found) {
+        let at_least_one = [
+            ("placements_max", self.placements_max),
+            ("backfill_depth", self.backfill_depth),
+            ("preemption.victims_max", self.preemption.victims_max),
+        ];
+        for (path, value) in at_least_one {
+            found.add_if(value == 0, path, || "must be at least 1".to_owned());
+        }
+        found.add_if(self.reserved_heads > HEADS_MAX, "reserved_heads", || {
+            format!("at most {HEADS_MAX} jobs can hold a time to start")
+        });
+        found.add_if(self.half_life < Span::secs(1), "half_life", || {
+            "must be at least 1s".to_owned()
+        });
+        found.add_if(
+            self.durations.margin_percent > MARGIN_PERCENT_MAX,
+            "durations.margin_percent",
+            || format!("must be at most {MARGIN_PERCENT_MAX}"),
+        );
+        for (model, weight) in &self.gpu_weights {
+            found.add_if(*weight == 0, format!("gpu_weights.{model}"), || {
+                "must be more than 0: time on a GPU is never free".to_owned()
+            });
+        }
+    }
+
+    fn check_classes(&self, found: &mut Found) {
+        found.add_if(!self.classes.contains_key(DEFAULT_CLASS), "classes", || {
+            format!("'{DEFAULT_CLASS}' must be among them: it is the class of jobs that name none")
+        });
+        found.add_if(self.classes.len() > CLASSES_MAX, "classes", || {
+            format!("at most {CLASSES_MAX} classes, these are {}", self.classes.len())
+        });
+        self.classes.keys().for_each(|name| found.name(&format!("classes.{name}"), name));
+    }
+
+    fn check_teams(&self, found: &mut Found) {
+        found.add_if(self.teams.len() > TEAMS_MAX, "teams", || {
+            format!("at most {TEAMS_MAX} teams, these are {}", self.teams.len())
+        });
+        for (name, team) in &self.teams {
+            let path = format!("teams.{name}");
+            found.name(&path, name);
+            self.check_parent(&path, name, team, found);
+            found.add_if(team.weight == 0, format!("{path}.weight"), || {
+                "must be more than 0: a team without any share could never run".to_owned()
+            });
+            check_limit(&path, team, found);
+        }
+        for (parent, needed) in self.promised_to_children() {
+            let Some(team) = self.teams.get(parent).filter(|t| !t.guarantee.is_none()) else {
+                continue;
+            };
+            if let Some(problem) = uncovered(&needed, &team.guarantee) {
+                let problem = format!("the teams under it are guaranteed more: {problem}");
+                found.add(format!("teams.{parent}.guarantee"), problem);
+            }
+        }
+    }
+
+    fn check_parent(&self, path: &str, name: &str, team: &Team, found: &mut Found) {
+        let Some(parent) = &team.parent else { return };
+        let path = format!("{path}.parent");
+        if !self.teams.contains_key(parent) {
+            return found.add(path, format!("there is no team '{parent}'"));
+        }
+        let line = self.line_of(name);
+        let top = line[line.len() - 1];
+        if self.teams.get(top).is_some_and(|t| t.parent.is_some()) {
+            found.add(path, format!("goes in a circle: {}", line.join(" in ")));
+        } else if line.len() > DEPTH_MAX {
+            found.add(path, format!("is {} levels deep, at most {DEPTH_MAX} are", line.len()));
+        }
+    }
+
+    /// What the children of each team are guaranteed together. A child without a guarantee of its
+    /// own passes on what its own children have.
+    fn promised_to_children(&self) -> BTreeMap<&str, GpuQuota> {
+        let mut sums: BTreeMap<&str, GpuQuota> = BTreeMap::new();
+        for (name, team) in self.teams.iter().filter(|(_, t)| !t.guarantee.is_none()) {
+            let above = self.line_of(name).into_iter().skip(1);
+            // The nearest team above with a guarantee answers for it.
+            let answers =
+                |t: &&str| self.teams.get(*t).is_some_and(|team| !team.guarantee.is_none());
+            if let Some(parent) = above.into_iter().find(answers) {
+                add(sums.entry(parent).or_default(), &team.guarantee);
+            }
+        }
+        sums
+    }
+
+    fn check_reservations(&self, found: &mut Found) {
+        found.add_if(self.reservations.len() > RESERVATIONS_MAX, "reservations", || {
+            format!("at most {RESERVATIONS_MAX}, these are {}", self.reservations.len())
+        });
+        let mut names = BTreeSet::new();
+        for reservation in &self.reservations {
+            let path = format!("reservations.{}", reservation.name);
+            found.name(&path, &reservation.name);
+            found.add_if(!names.insert(&reservation.name), path.as_str(), || {
+                "there are two of this name".to_owned()
+            });
+            self.check_reservation(&path, reservation, found);
+        }
+    }
+
+    fn check_reservation(&self, path: &str, reservation: &Reservation, found: &mut Found) {
+        found.add_if(reservation.until <= reservation.from, format!("{path}.until"), || {
+            "must be later than from".to_owned()
+        });
+        found.add_if(reservation.nodes.is_empty(), format!("{path}.nodes"), || {
+            "names no node".to_owned()
+        });
+        let Some(team) = &reservation.team else { return };
+        // Without configured teams anybody may name any, so any may have a reservation.
+        let known = self.teams.is_empty() || self.teams.contains_key(team) || team == DEFAULT_TEAM;
+        found.add_if(!known, format!("{path}.team"), || format!("there is no team '{team}'"));
+    }
+
+    fn check_spares(&self, found: &mut Found) {
+        for (n, spare) in self.spares.iter().enumerate() {
+            found.add_if(spare.per < Topology::Rack, format!("spares.{n}.per"), || {
+                format!("spares are whole nodes: rack or wider, not {}", spare.per.as_str())
+            });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Found(Vec<BadPolicy>);
+
+impl Found {
+    fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.0.push(BadPolicy { path: path.into(), problem: problem.into() });
+    }
+
+    fn add_if(&mut self, bad: bool, path: impl Into<String>, problem: impl FnOnce() -> String) {
+        if bad {
+            self.add(path, problem());
+        }
+    }
+
+    fn name(&mut self, path: &str, name: &str) {
+        let bad = name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control);
+        self.add_if(bad, path, || format!("a name has 1 to {NAME_MAX} bytes, none of control"));
+    }
+}
+
+/// A team must be able to use what it is guaranteed.
+fn check_limit(path: &str, team: &Team, found: &mut Found) {
+    let Some(limit) = &team.limit else { return };
+    if let Some(problem) = uncovered(&team.guarantee, limit) {
+        found.add(format!("{path}.limit"), format!("is less than the guarantee: {problem}"));
+    }
+}
+
+fn add(sum: &mut GpuQuota, more: &GpuQuota) {
+    sum.any = sum.any.saturating_add(more.any);
+    for (model, n) in &more.models {
+        let count = sum.models.entry(model.clone()).or_default();
+        *count = count.saturating_add(*n);
+    }
+}
+
+/// Why a quota does not cover a need, if so. What a model's own number does not cover is taken
+/// from the GPUs of any model; GPUs of a certain model can't stand in for any.
+fn uncovered(need: &GpuQuota, have: &GpuQuota) -> Option<String> {
+    let short = |(model, n): (&String, &u32)| {
+        u64::from(n.saturating_sub(have.models.get(model).copied().unwrap_or(0)))
+    };
+    let of_any = u64::from(need.any) + need.models.iter().map(short).sum::<u64>();
+    (of_any > u64::from(have.any)).then(|| format!("{} against {}", show(need), show(have)))
+}
+
+fn show(quota: &GpuQuota) -> String {
+    let models = quota.models.iter().map(|(model, n)| format!(" + {n} {model}"));
+    format!("{} GPUs{}", quota.any, models.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests;
