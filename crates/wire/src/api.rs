@@ -11,6 +11,7 @@
 //! | GET `/api/v1/jobs/{id}/why` | → `model::Explanation` | viewer |
 //! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
 //! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/saved` | → [`Changed`]; what the task did up to now is safe | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | user, own jobs and only down; admin |
 //! | GET `/api/v1/jobs/{id}/logs` | query [`LogQuery`] → SSE of [`LogEvent`] | viewer, own jobs; admin |
 //! | PUT `/api/v1/jobs/{id}/stdin?rank=0` | streamed bytes; end of body closes stdin unless `keep=true` | user, own jobs |
@@ -20,6 +21,9 @@
 //! | POST `/api/v1/nodes/{name}/drain` | [`DrainRequest`] → [`Changed`] | admin |
 //! | POST `/api/v1/nodes/{name}/resume` | → [`Changed`] | admin |
 //! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
+//! | GET `/api/v1/policy` | → `model::Policy` | viewer |
+//! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`Changed`] | admin |
+//! | GET `/api/v1/quota` | → `model::TeamShare` list | viewer |
 //! | GET/POST `/api/v1/tokens`, DELETE `/api/v1/tokens/{id}` | [`NewToken`] → [`CreatedToken`] | admin |
 //! | POST `/api/v1/join` | [`JoinRequest`] → [`JoinResponse`]; bearer is a join token | join token |
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
@@ -29,12 +33,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Bytes, EndReason, Grant, JobSpec, JobState, NodeFacts, NodeState, Priority, RankExit, Restarts,
-    Role, Span, TaskId, Time, Verdict,
+    Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeState, Place, Priority,
+    RankExit, Restarts, Role, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
 use crate::stream::LogStream;
+use crate::textfile::FileError;
 
 /// Every error of the API. `exit` is what the CLI exits with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
@@ -49,6 +54,39 @@ pub struct ApiError {
     pub hint: Option<String>,
     #[serde(default)]
     pub exit: i32,
+    /// Everything that is wrong, where it is more than one thing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<ProblemRow>,
+}
+
+/// One thing that is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemRow {
+    /// The key, such as `teams.vision.parent`; empty if it is about the whole.
+    pub path: String,
+    pub problem: String,
+    /// Where it stands, if a file was sent; both count from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+}
+
+impl From<tutti_model::BadPolicy> for ProblemRow {
+    fn from(bad: tutti_model::BadPolicy) -> Self {
+        ProblemRow { path: bad.path, problem: bad.problem, line: None, column: None }
+    }
+}
+
+impl From<FileError> for ProblemRow {
+    fn from(e: FileError) -> Self {
+        ProblemRow {
+            problem: e.problem.to_string(),
+            path: e.key.unwrap_or_default(),
+            line: Some(e.line),
+            column: Some(e.column),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -125,6 +163,9 @@ pub struct JobRow {
     pub name: String,
     pub user: String,
     pub team: Option<String>,
+    /// `standard` unless it asked for another.
+    #[serde(default)]
+    pub class: String,
     pub state: JobState,
     /// Nodes it has or, while pending, asks for.
     pub nodes: u32,
@@ -175,6 +216,9 @@ pub struct PartRow {
     pub node: String,
     pub address: String,
     pub gpus: Vec<u16>,
+    /// Of each of its GPUs, in thousandths.
+    #[serde(default)]
+    pub share: Milli,
     pub cpus: u32,
     pub mem: Bytes,
     pub first_rank: u32,
@@ -266,12 +310,31 @@ pub struct NodeRow {
     pub state: NodeState,
     #[serde(flatten)]
     pub facts: NodeFactsRow,
+    /// GPUs that somebody has, whole or in part.
     pub gpus_used: u32,
+    /// The same in thousandths: two jobs with a quarter each are 500.
+    #[serde(default)]
+    pub gpu_milli_used: u64,
+    /// GPUs that are not held whole by one job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<SharedGpu>,
     pub cpus_used: u32,
     pub mem_used: Bytes,
     pub jobs: Vec<TaskId>,
+    /// Where it stands in the network, from the policy or from its labels.
+    #[serde(default)]
+    pub place: Place,
     pub drain_reason: Option<String>,
     pub since: Option<Time>,
+}
+
+/// A GPU of which somebody has a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharedGpu {
+    pub gpu: u16,
+    /// In thousandths.
+    pub used: u32,
+    pub jobs: Vec<TaskId>,
 }
 
 /// [`NodeFacts`] without the name, which is a column of its own.

@@ -1,8 +1,6 @@
 //! Job files: TOML, YAML, JSON, or a script with `#SBATCH` lines, read into a [`JobSpec`].
 //!
-//! Every format becomes the same tree of values with positions, and one reader turns that tree
-//! into the spec. So an error has line, column and key whatever the file was written in, and
-//! there is no second list of keys: the spec's own serde derive is the schema.
+//! The spec's own serde derive is the schema; reading by it is [`crate::textfile`].
 //!
 //! Does not open files, does not look at the environment, does not know the cluster.
 //!
@@ -14,22 +12,16 @@
 //! ```
 
 mod check;
-mod error;
-mod from_json;
-mod from_toml;
-mod from_yaml;
 mod options;
-mod read;
 mod script;
-mod tree;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::{JobFileError, Problem};
+pub use crate::textfile::{FileError, Problem};
 pub use script::SCRIPT_BYTES_MAX;
 
-use tree::Lines;
+use crate::textfile::{from_json, from_toml, from_yaml, read, utf8};
 use tutti_model::JobSpec;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,18 +56,12 @@ pub enum Format {
 
 /// Reads a job file. `name` is shown in errors and its extension tells the format; without one
 /// the content does.
-pub fn parse(name: Option<&str>, text: &[u8]) -> Result<Parsed, JobFileError> {
-    read_text(name, text).map_err(|e| e.in_file(name))
+pub fn parse(name: Option<&str>, text: &[u8]) -> Result<Parsed, FileError> {
+    read_text(name, text).map_err(|e| e.in_file(name.unwrap_or("job file")))
 }
 
-fn read_text(name: Option<&str>, bytes: &[u8]) -> Result<Parsed, JobFileError> {
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
-        Err(e) => {
-            let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
-            return Err(JobFileError::new(Lines::new(&good).end(), Problem::NotUtf8));
-        }
-    };
+fn read_text(name: Option<&str>, bytes: &[u8]) -> Result<Parsed, FileError> {
+    let text = utf8(bytes)?;
     let root = match format_of(name, text) {
         Format::Script => return script::parse(name, text),
         Format::Toml => from_toml::parse(text)?,
@@ -83,7 +69,7 @@ fn read_text(name: Option<&str>, bytes: &[u8]) -> Result<Parsed, JobFileError> {
         Format::Json => from_json::parse(text)?,
     };
     check::before(&root)?;
-    let spec = read::spec(&root)?;
+    let spec: JobSpec = read::tree(&root)?;
     check::after(&root, &spec)?;
     Ok(Parsed { spec, warnings: Vec::new(), inherit: Inherit::Usual, takes_arguments: false })
 }

@@ -18,14 +18,16 @@
 //! | [`sse`] | reading server-sent events |
 //! | [`stream`], [`frame`] | messages between agent and controller, and their framing |
 //! | [`pki`], [`tls`], [`token`] | who is who |
-//! | [`jobfile`] | what people write |
+//! | [`jobfile`], [`policyfile`] | what people write; [`textfile`] is what both are read with |
 
 pub mod api;
 pub mod client;
 pub mod frame;
 pub mod jobfile;
 pub mod pki;
+pub mod policyfile;
 pub mod sse;
 pub mod stream;
+pub mod textfile;
 pub mod tls;
 pub mod token;

@@ -156,6 +156,7 @@ impl ClientError {
                     message: "the controller is not ready".to_owned(),
                     hint: Some("try again in a moment".to_owned()),
                     exit: exit::UNREACHABLE,
+                    problems: Vec::new(),
                 }),
                 _ => ClientError::Status(status),
             };

@@ -7,7 +7,7 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tutti_model::{Explanation, JobId, Priority, Rank, Seq, TaskId};
+use tutti_model::{Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare};
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
 use crate::api::*;
@@ -87,6 +87,11 @@ impl Client {
         self.answer(&Ask::json(Method::POST, &path, &SetPriority { priority })?)
     }
 
+    /// What this task did up to now is safe: nothing from before is lost if it is stopped.
+    pub fn saved(&self, id: TaskId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/saved"))
+    }
+
     /// Ends after [`LogEvent::End`].
     pub fn logs(&self, id: TaskId, wanted: &LogQuery) -> Result<Logs, ClientError> {
         let path = query(&format!("/jobs/{id}/logs"), wanted)?;
@@ -130,6 +135,19 @@ impl Client {
 
     pub fn resume(&self, name: &str) -> Result<Changed, ClientError> {
         self.post(&format!("/nodes/{}/resume", part(name)))
+    }
+
+    pub fn policy(&self) -> Result<Policy, ClientError> {
+        self.get("/policy")
+    }
+
+    /// Replaces the running policy as a whole, or leaves it as it is and says what is wrong.
+    pub fn set_policy(&self, policy: &Policy) -> Result<Changed, ClientError> {
+        self.answer(&Ask::json(Method::PUT, "/policy", policy)?)
+    }
+
+    pub fn quota(&self) -> Result<Vec<TeamShare>, ClientError> {
+        self.get("/quota")
     }
 
     /// Records of the engine after `since`, as they happen; never ends by itself. The type is the

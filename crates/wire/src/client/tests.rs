@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use serde_json::json;
-use tutti_model::{Grant, JobId, Priority, Rank, Role, Seq, TaskId};
+use tutti_model::{Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId};
 
 use self::server::{Answer, Server};
 use super::*;
@@ -64,6 +64,10 @@ fn every_method_asks_for_its_route() {
         (c.hold(id).unwrap_err(), "POST /api/v1/jobs/12/hold"),
         (c.release(id).unwrap_err(), "POST /api/v1/jobs/12/release"),
         (c.priority(id, Priority(7)).unwrap_err(), "POST /api/v1/jobs/12/priority"),
+        (c.saved(TASK).unwrap_err(), "POST /api/v1/jobs/12_3/saved"),
+        (c.policy().unwrap_err(), "GET /api/v1/policy"),
+        (c.set_policy(&Policy::default()).unwrap_err(), "PUT /api/v1/policy"),
+        (c.quota().unwrap_err(), "GET /api/v1/quota"),
         (c.logs(TASK, &logs).unwrap_err(), "GET /api/v1/jobs/12_3/logs?rank=0-3%2C7&follow=true"),
         (
             c.put_stdin(TASK, Rank(1), true, &b"x"[..]).unwrap_err(),

@@ -21,8 +21,13 @@ fn report() -> PartReport {
 }
 
 fn greeting() -> Greeting {
-    let gpu =
-        Gpu { index: GpuIndex(0), model: "h100".into(), uuid: "u".into(), mem: Bytes::gib(80) };
+    let gpu = Gpu {
+        index: GpuIndex(0),
+        model: "h100".into(),
+        uuid: "u".into(),
+        mem: Bytes::gib(80),
+        island: None,
+    };
     let facts = NodeFacts {
         name: "knoten-ä".into(),
         address: "127.0.0.2".into(),
@@ -113,7 +118,11 @@ fn to_agents() -> Vec<ToAgent> {
         ToAgent::Refused { reason: "too old".into() },
         ToAgent::Order(Order::Start(Box::new(launch()))),
         ToAgent::Order(Order::Go { lease: lease(), master_port: 1 }),
-        ToAgent::Order(Order::Stop { lease: lease(), grace: Span::millis(1) }),
+        ToAgent::Order(Order::Stop {
+            lease: lease(),
+            grace: Span::millis(1),
+            signal: Some("USR1".into()),
+        }),
         ToAgent::Order(Order::Forget { lease: lease() }),
         ToAgent::ReadLog { request: 1, read: read(LogFrom::Offset(u64::MAX)) },
         ToAgent::ReadLog { request: 1, read: read(LogFrom::Tail(10)) },

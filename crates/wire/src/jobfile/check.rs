@@ -1,24 +1,26 @@
 //! What a type can't say: values that go together, and bounds. The engine checks again; here the
 //! same mistakes are told with their place in the file.
 
-use tutti_model::{Command, JobSpec};
+use std::collections::BTreeMap;
 
-use super::error::{JobFileError, Problem};
+use tutti_model::{Command, JobSpec, Topology};
+
 use super::script::SCRIPT_BYTES_MAX;
-use super::tree::{Node, Value};
+use crate::textfile::error::{FileError, Problem};
+use crate::textfile::tree::{Node, Value};
 
 /// Checks that give a better message than the reader would.
-pub(super) fn before(root: &Node) -> Result<(), JobFileError> {
+pub(super) fn before(root: &Node) -> Result<(), FileError> {
     if !matches!(root.value, Value::Table(_)) {
         let problem =
             Problem::WrongType { wanted: "a table of keys".to_owned(), found: root.describe() };
-        return Err(JobFileError::new(root.at, problem));
+        return Err(FileError::new(root.at, problem));
     }
     let Some(run) = root.get("run").map(|e| &e.node) else { return Ok(()) };
     let wrong = |node: &Node| {
         let wanted = "a shell line, or a list of words".to_owned();
         let problem = Problem::WrongType { wanted, found: node.describe() };
-        Err(JobFileError::of_key(node.at, "run", problem))
+        Err(FileError::of_key(node.at, "run", problem))
     };
     match &run.value {
         Value::Text(_) => Ok(()),
@@ -30,10 +32,10 @@ pub(super) fn before(root: &Node) -> Result<(), JobFileError> {
     }
 }
 
-pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), JobFileError> {
+pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
     let refuse = |key: &'static str, why: &str| {
         let at = root.get(key).map_or(root.at, |e| e.node.at);
-        Err(JobFileError::of_key(at, key, Problem::BadValue(why.to_owned())))
+        Err(FileError::of_key(at, key, Problem::BadValue(why.to_owned())))
     };
     let empty = match &spec.run {
         Command::Shell(line) => line.trim().is_empty(),
@@ -47,8 +49,17 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), JobFileError> {
     {
         let at = root.get("run").map_or(root.at, |e| e.node.at);
         let problem = Problem::ScriptTooLong { bytes: line.len(), max: SCRIPT_BYTES_MAX };
-        return Err(JobFileError::of_key(at, "run", problem));
+        return Err(FileError::of_key(at, "run", problem));
     }
+    if let Some((key, why)) = contradiction(spec) {
+        return refuse(key, why);
+    }
+    strings(root)?;
+    environment(root)
+}
+
+/// Values that are out of bounds or do not go together: the key to blame, and why.
+fn contradiction(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
     for (key, value) in [
         ("nodes", spec.nodes),
         ("gpus", spec.gpus),
@@ -57,23 +68,50 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), JobFileError> {
         ("ranks_per_node", spec.ranks_per_node),
     ] {
         if value == Some(0) {
-            return refuse(key, "must be at least 1; leave the key out for none");
+            return Some((key, "must be at least 1; leave the key out for none"));
         }
     }
     if spec.gpus.is_some() && spec.nodes.is_some() {
-        return refuse("gpus", "not together with 'nodes': write nodes and gpus_per_node, or gpus");
+        return Some(("gpus", "not together with 'nodes': write nodes and gpus_per_node, or gpus"));
     }
-    if spec.gpu_share.is_some_and(|s| !(s > 0.0 && s <= 1.0)) {
-        return refuse("gpu_share", "must be more than 0 and at most 1");
+    let empty = |labels: &BTreeMap<String, String>| labels.keys().any(String::is_empty);
+    if empty(&spec.labels) {
+        return Some(("labels", "a label has a name"));
     }
-    if spec.elastic.as_ref().is_some_and(|e| e.min_nodes == 0 || e.min_nodes > e.max_nodes) {
-        return refuse("elastic", "min_nodes must be at least 1 and at most max_nodes");
+    if empty(&spec.avoid_labels) {
+        return Some(("avoid_labels", "a label has a name"));
     }
-    strings(root)?;
-    environment(root)
+    share(spec).or_else(|| size(spec))
 }
 
-fn environment(root: &Node) -> Result<(), JobFileError> {
+fn share(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
+    let share = spec.gpu_share?;
+    let several = spec.gpus.is_some() || spec.gpus_per_node.as_ref().is_some_and(|g| g.count > 1);
+    if !(share > 0.0 && share <= 1.0) {
+        return Some(("gpu_share", "must be more than 0 and at most 1"));
+    }
+    (share < 1.0 && several).then_some(("gpu_share", "a part of a GPU is of one GPU per node"))
+}
+
+fn size(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
+    if let Some(elastic) = &spec.elastic {
+        let (least, most) = (elastic.min_nodes, elastic.max_nodes);
+        if least == 0 || least > most {
+            return Some(("elastic", "min_nodes must be at least 1 and at most max_nodes"));
+        }
+        if spec.gpus.is_some() {
+            return Some(("elastic", "not together with 'gpus': it counts nodes"));
+        }
+        if spec.nodes.is_some_and(|n| !(least..=most).contains(&n)) {
+            return Some(("nodes", "not between min_nodes and max_nodes of 'elastic'"));
+        }
+    }
+    let nodes = spec.elastic.as_ref().map_or(spec.nodes.unwrap_or(1), |e| e.max_nodes);
+    let one_node = matches!(spec.topology, Some(Topology::Island | Topology::Node));
+    (one_node && nodes > 1).then_some(("topology", "several nodes can't stay inside one"))
+}
+
+fn environment(root: &Node) -> Result<(), FileError> {
     let Some(Value::Table(entries)) = root.get("env").map(|e| &e.node.value) else {
         return Ok(());
     };
@@ -81,19 +119,19 @@ fn environment(root: &Node) -> Result<(), JobFileError> {
         None => Ok(()),
         Some(e) => {
             let why = "a variable's name is not empty and has no '='".to_owned();
-            Err(JobFileError::of_key(e.key_at, format!("env.{}", e.key), Problem::BadValue(why)))
+            Err(FileError::of_key(e.key_at, format!("env.{}", e.key), Problem::BadValue(why)))
         }
     }
 }
 
 /// No text may hold NUL: it would be cut off there on its way to a program.
-fn strings(node: &Node) -> Result<(), JobFileError> {
+fn strings(node: &Node) -> Result<(), FileError> {
     match &node.value {
-        Value::Text(t) if t.contains('\0') => Err(JobFileError::new(node.at, Problem::NulByte)),
+        Value::Text(t) if t.contains('\0') => Err(FileError::new(node.at, Problem::NulByte)),
         Value::List(items) => items.iter().try_for_each(strings),
         Value::Table(entries) => entries.iter().try_for_each(|e| {
             if e.key.contains('\0') {
-                return Err(JobFileError::new(e.key_at, Problem::NulByte));
+                return Err(FileError::new(e.key_at, Problem::NulByte));
             }
             strings(&e.node).map_err(|mut err| {
                 err.key.get_or_insert_with(|| e.key.clone());

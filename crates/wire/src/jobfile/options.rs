@@ -1,11 +1,15 @@
 //! The options of `sbatch`: which there are, what they take, and what they mean here.
 
-use tutti_model::{Bytes, DependOn, Dependency, GpuRequest, JobId, JobSpec, Priority, Retry, Span};
+use std::collections::BTreeMap;
+
+use tutti_model::{
+    Bytes, DependOn, Dependency, GpuRequest, JobId, JobSpec, Priority, Retry, Span, Topology,
+};
 
 use super::Inherit;
-use super::error::{JobFileError, Problem, nearest};
 use super::script::Word;
-use super::tree::Place;
+use crate::textfile::error::{FileError, Problem, nearest};
+use crate::textfile::tree::Place;
 
 mod known;
 use known::{Does, KNOWN, Known, Takes};
@@ -22,7 +26,7 @@ pub(super) struct Chosen {
 
 impl Chosen {
     /// `--nodes=2`, `--nodes 2`, `-N 2` and `-N2` are one thing.
-    pub fn from_words(words: &[Word]) -> Result<Vec<Chosen>, JobFileError> {
+    pub fn from_words(words: &[Word]) -> Result<Vec<Chosen>, FileError> {
         let mut chosen = Vec::new();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -32,11 +36,11 @@ impl Chosen {
             let mut value_at = Place { column: word.at.column + offset as u32, ..word.at };
             match known.takes {
                 Takes::Nothing if value.is_some() => {
-                    return Err(JobFileError::of_key(word.at, shown, Problem::TakesNoValue));
+                    return Err(FileError::of_key(word.at, shown, Problem::TakesNoValue));
                 }
                 Takes::Value if value.is_none() => {
                     let next = words.next().ok_or_else(|| {
-                        JobFileError::of_key(word.at, shown.clone(), Problem::NeedsValue)
+                        FileError::of_key(word.at, shown.clone(), Problem::NeedsValue)
                     })?;
                     (value, value_at) = (Some(next.text.clone()), next.at);
                 }
@@ -47,15 +51,15 @@ impl Chosen {
         Ok(chosen)
     }
 
-    fn bad(&self, why: String) -> JobFileError {
-        JobFileError::of_key(self.value_at, self.shown.clone(), Problem::BadValue(why))
+    fn bad(&self, why: String) -> FileError {
+        FileError::of_key(self.value_at, self.shown.clone(), Problem::BadValue(why))
     }
 
     fn text(&self) -> &str {
         self.value.as_deref().unwrap_or_default()
     }
 
-    fn number(&self, least: u32) -> Result<u32, JobFileError> {
+    fn number(&self, least: u32) -> Result<u32, FileError> {
         let text = self.text();
         text.parse()
             .ok()
@@ -63,32 +67,32 @@ impl Chosen {
             .ok_or_else(|| self.bad(format!("'{text}' is not a whole number from {least} up")))
     }
 
-    fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(&self) -> Result<T, JobFileError> {
+    fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(&self) -> Result<T, FileError> {
         self.text().parse().map_err(|e: T::Err| self.bad(e.to_string()))
     }
 }
 
 /// Which option a word is, and the value glued to it.
-fn identify(word: &Word) -> Result<(&'static Known, Option<&str>, String), JobFileError> {
+fn identify(word: &Word) -> Result<(&'static Known, Option<&str>, String), FileError> {
     let text = word.text.as_str();
     if let Some(long) = text.strip_prefix("--") {
         let (name, value) = long.split_once('=').map_or((long, None), |(n, v)| (n, Some(v)));
         let known = KNOWN.iter().find(|k| k.long == name).ok_or_else(|| {
             let suggestion = nearest(name, KNOWN.iter().map(|k| k.long)).map(|s| format!("--{s}"));
             let problem = Problem::UnknownOption { suggestion };
-            JobFileError::of_key(word.at, format!("--{name}"), problem)
+            FileError::of_key(word.at, format!("--{name}"), problem)
         })?;
         return Ok((known, value, format!("--{name}")));
     }
     let mut chars = text.chars();
     if chars.next() != Some('-') {
         let why = format!("'{text}' is no option; quote a value that holds blanks");
-        return Err(JobFileError::new(word.at, Problem::BadValue(why)));
+        return Err(FileError::new(word.at, Problem::BadValue(why)));
     }
     let letter = chars.next();
     let shown = letter.map_or_else(|| "-".to_owned(), |c| format!("-{c}"));
     let known = KNOWN.iter().find(|k| k.short.is_some() && k.short == letter).ok_or_else(|| {
-        JobFileError::of_key(word.at, shown.clone(), Problem::UnknownOption { suggestion: None })
+        FileError::of_key(word.at, shown.clone(), Problem::UnknownOption { suggestion: None })
     })?;
     let rest = chars.as_str();
     let rest = rest.strip_prefix('=').unwrap_or(rest);
@@ -120,11 +124,15 @@ pub(super) struct Request {
     retry: Option<Retry>,
     hold: bool,
     priority: Option<Priority>,
+    class: Option<String>,
+    labels: BTreeMap<String, String>,
+    one_switch: bool,
+    exclusive: bool,
     warnings: Vec<String>,
 }
 
 impl Request {
-    pub fn take(&mut self, c: &Chosen) -> Result<(), JobFileError> {
+    pub fn take(&mut self, c: &Chosen) -> Result<(), FileError> {
         match c.known.does {
             Does::Nothing(why) => {
                 self.warn(c, why);
@@ -132,7 +140,7 @@ impl Request {
             }
             Does::Refused(why) => {
                 let problem = Problem::Unsupported { why };
-                return Err(JobFileError::of_key(c.at, c.shown.clone(), problem));
+                return Err(FileError::of_key(c.at, c.shown.clone(), problem));
             }
             Does::Something => {}
         }
@@ -163,22 +171,31 @@ impl Request {
             "hold" => self.hold = true,
             "nice" => self.take_nice(c)?,
             "priority" => self.priority = Some(c.parsed()?),
-            "qos" => match c.text().parse() {
-                Ok(priority) => self.priority = Some(priority),
-                Err(_) => self.warn(c, "only low, normal and high are known here"),
+            "qos" => match c.text() {
+                // Words that every Slurm site has, and that stand for a priority here.
+                "low" | "normal" | "high" => self.priority = Some(c.parsed()?),
+                class => self.class = Some(class.to_owned()),
             },
+            "constraint" => self.labels = features(c)?,
+            "switches" => self.take_switches(c)?,
+            "exclusive" => self.take_exclusive(c),
             other => unreachable!("--{other} does something, and nobody does it"),
         }
         Ok(())
     }
 
     fn warn(&mut self, c: &Chosen, why: &str) {
+        self.note(c, &format!("is ignored: {why}"));
+    }
+
+    /// An option is followed, but not to the letter.
+    fn note(&mut self, c: &Chosen, what: &str) {
         let value = c.value.as_ref().map_or_else(String::new, |v| format!(" {v}"));
-        self.warnings.push(format!("line {}: {}{value} is ignored: {why}", c.at.line, c.shown));
+        self.warnings.push(format!("line {}: {}{value} {what}", c.at.line, c.shown));
     }
 
     /// `gpu:2`, `gpu:h100:2`, `gpu`; other generic resources do not exist here.
-    fn take_gres(&mut self, c: &Chosen) -> Result<(), JobFileError> {
+    fn take_gres(&mut self, c: &Chosen) -> Result<(), FileError> {
         for item in c.text().split(',') {
             let rest = item.strip_prefix("gres/").unwrap_or(item);
             let request = match rest.strip_prefix("gpu") {
@@ -196,7 +213,7 @@ impl Request {
         Ok(())
     }
 
-    fn take_export(&mut self, c: &Chosen) -> Result<(), JobFileError> {
+    fn take_export(&mut self, c: &Chosen) -> Result<(), FileError> {
         let mut names = Vec::new();
         let mut all = false;
         for item in c.text().split(',').filter(|i| !i.is_empty()) {
@@ -216,8 +233,30 @@ impl Request {
         Ok(())
     }
 
+    /// `1` is one leaf switch, which is a rack here; more of them are no limit.
+    fn take_switches(&mut self, c: &Chosen) -> Result<(), FileError> {
+        let (number, patience) = c.text().split_once('@').unwrap_or((c.text(), ""));
+        let number: u32 = number
+            .parse()
+            .map_err(|_| c.bad(format!("'{}' is no number of switches", c.text())))?;
+        self.one_switch = number == 1;
+        if number != 1 {
+            self.warn(c, "only one switch (a rack) can be asked for");
+        } else if !patience.is_empty() {
+            self.note(c, "waits for room in one rack as long as it takes");
+        }
+        Ok(())
+    }
+
+    fn take_exclusive(&mut self, c: &Chosen) {
+        self.exclusive = true;
+        if c.value.is_some() {
+            self.note(c, "keeps everybody else off its nodes");
+        }
+    }
+
     /// Nicer means later.
-    fn take_nice(&mut self, c: &Chosen) -> Result<(), JobFileError> {
+    fn take_nice(&mut self, c: &Chosen) -> Result<(), FileError> {
         let nice: i32 = match &c.value {
             None => 100,
             Some(_) => c
@@ -230,11 +269,7 @@ impl Request {
     }
 
     /// Slurm's terms into ours.
-    pub fn fill(
-        mut self,
-        spec: &mut JobSpec,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), JobFileError> {
+    pub fn fill(mut self, spec: &mut JobSpec, warnings: &mut Vec<String>) -> Result<(), FileError> {
         let tasks = self.tasks.unwrap_or(1);
         let nodes = self.nodes.or_else(|| Some(tasks.div_ceil(self.tasks_per_node?)));
         let tasks_per_node =
@@ -266,11 +301,15 @@ impl Request {
         spec.retry = self.retry.unwrap_or_default();
         spec.hold = self.hold;
         spec.priority = self.priority.unwrap_or_default();
+        spec.class = self.class.take();
+        spec.labels = std::mem::take(&mut self.labels);
+        spec.topology = self.one_switch.then_some(Topology::Rack);
+        spec.exclusive = self.exclusive;
         warnings.append(&mut self.warnings);
         Ok(())
     }
 
-    fn fill_gpus(&mut self, spec: &mut JobSpec, tasks_per_node: u32) -> Result<(), JobFileError> {
+    fn fill_gpus(&mut self, spec: &mut JobSpec, tasks_per_node: u32) -> Result<(), FileError> {
         let none = |g: &GpuRequest| g.count == 0;
         if let Some(per_task) = self.gpus_per_task.take().filter(|g| !none(g)) {
             let count = per_task.count.saturating_mul(tasks_per_node);
@@ -291,7 +330,7 @@ impl Request {
             }
             (Some(nodes), _) => {
                 let why = format!("{} GPUs can't be spread evenly over {nodes} nodes", total.count);
-                return Err(JobFileError::of_key(at, "--gpus", Problem::BadValue(why)));
+                return Err(FileError::of_key(at, "--gpus", Problem::BadValue(why)));
             }
             (None, Some(model)) => {
                 self.warnings.push(format!(
@@ -316,8 +355,25 @@ impl Request {
     }
 }
 
+/// `a&b`: nodes with the labels `a=true` and `b=true`. Slurm's features have no value, our labels
+/// do; `rack=r1` is taken as such a label. Anything more can't be followed, and to ignore it would
+/// run the job elsewhere.
+fn features(c: &Chosen) -> Result<BTreeMap<String, String>, FileError> {
+    let text = c.text().trim_matches('"');
+    if text.is_empty() || text.contains(|ch: char| "|[]()*!".contains(ch)) {
+        return Err(c.bad(format!("'{text}' is not understood: only names joined by '&' are")));
+    }
+    let label = |item: &str| {
+        let (key, value) = item.split_once('=').unwrap_or((item, "true"));
+        (!key.trim().is_empty()).then(|| (key.trim().to_owned(), value.trim().to_owned()))
+    };
+    text.split(['&', ','])
+        .map(|item| label(item).ok_or_else(|| c.bad(format!("'{text}' has an empty name"))))
+        .collect()
+}
+
 /// `4`, or the smaller end of `2-4`.
-fn least_nodes(c: &Chosen) -> Result<u32, JobFileError> {
+fn least_nodes(c: &Chosen) -> Result<u32, FileError> {
     let text = c.text();
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     match (least.parse::<u32>(), most.parse::<u32>()) {
@@ -327,7 +383,7 @@ fn least_nodes(c: &Chosen) -> Result<u32, JobFileError> {
 }
 
 /// Slurm counts memory in mebibytes unless a unit is given.
-fn memory(c: &Chosen) -> Result<Bytes, JobFileError> {
+fn memory(c: &Chosen) -> Result<Bytes, FileError> {
     let text = c.text();
     let unit = if text.ends_with(|ch: char| ch.is_ascii_digit()) { "M" } else { "" };
     format!("{text}{unit}")
@@ -336,7 +392,7 @@ fn memory(c: &Chosen) -> Result<Bytes, JobFileError> {
 }
 
 /// Minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, or no limit.
-fn time(c: &Chosen) -> Result<Option<Span>, JobFileError> {
+fn time(c: &Chosen) -> Result<Option<Span>, FileError> {
     let text = c.text();
     if ["unlimited", "infinite", "0", "-1"].contains(&text.to_ascii_lowercase().as_str()) {
         return Ok(None);
@@ -354,7 +410,7 @@ fn time(c: &Chosen) -> Result<Option<Span>, JobFileError> {
 }
 
 /// `afterok:12:13,afterany:14`.
-fn dependencies(c: &Chosen) -> Result<Vec<Dependency>, JobFileError> {
+fn dependencies(c: &Chosen) -> Result<Vec<Dependency>, FileError> {
     let mut after = Vec::new();
     if c.text().contains('?') {
         return Err(c.bad("'?' (any one of them) is not supported: separate with ','".to_owned()));

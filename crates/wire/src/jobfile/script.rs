@@ -6,10 +6,10 @@
 
 use tutti_model::{Command, JobSpec};
 
-use super::error::{JobFileError, Problem};
 use super::options::{Chosen, Request};
-use super::tree::{Lines, Place};
 use super::{Inherit, Parsed};
+use crate::textfile::error::{FileError, Problem};
+use crate::textfile::tree::{Lines, Place};
 
 /// Linux gives one argument at most 128 KiB, its closing NUL included.
 pub const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 1;
@@ -18,9 +18,9 @@ pub const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 1;
 const BY_FILE: &str = "f=$(mktemp) || exit 126; trap 'rm -f \"$f\"' EXIT; \
     printf '%s' \"$1\" >\"$f\" || exit 126; i=$2; shift 2; $i \"$f\" \"$@\"";
 
-pub(super) fn parse(name: Option<&str>, text: &str) -> Result<Parsed, JobFileError> {
+pub(super) fn parse(name: Option<&str>, text: &str) -> Result<Parsed, FileError> {
     if let Some(nul) = text.find('\0') {
-        return Err(JobFileError::new(Lines::new(text).place(nul), Problem::NulByte));
+        return Err(FileError::new(Lines::new(text).place(nul), Problem::NulByte));
     }
     let mut warnings = Vec::new();
     let unix;
@@ -33,7 +33,7 @@ pub(super) fn parse(name: Option<&str>, text: &str) -> Result<Parsed, JobFileErr
     };
     if text.len() > SCRIPT_BYTES_MAX {
         let problem = Problem::ScriptTooLong { bytes: text.len(), max: SCRIPT_BYTES_MAX };
-        return Err(JobFileError::new(Place::START, problem));
+        return Err(FileError::new(Place::START, problem));
     }
     let mut request = Request::default();
     for chosen in header(text)? {
@@ -48,7 +48,7 @@ pub(super) fn parse(name: Option<&str>, text: &str) -> Result<Parsed, JobFileErr
 }
 
 /// The options of the `#SBATCH` lines. As with sbatch, the first line that is no comment ends them.
-fn header(text: &str) -> Result<Vec<Chosen>, JobFileError> {
+fn header(text: &str) -> Result<Vec<Chosen>, FileError> {
     let mut chosen = Vec::new();
     for (n, line) in text.lines().enumerate() {
         let trimmed = line.trim();
@@ -71,7 +71,7 @@ pub(super) struct Word {
 }
 
 /// Splits as a shell would, without expanding anything; `#` before a word starts a comment.
-fn words(line: &str, start: Place) -> Result<Vec<Word>, JobFileError> {
+fn words(line: &str, start: Place) -> Result<Vec<Word>, FileError> {
     let mut words: Vec<Word> = Vec::new();
     let mut open: Option<Word> = None;
     let mut quote: Option<char> = None;
@@ -95,7 +95,7 @@ fn words(line: &str, start: Place) -> Result<Vec<Word>, JobFileError> {
         }
     }
     match (quote, open) {
-        (Some(_), Some(word)) => Err(JobFileError::new(word.at, Problem::OpenQuote)),
+        (Some(_), Some(word)) => Err(FileError::new(word.at, Problem::OpenQuote)),
         (_, last) => {
             words.extend(last);
             Ok(words)

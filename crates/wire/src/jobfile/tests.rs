@@ -315,6 +315,69 @@ fn slurm_requests_become_ours() {
 }
 
 #[test]
+fn slurm_wishes_about_nodes_become_ours() {
+    let s = sbatch("--exclusive -C 'ib&nvme' --qos=scavenger --switches=1 -A lab");
+    assert!(s.exclusive);
+    let labels: Vec<_> = s.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(labels, ["ib=true", "nvme=true"]);
+    assert_eq!((s.class.as_deref(), s.topology), (Some("scavenger"), Some(Topology::Rack)));
+    assert_eq!(s.team.as_deref(), Some("lab"));
+    assert_eq!(sbatch("-C rack=r1").labels["rack"], "r1");
+    let s = sbatch("--switches=2 --qos=high");
+    assert_eq!((s.topology, s.class, s.priority), (None, None, Priority::HIGH));
+    let parsed = parse(Some("x.sh"), b"#!/bin/sh\n#SBATCH --exclusive=user --switches=1@10:00\n");
+    let warnings = parsed.unwrap().warnings;
+    assert_eq!(
+        warnings,
+        [
+            "line 2: --exclusive user keeps everybody else off its nodes",
+            "line 2: --switches 1@10:00 waits for room in one rack as long as it takes",
+        ]
+    );
+}
+
+#[test]
+fn wishes_about_nodes() {
+    let job = spec(
+        "a.toml",
+        "run = 'x'\nclass = 'urgent'\ngpu_mem = '80GiB'\nlabels = { nvme = true, gen = '4|5' }\n\
+         avoid_labels = { flaky = true }\nexclusive = true\ngpu_share = 0.25\ntopology = 'rail'",
+    );
+    assert_eq!((job.class.as_deref(), job.gpu_mem), (Some("urgent"), Some(Bytes::gib(80))));
+    assert_eq!((job.labels["nvme"].as_str(), job.labels["gen"].as_str()), ("true", "4|5"));
+    assert_eq!(job.avoid_labels["flaky"], "true");
+    assert_eq!((job.exclusive, job.gpu_share), (true, Some(0.25)));
+    assert_eq!(job.topology, Some(Topology::Rail));
+    for (text, want) in [
+        (
+            "gpu_share = 0.5\ngpus_per_node = 2",
+            "2:13: gpu_share: a part of a GPU is of one GPU per node",
+        ),
+        ("gpu_share = 0.5\ngpus = 2", "2:13: gpu_share: a part of a GPU is of one GPU per node"),
+        (
+            "elastic = { min_nodes = 3, max_nodes = 2 }",
+            "2:11: elastic: min_nodes must be at least 1 and at most max_nodes",
+        ),
+        (
+            "elastic = { min_nodes = 1, max_nodes = 2 }\nnodes = 4",
+            "3:9: nodes: not between min_nodes and max_nodes of 'elastic'",
+        ),
+        (
+            "elastic = { min_nodes = 1, max_nodes = 2 }\ngpus = 4",
+            "2:11: elastic: not together with 'gpus': it counts nodes",
+        ),
+        ("topology = 'node'\nnodes = 2", "2:12: topology: several nodes can't stay inside one"),
+        (
+            "topology = 'rak'",
+            "2:12: topology: 'rak' is not known here, did you mean 'rack'?\n  write one of: island, node, rack, rail, site, any",
+        ),
+        ("labels = { '' = 'x' }", "2:10: labels: a label has a name"),
+    ] {
+        assert_eq!(error("a.toml", &format!("run = 'x'\n{text}")), format!("a.toml:{want}"));
+    }
+}
+
+#[test]
 fn slurm_options_that_can_t_be_followed() {
     let err = |line: &str| error("x.sh", &format!("#!/bin/sh\n#SBATCH {line}\ntrue"));
     assert_eq!(
@@ -336,6 +399,8 @@ fn slurm_options_that_can_t_be_followed() {
         "x.sh:2:16: --gres: 'tpu:4' is no GPU request: only gpu[:model][:number] is known"
     );
     assert!(err("-d singleton").contains("use afterok, afternotok or afterany"));
+    assert!(err("-C 'a|b'").contains("only names joined by '&' are"));
+    assert!(err("--switches=x").contains("no number of switches"));
     assert!(err("--begin=now+1hour").contains("not supported"));
     assert!(err("job.sh").contains("is no option"));
 }

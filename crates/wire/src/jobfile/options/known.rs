@@ -47,7 +47,7 @@ const PLACE: &str = "the scheduler chooses the nodes";
 const CORES: &str = "CPUs are counted, not laid out";
 const LOCAL: &str = "it only concerns the sbatch command";
 const NO_SUCH: &str = "there is nothing like it here";
-const GPU_TUNING: &str = "GPUs are given whole and as they are";
+const GPU_TUNING: &str = "GPUs are given as they are";
 
 pub(super) const KNOWN: &[Known] = &[
     used('J', "job-name"),
@@ -75,6 +75,9 @@ pub(super) const KNOWN: &[Known] = &[
     Known { takes: Takes::Optional, ..used(' ', "nice") },
     used(' ', "priority"),
     used('q', "qos"),
+    used('C', "constraint"),
+    used(' ', "switches"),
+    Known { takes: Takes::Optional, ..used(' ', "exclusive") },
     ignored('p', "partition", Takes::Value, "there are no partitions; --account names the team"),
     ignored('o', "output", Takes::Value, LOGS),
     ignored('e', "error", Takes::Value, LOGS),
@@ -87,19 +90,16 @@ pub(super) const KNOWN: &[Known] = &[
         Takes::Value,
         "a job is asked to save by [checkpoint] of a TOML job file; it always gets SIGTERM first",
     ),
-    ignored('C', "constraint", Takes::Value, PLACE),
     ignored(' ', "prefer", Takes::Value, PLACE),
     ignored('w', "nodelist", Takes::Value, PLACE),
     ignored('F', "nodefile", Takes::Value, PLACE),
     ignored('x', "exclude", Takes::Value, PLACE),
-    ignored(' ', "switches", Takes::Value, PLACE),
     ignored(' ', "contiguous", Takes::Nothing, PLACE),
     ignored(' ', "spread-job", Takes::Nothing, PLACE),
     ignored(' ', "use-min-nodes", Takes::Nothing, PLACE),
-    ignored(' ', "exclusive", Takes::Optional, "ask for all GPUs of a node to have it alone"),
     ignored('s', "oversubscribe", Takes::Nothing, "CPUs and GPUs are never shared by accident"),
     ignored('O', "overcommit", Takes::Nothing, "CPUs and GPUs are never shared by accident"),
-    ignored(' ', "reservation", Takes::Value, "there are no reservations"),
+    ignored(' ', "reservation", Takes::Value, "jobs of the team that a reservation is for use it"),
     ignored('L', "licenses", Takes::Value, "licences are not counted"),
     ignored('M', "clusters", Takes::Value, "choose the cluster with --cluster"),
     ignored(' ', "comment", Takes::Value, NO_SUCH),

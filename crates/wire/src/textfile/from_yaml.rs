@@ -7,13 +7,13 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::error::{JobFileError, Problem};
+use super::error::{FileError, Problem};
 use super::tree::{Entry, Lines, Node, Place, Value};
 
 /// Deeper files are refused before the parser's own recursion can matter.
 const DEPTH_MAX: usize = 64;
 
-pub(super) fn parse(text: &str) -> Result<Node, JobFileError> {
+pub(crate) fn parse(text: &str) -> Result<Node, FileError> {
     let lines = Lines::new(text);
     let mut options = serde_saphyr::Options::default();
     options.strict_booleans = true;
@@ -30,13 +30,13 @@ pub(super) fn parse(text: &str) -> Result<Node, JobFileError> {
     }
 }
 
-fn syntax(error: &serde_saphyr::Error, lines: &Lines<'_>) -> JobFileError {
+fn syntax(error: &serde_saphyr::Error, lines: &Lines<'_>) -> FileError {
     let at = error.location().filter(|l| l.line() > 0).map_or(lines.end(), place);
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("unreadable");
     // The position is said once, by us.
     let message = message.split(" at line ").next().unwrap_or(message).to_owned();
-    JobFileError::new(at, Problem::Syntax { format: "YAML", message })
+    FileError::new(at, Problem::Syntax { format: "YAML", message })
 }
 
 fn place(location: Location) -> Place {

@@ -1,14 +1,15 @@
-//! What can be wrong with a job file, and where.
+//! What can be wrong with a file, and where.
 
 use std::fmt;
 
 use super::tree::Place;
 
 /// A problem with its position. Shown as `train.toml:7:9: gpus_per_node: ...`; what to do about
-/// it is in [`JobFileError::hint`].
+/// it is in [`FileError::hint`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct JobFileError {
-    pub file: Option<String>,
+pub struct FileError {
+    /// Its name, or what it is where it has none.
+    pub file: String,
     /// Counts from 1.
     pub line: u32,
     /// In characters, counts from 1.
@@ -59,22 +60,22 @@ fn did_you_mean(suggestion: &Option<String>) -> String {
     suggestion.as_ref().map_or_else(String::new, |s| format!(", did you mean '{s}'?"))
 }
 
-impl JobFileError {
-    pub(super) fn new(at: Place, problem: impl Into<Box<Problem>>) -> Self {
+impl FileError {
+    pub(crate) fn new(at: Place, problem: impl Into<Box<Problem>>) -> Self {
         let problem = problem.into();
-        JobFileError { file: None, line: at.line, column: at.column, key: None, problem }
+        FileError { file: String::new(), line: at.line, column: at.column, key: None, problem }
     }
 
-    pub(super) fn of_key(
+    pub(crate) fn of_key(
         at: Place,
         key: impl Into<String>,
         problem: impl Into<Box<Problem>>,
     ) -> Self {
-        JobFileError { key: Some(key.into()), ..JobFileError::new(at, problem) }
+        FileError { key: Some(key.into()), ..FileError::new(at, problem) }
     }
 
-    pub(super) fn in_file(self, name: Option<&str>) -> Self {
-        JobFileError { file: name.map(str::to_owned), ..self }
+    pub(crate) fn in_file(self, name: &str) -> Self {
+        FileError { file: name.to_owned(), ..self }
     }
 
     /// What to do about it, in one line.
@@ -98,10 +99,9 @@ impl JobFileError {
     }
 }
 
-impl fmt::Display for JobFileError {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.as_deref().unwrap_or("job file");
-        write!(f, "{file}:{}:{}: ", self.line, self.column)?;
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
         if let Some(key) = &self.key {
             write!(f, "{key}: ")?;
         }
@@ -110,7 +110,7 @@ impl fmt::Display for JobFileError {
 }
 
 /// The known word nearest to what was written, if it is near enough to be meant.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     known
         .into_iter()
         .map(|k| (strsim::damerau_levenshtein(word, k), k))

@@ -1,21 +1,21 @@
-//! The tree into a [`JobSpec`], by the spec's own serde derive. Unlike serde's usual way, unknown
-//! keys are errors at every depth, and every error knows its place.
+//! The tree into a type, by its own serde derive. Unlike serde's usual way, unknown keys are errors
+//! at every depth, and every error knows its place.
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
-use tutti_model::JobSpec;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
 
-use super::error::{JobFileError, Problem, nearest};
+use super::error::{FileError, Problem, nearest};
 use super::tree::{Entry, Node, Place, Value};
 
-pub(super) fn spec(root: &Node) -> Result<JobSpec, JobFileError> {
-    JobSpec::deserialize(Reader { node: root, numbers_as_text: false }).map_err(|fault| {
+pub(crate) fn tree<T: DeserializeOwned>(root: &Node) -> Result<T, FileError> {
+    T::deserialize(Reader::of(root)).map_err(|fault| {
         let at = fault.at.unwrap_or(root.at);
         match fault.path() {
-            Some(key) => JobFileError::of_key(at, key, fault.problem),
-            None => JobFileError::new(at, fault.problem),
+            Some(key) => FileError::of_key(at, key, fault.problem),
+            None => FileError::new(at, fault.problem),
         }
     })
 }
@@ -180,7 +180,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         }
     }
 
-    /// Only `env` is a map with keys of its own choosing.
+    /// A map with keys of its own choosing, such as `env`.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         placed(self, |r| match &r.node.value {
             Value::Table(entries) => visitor.visit_map(Entries {

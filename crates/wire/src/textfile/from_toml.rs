@@ -3,20 +3,20 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{JobFileError, Problem};
+use super::error::{FileError, Problem};
 use super::tree::{Entry, Lines, Node, Place, Value};
 
-pub(super) fn parse(text: &str) -> Result<Node, JobFileError> {
+pub(crate) fn parse(text: &str) -> Result<Node, FileError> {
     let lines = Lines::new(text);
     let table = DeTable::parse(text).map_err(|e| {
         let at = e.span().map_or(lines.end(), |s| lines.place(s.start));
         let message = e.message().trim().replace('\n', "; ");
-        JobFileError::new(at, Problem::Syntax { format: "TOML", message })
+        FileError::new(at, Problem::Syntax { format: "TOML", message })
     })?;
     Ok(Node { at: Place::START, value: table_value(table.get_ref(), &lines)? })
 }
 
-fn table_value(table: &DeTable<'_>, lines: &Lines<'_>) -> Result<Value, JobFileError> {
+fn table_value(table: &DeTable<'_>, lines: &Lines<'_>) -> Result<Value, FileError> {
     let mut entries = Vec::with_capacity(table.len());
     for (key, value) in table.iter() {
         let key_at = lines.place(key.span().start);
@@ -27,10 +27,10 @@ fn table_value(table: &DeTable<'_>, lines: &Lines<'_>) -> Result<Value, JobFileE
     Ok(Value::Table(entries))
 }
 
-fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>) -> Result<Node, JobFileError> {
+fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>) -> Result<Node, FileError> {
     let at = lines.place(value.span().start);
     let bad = |what: &str| {
-        JobFileError::new(
+        FileError::new(
             at,
             Problem::Syntax { format: "TOML", message: format!("{what} is too large") },
         )

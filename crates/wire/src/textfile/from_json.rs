@@ -3,12 +3,12 @@
 
 use serde::de::IgnoredAny;
 
-use super::error::{JobFileError, Problem};
+use super::error::{FileError, Problem};
 use super::tree::{Entry, Lines, Node, Place, Value};
 
 const DEPTH_MAX: usize = 64;
 
-pub(super) fn parse(text: &str) -> Result<Node, JobFileError> {
+pub(crate) fn parse(text: &str) -> Result<Node, FileError> {
     let lines = Lines::new(text);
     serde_json::from_str::<IgnoredAny>(text)
         .map_err(|e| syntax(lines.place_of(e.line(), e.column()), &e))?;
@@ -16,10 +16,10 @@ pub(super) fn parse(text: &str) -> Result<Node, JobFileError> {
     walk.value(0)
 }
 
-fn syntax(at: Place, error: &serde_json::Error) -> JobFileError {
+fn syntax(at: Place, error: &serde_json::Error) -> FileError {
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
-    JobFileError::new(at, Problem::Syntax { format: "JSON", message })
+    FileError::new(at, Problem::Syntax { format: "JSON", message })
 }
 
 /// Stands on a text that is known to be JSON.
@@ -30,11 +30,11 @@ struct Walk<'t> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, depth: usize) -> Result<Node, JobFileError> {
+    fn value(&mut self, depth: usize) -> Result<Node, FileError> {
         self.skip_space();
         let at = self.lines.place(self.at);
         if depth > DEPTH_MAX {
-            return Err(JobFileError::new(at, Problem::TooDeep));
+            return Err(FileError::new(at, Problem::TooDeep));
         }
         let value = match self.peek() {
             b'{' => self.table(depth)?,
@@ -45,13 +45,13 @@ impl Walk<'_> {
         Ok(Node { at, value })
     }
 
-    fn table(&mut self, depth: usize) -> Result<Value, JobFileError> {
+    fn table(&mut self, depth: usize) -> Result<Value, FileError> {
         let mut entries: Vec<Entry> = Vec::new();
         while self.enter_item(b'}') {
             let key_at = self.lines.place(self.at);
             let key = self.string()?;
             if entries.iter().any(|e| e.key == key) {
-                return Err(JobFileError::of_key(key_at, key, Problem::Duplicate));
+                return Err(FileError::of_key(key_at, key, Problem::Duplicate));
             }
             self.skip_space();
             self.at += 1; // the colon
@@ -60,7 +60,7 @@ impl Walk<'_> {
         Ok(Value::Table(entries))
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, JobFileError> {
+    fn list(&mut self, depth: usize) -> Result<Value, FileError> {
         let mut items = Vec::new();
         while self.enter_item(b']') {
             items.push(self.value(depth + 1)?);
@@ -82,7 +82,7 @@ impl Walk<'_> {
         more
     }
 
-    fn string(&mut self) -> Result<String, JobFileError> {
+    fn string(&mut self) -> Result<String, FileError> {
         let start = self.at;
         self.at += 1;
         while self.peek() != b'"' {
@@ -94,7 +94,7 @@ impl Walk<'_> {
             .map_err(|e| syntax(self.lines.place(start), &e))
     }
 
-    fn word(&mut self, at: Place) -> Result<Value, JobFileError> {
+    fn word(&mut self, at: Place) -> Result<Value, FileError> {
         let rest = &self.text[self.at..];
         let end = rest.find([',', ']', '}', ' ', '\t', '\r', '\n']).unwrap_or(rest.len());
         let word = &rest[..end];
@@ -108,7 +108,7 @@ impl Walk<'_> {
                 (_, Ok(f)) => Value::Float(f, number.to_owned()),
                 _ => {
                     let message = format!("{number} is no number");
-                    return Err(JobFileError::new(at, Problem::Syntax { format: "JSON", message }));
+                    return Err(FileError::new(at, Problem::Syntax { format: "JSON", message }));
                 }
             },
         })

@@ -2,7 +2,7 @@
 
 /// Both count from 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub line: u32,
     pub column: u32,
 }
@@ -12,14 +12,14 @@ impl Place {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub at: Place,
     pub value: Value,
 }
 
 /// Numbers and truth values keep their spelling: in `env` they are text.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Nothing,
     Bool(bool),
     Int(i128, String),
@@ -30,7 +30,7 @@ pub(super) enum Value {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub key: String,
     pub key_at: Place,
     pub node: Node,
@@ -58,7 +58,7 @@ impl Node {
 }
 
 /// Turns byte offsets into places.
-pub(super) struct Lines<'t> {
+pub(crate) struct Lines<'t> {
     text: &'t str,
     starts: Vec<usize>,
 }
