@@ -240,6 +240,8 @@ pub enum Impossible {
     TooManyGpus { wanted: u32, have: u32, model: Option<String> },
     #[error("asks for GPU model '{wanted}'; the cluster has {}", list(.have))]
     NoSuchModel { wanted: String, have: Vec<String> },
+    #[error("asks for nodes with {wanted}; the cluster has none")]
+    NoSuchLabels { wanted: String },
     #[error("asks for {wanted} CPUs on one node; the largest suitable node has {have}")]
     TooManyCpus { wanted: u32, have: u32 },
     #[error("asks for {wanted} of memory on one node; the largest suitable node has {have}")]

@@ -1,13 +1,21 @@
 //! A demand made ready for searching: its GPU models taken apart, its needs per node as numbers.
 
-use tutti_model::{Bytes, Demand, Gpu, Spread};
+use tutti_model::{Bytes, Demand, Milli, Spread, Topology};
 
 /// What one node must have free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     pub gpus: u32,
+    /// Of each GPU.
+    pub share: Milli,
     pub cpus: u32,
     pub mem: Bytes,
+}
+
+impl Need {
+    pub fn milli(&self) -> u64 {
+        u64::from(self.gpus) * u64::from(self.share.0)
+    }
 }
 
 /// What a node has, free or in all.
@@ -25,27 +33,29 @@ impl Room {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<'d> {
-    pub demand: &'d Demand,
+pub(crate) struct Ask {
+    pub demand: Demand,
     /// None takes any GPU.
-    pub models: Option<Vec<&'d str>>,
+    models: Option<Vec<String>>,
     pub spread: Spread,
 }
 
-impl<'d> Ask<'d> {
-    pub fn new(demand: &'d Demand) -> Ask<'d> {
-        let models = demand.gpu_model.as_deref().map(|m| m.split('|').collect());
+impl Ask {
+    pub fn new(demand: &Demand) -> Ask {
+        let split = |m: &str| m.split('|').map(str::to_owned).collect();
+        let models = demand.gpu_model.as_deref().map(split);
         // A gang has at least one part: "no nodes" and "no GPUs, anywhere" mean one node.
         let spread = match demand.spread {
             Spread::Gpus { total: 0 } => Spread::Nodes { nodes: 1, gpus_each: 0 },
             Spread::Nodes { nodes: 0, gpus_each } => Spread::Nodes { nodes: 1, gpus_each },
             spread => spread,
         };
-        Ask { demand, models, spread }
+        Ask { demand: demand.clone(), models, spread }
     }
 
     pub fn need(&self, gpus: u32) -> Need {
-        Need { gpus, cpus: self.demand.cpus_for(gpus), mem: self.demand.mem_for(gpus) }
+        let d = &self.demand;
+        Need { gpus, share: d.share, cpus: d.cpus_for(gpus), mem: d.mem_for(gpus) }
     }
 
     /// The least that a node must have to take part at all.
@@ -56,17 +66,43 @@ impl<'d> Ask<'d> {
         }
     }
 
-    pub fn wants_model(&self, model: &str) -> bool {
-        self.models.as_ref().is_none_or(|models| models.contains(&model))
+    /// The most and the fewest nodes it takes; none where only GPUs count.
+    pub fn node_counts(&self) -> Option<(u32, u32)> {
+        let Spread::Nodes { nodes, .. } = self.spread else { return None };
+        Some((nodes, self.demand.least_nodes.unwrap_or(nodes).clamp(1, nodes)))
     }
 
-    pub fn wants(&self, gpu: &Gpu) -> bool {
-        self.wants_model(&gpu.model)
+    /// The fewest GPUs it can start with.
+    pub fn least_gpus(&self) -> u64 {
+        match self.spread {
+            Spread::Nodes { gpus_each, .. } => {
+                let (_, least) = self.node_counts().unwrap_or((1, 1));
+                u64::from(least) * u64::from(gpus_each)
+            }
+            Spread::Gpus { total } => total.into(),
+        }
+    }
+
+    /// The widest domain that it may span. One node is never more than a node.
+    pub fn within(&self) -> Topology {
+        self.demand.within
+    }
+
+    pub fn on_one_island(&self) -> bool {
+        self.demand.within == Topology::Island
+    }
+
+    pub fn wants_model(&self, model: &str) -> bool {
+        self.models.as_ref().is_none_or(|models| models.iter().any(|m| m == model))
+    }
+
+    pub fn names_models(&self) -> bool {
+        self.models.is_some()
     }
 
     /// How many GPUs a node with this room can give, with the CPUs and memory that go with them.
     pub fn share_of(&self, room: &Room) -> u32 {
-        let d = self.demand;
+        let d = &self.demand;
         let by_cpus = parts(room.cpus.into(), d.cpus_per_node.into(), d.cpus_per_gpu.into());
         let by_mem = parts(room.mem.0, d.mem_per_node.0, d.mem_per_gpu.0);
         room.gpus.min(by_cpus).min(by_mem)

@@ -1,31 +1,73 @@
-//! What is free, as an overlay over the state: taking from it leaves the state alone.
-//!
-//! Nodes with the same GPU models form a pool, and each pool keeps its open nodes sorted by what
-//! they have free. The best fit for a need is then found by a few lookups, however many nodes
-//! there are.
+//! What is free on every node, as the scheduler sees it. Owned, so that it can be kept between
+//! passes and brought up to date node by node; taking from it leaves the state alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Bytes, Gpu, GpuIndex, Link, Node, NodeId, PartPlacement, State};
+use tutti_model::{
+    Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement, Place, Policy,
+    State, TaskId,
+};
 
 use crate::ask::{Ask, Need, Room};
+use crate::domains::{Path, paths};
 
 /// Position of a node in [`Cluster::slots`]; in the order of node ids.
 pub(crate) type SlotNo = u32;
 
-pub(crate) struct Cluster<'a> {
-    pub slots: Vec<Slot<'a>>,
-    pools: Vec<Pool<'a>>,
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    pub slots: Vec<Slot>,
+    /// Names of GPU models, by number.
+    pub models: Vec<String>,
+    /// Sets of labels, by number.
+    labels: Vec<BTreeMap<String, String>>,
+    labels_known: BTreeMap<BTreeMap<String, String>, u32>,
+    /// What teams hold now: GPUs in thousandths, by model.
+    pub held: BTreeMap<String, Vec<u64>>,
+    /// Leases by class, and tasks that can change their number of nodes.
+    pub classes: BTreeMap<String, u64>,
+    pub elastic: BTreeSet<TaskId>,
+    /// Slots that changed, in order. Whoever derives something from slots remembers how far it read.
+    log: Vec<SlotNo>,
 }
 
-pub(crate) struct Slot<'a> {
-    pub node: &'a Node,
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub node: NodeId,
     pub standing: Standing,
     pub total: Room,
+    /// GPUs: those wholly free.
     pub free: Room,
-    pool: u32,
-    /// Which GPUs are free, lowest first; listed when the first is taken.
-    gpus: Option<Vec<&'a Gpu>>,
+    pub cards: Vec<Card>,
+    pub path: Path,
+    /// Place among all nodes such that neighbours in the network are neighbours here.
+    pub rank: u32,
+    /// How many leases and claims have a part here.
+    pub tenants: u32,
+    /// Somebody has the node alone.
+    pub alone: bool,
+    /// Tasks with a part here.
+    pub tasks: Vec<TaskId>,
+    labels: u32,
+    /// Into [`Policy::reservations`].
+    pub reservations: Vec<u32>,
+    /// (team, model, thousandths) of what is held here.
+    held: Vec<(String, u16, u64)>,
+    /// The class of each lease.
+    classes: Vec<String>,
+    /// Grows with every change.
+    pub stamp: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub index: GpuIndex,
+    pub model: u16,
+    pub mem: Bytes,
+    /// A GPU without an island of its own is one.
+    pub island: u16,
+    /// In thousandths.
+    pub free: u16,
 }
 
 /// Whether a node takes work, and if not, why.
@@ -35,16 +77,6 @@ pub(crate) enum Standing {
     /// Lost, away or cleaning up.
     Away,
     Draining,
-}
-
-/// Order of preference: fewest free GPUs first, so that large gaps stay whole; then the tightest
-/// in CPUs and memory; then the node id.
-type Key = (u32, u32, Bytes, SlotNo);
-
-struct Pool<'a> {
-    /// Sorted, no doubles. None for nodes without GPUs.
-    models: Vec<&'a str>,
-    open: BTreeSet<Key>,
 }
 
 /// A part of a gang before GPUs are picked.
@@ -66,272 +98,334 @@ impl Standing {
     }
 }
 
-impl Slot<'_> {
-    fn key(&self, no: SlotNo) -> Key {
-        (self.free.gpus, self.free.cpus, self.free.mem, no)
+impl Slot {
+    pub fn is_empty(&self) -> bool {
+        self.tenants == 0
+    }
+
+    fn count_whole(&mut self) {
+        self.free.gpus = self.cards.iter().filter(|c| c.free == 1000).count() as u32;
+    }
+
+    /// Takes a part out of what is free.
+    fn take(&mut self, part: &PartPlacement, alone: bool) {
+        for card in self.cards.iter_mut().filter(|c| part.gpus.contains(&c.index)) {
+            card.free = card.free.saturating_sub(part.share.0);
+        }
+        self.free.cpus = self.free.cpus.saturating_sub(part.cpus);
+        self.free.mem.0 = self.free.mem.0.saturating_sub(part.mem.0);
+        self.tenants += 1;
+        self.alone |= alone;
+        self.count_whole();
+    }
+
+    /// Gives back what a lease holds here, to see what fits once it has ended.
+    pub fn give_back(&mut self, held: &HeldPart<'_>) {
+        for card in self.cards.iter_mut().filter(|c| held.gpus.contains(&c.index)) {
+            card.free = (card.free + held.share.0).min(1000);
+        }
+        self.free.cpus = self.free.cpus.saturating_add(held.cpus).min(self.total.cpus);
+        self.free.mem = Bytes(self.free.mem.0.saturating_add(held.mem.0)).min(self.total.mem);
+        self.tenants = self.tenants.saturating_sub(1);
+        self.alone &= !held.alone;
+        self.count_whole();
     }
 }
 
-impl<'a> Cluster<'a> {
-    pub fn new(state: &'a State) -> Cluster<'a> {
-        let mut cluster =
-            Cluster { slots: Vec::with_capacity(state.nodes.len()), pools: Vec::new() };
-        let mut keys: Vec<Vec<Key>> = Vec::new();
-        for (no, node) in (0..).zip(state.nodes.values()) {
-            let pool = cluster.pool_of(node);
-            let slot = Slot::new(node, pool);
-            keys.resize_with(cluster.pools.len(), Vec::new);
-            if slot.standing == Standing::Open {
-                keys[pool as usize].push(slot.key(no));
-            }
+/// What a lease holds on one node.
+pub(crate) struct HeldPart<'a> {
+    pub gpus: &'a [GpuIndex],
+    pub share: Milli,
+    pub cpus: u32,
+    pub mem: Bytes,
+    pub alone: bool,
+}
+
+impl<'a> HeldPart<'a> {
+    pub fn of(part: &'a tutti_model::Part, alone: bool) -> HeldPart<'a> {
+        HeldPart { gpus: &part.gpus, share: part.share, cpus: part.cpus, mem: part.mem, alone }
+    }
+}
+
+impl Cluster {
+    pub fn new(state: &State, policy: &Policy) -> Cluster {
+        let mut cluster = Cluster::default();
+        let places: Vec<Place> =
+            state.nodes.values().map(|n| policy.topology.place_of(n)).collect();
+        let paths = paths(&places);
+        let ranks = ranks(state, &paths);
+        let claims = Claims::of(state);
+        for ((node, path), rank) in state.nodes.values().zip(paths).zip(ranks) {
+            let mut slot = cluster.slot(state, policy, &claims, node);
+            slot.path = path;
+            slot.rank = rank;
+            cluster.add_held(&slot);
             cluster.slots.push(slot);
-        }
-        for (pool, keys) in cluster.pools.iter_mut().zip(keys) {
-            pool.open = keys.into_iter().collect();
         }
         cluster
     }
 
-    fn pool_of(&mut self, node: &'a Node) -> u32 {
-        let gpus = &node.facts.gpus;
-        let same = |pool: &Pool<'_>| match (pool.models.as_slice(), gpus.as_slice()) {
-            ([], []) => true,
-            ([model], [_, ..]) => gpus.iter().all(|g| g.model == *model),
-            (models, _) => {
-                gpus.iter().all(|g| models.contains(&g.model.as_str()))
-                    && models.iter().all(|m| gpus.iter().any(|g| g.model == *m))
-            }
-        };
-        let at = self.pools.iter().position(same).unwrap_or_else(|| {
-            let models: BTreeSet<&str> = gpus.iter().map(|g| g.model.as_str()).collect();
-            let models = models.into_iter().collect();
-            self.pools.push(Pool { models, open: BTreeSet::new() });
-            self.pools.len() - 1
-        });
-        at as u32
+    /// Brings one node up to date. False if the node is new or changed so that all must be built
+    /// again.
+    pub fn refresh(&mut self, state: &State, policy: &Policy, claims: &Claims, id: NodeId) -> bool {
+        let (Some(no), Some(node)) = (self.slot_of(id), state.node(id)) else { return false };
+        let mut slot = self.slot(state, policy, claims, node);
+        let old = &self.slots[no as usize];
+        // Labels may say where a node stands.
+        if old.labels != slot.labels {
+            return false;
+        }
+        slot.path = old.path;
+        slot.rank = old.rank;
+        slot.stamp = old.stamp + 1;
+        self.remove_held(no);
+        self.add_held(&slot);
+        self.slots[no as usize] = slot;
+        self.log.push(no);
+        true
     }
 
-    pub fn node(&self, slot: SlotNo) -> &'a Node {
-        self.slots[slot as usize].node
+    fn slot(&mut self, state: &State, policy: &Policy, claims: &Claims, node: &Node) -> Slot {
+        let facts = &node.facts;
+        let mut cards: Vec<Card> = facts.gpus.iter().map(|g| self.card(node, g)).collect();
+        cards.sort_by_key(|c| c.index);
+        let mut slot = Slot {
+            node: node.id,
+            standing: Standing::of(node),
+            total: Room { gpus: facts.gpus.len() as u32, cpus: facts.cpus, mem: facts.mem },
+            free: Room { gpus: 0, cpus: node.free_cpus(), mem: node.free_mem() },
+            cards,
+            path: Path::default(),
+            rank: 0,
+            tenants: 0,
+            alone: false,
+            tasks: Vec::new(),
+            labels: self.label_set(&facts.labels),
+            reservations: reservations(policy, &facts.name),
+            held: Vec::new(),
+            classes: Vec::new(),
+            stamp: 0,
+        };
+        slot.count_whole();
+        for lease in &node.used.leases {
+            slot.tenants += 1;
+            slot.tasks.push(lease.task);
+            let Some(job) = state.job(lease.task.job) else { continue };
+            slot.alone |= job.spec.exclusive;
+            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
+            slot.classes.push(class.to_owned());
+            if job.spec.elastic.is_some() {
+                self.elastic.insert(lease.task);
+            }
+            for card in &slot.cards {
+                let of_lease = node.used.gpus.get(&card.index).and_then(|u| u.leases.get(lease));
+                if let Some(milli) = of_lease {
+                    note(&mut slot.held, &job.team, card.model, u64::from(milli.0));
+                }
+            }
+        }
+        for (task, part) in claims.on(node.id) {
+            let alone = state.job(task.job).is_some_and(|j| j.spec.exclusive);
+            slot.take(part, alone);
+        }
+        slot
+    }
+
+    fn card(&mut self, node: &Node, gpu: &Gpu) -> Card {
+        let known = self.models.iter().position(|m| *m == gpu.model);
+        let model = known.unwrap_or_else(|| {
+            self.models.push(gpu.model.clone());
+            self.models.len() - 1
+        }) as u16;
+        let island = gpu.island.unwrap_or(0);
+        Card { index: gpu.index, model, mem: gpu.mem, island, free: node.free_milli(gpu.index) }
+    }
+
+    fn label_set(&mut self, labels: &BTreeMap<String, String>) -> u32 {
+        if let Some(&known) = self.labels_known.get(labels) {
+            return known;
+        }
+        let number = self.labels.len() as u32;
+        self.labels.push(labels.clone());
+        self.labels_known.insert(labels.clone(), number);
+        number
+    }
+
+    pub fn labels_hold(&self, slot: &Slot, ask: &Ask) -> bool {
+        ask.demand.labels.iter().all(|rule| rule.holds(&self.labels[slot.labels as usize]))
+    }
+
+    fn add_held(&mut self, slot: &Slot) {
+        for class in &slot.classes {
+            *self.classes.entry(class.clone()).or_default() += 1;
+        }
+        for (team, model, milli) in &slot.held {
+            let of_team = self.held.entry(team.clone()).or_default();
+            let at = usize::from(*model);
+            of_team.resize(of_team.len().max(at + 1), 0);
+            of_team[at] += milli;
+        }
+    }
+
+    fn remove_held(&mut self, no: SlotNo) {
+        for class in &self.slots[no as usize].classes {
+            if let Some(count) = self.classes.get_mut(class) {
+                *count -= 1;
+            }
+        }
+        for (team, model, milli) in &self.slots[no as usize].held {
+            if let Some(of_team) = self.held.get_mut(team) {
+                of_team[usize::from(*model)] -= milli;
+            }
+        }
+    }
+
+    pub fn slot_of(&self, node: NodeId) -> Option<SlotNo> {
+        self.slots.binary_search_by_key(&node, |s| s.node).ok().map(|no| no as SlotNo)
+    }
+
+    pub fn get(&self, no: SlotNo) -> &Slot {
+        &self.slots[no as usize]
+    }
+
+    pub fn log(&self) -> &[SlotNo] {
+        &self.log
+    }
+
+    /// A copy to try things on, without what is derived.
+    pub fn sketch(&self) -> Cluster {
+        Cluster {
+            slots: self.slots.clone(),
+            models: self.models.clone(),
+            labels: self.labels.clone(),
+            ..Cluster::default()
+        }
+    }
+
+    /// Starts the log again; readers must have forgotten where they were.
+    pub fn clear_log(&mut self) {
+        self.log.clear();
+    }
+
+    /// Changes a slot and lets readers know.
+    pub fn change(&mut self, no: SlotNo, with: impl FnOnce(&mut Slot)) {
+        let slot = &mut self.slots[no as usize];
+        with(slot);
+        slot.stamp += 1;
+        self.log.push(no);
+    }
+
+    /// Takes a placement out of what is free.
+    pub fn take(&mut self, parts: &[PartPlacement], alone: bool) {
+        for part in parts {
+            if let Some(no) = self.slot_of(part.node) {
+                self.change(no, |slot| slot.take(part, alone));
+            }
+        }
+    }
+
+    /// Which of a slot's cards the ask can use, by what they have free.
+    pub fn fitting_cards<'c>(
+        &'c self,
+        slot: &'c Slot,
+        ask: &'c Ask,
+    ) -> impl Iterator<Item = &'c Card> + 'c {
+        let least = ask.demand.share.0;
+        slot.cards.iter().filter(move |c| c.free >= least && self.suits(c, ask))
+    }
+
+    pub fn suits(&self, card: &Card, ask: &Ask) -> bool {
+        card.mem >= ask.demand.gpu_mem
+            && (!ask.names_models() || ask.wants_model(&self.models[usize::from(card.model)]))
     }
 
     /// What the ask could use of a node, free now.
-    pub fn usable(&self, slot: &Slot<'_>, ask: &Ask<'_>) -> Room {
-        let gpus = match (self.pool_wanted(slot, ask), &slot.gpus) {
-            (Wanted::All, _) => slot.free.gpus,
-            (Wanted::None, _) => 0,
-            (Wanted::Some, Some(list)) => count(list.iter().copied(), ask),
-            (Wanted::Some, None) => count(slot.node.free_gpus(), ask),
+    pub fn usable(&self, slot: &Slot, ask: &Ask) -> Room {
+        let gpus = if ask.on_one_island() {
+            most_on_one_island(self.fitting_cards(slot, ask))
+        } else {
+            self.fitting_cards(slot, ask).count() as u32
         };
         Room { gpus, ..slot.free }
     }
 
     /// What the ask could use of a node if it were empty.
-    pub fn usable_when_empty(&self, slot: &Slot<'_>, ask: &Ask<'_>) -> Room {
-        let gpus = match self.pool_wanted(slot, ask) {
-            Wanted::All => slot.total.gpus,
-            Wanted::None => 0,
-            Wanted::Some => count(slot.node.facts.gpus.iter(), ask),
-        };
+    pub fn usable_when_empty(&self, slot: &Slot, ask: &Ask) -> Room {
+        let cards = slot.cards.iter().filter(|c| self.suits(c, ask));
+        let gpus =
+            if ask.on_one_island() { most_on_one_island(cards) } else { cards.count() as u32 };
         Room { gpus, ..slot.total }
     }
 
-    /// A node without the wanted model is of no use, even to an ask for no GPUs of it.
-    pub fn has_model(&self, slot: &Slot<'_>, ask: &Ask<'_>) -> bool {
-        self.pool_wanted(slot, ask) != Wanted::None
+    /// Open, and with room for this much of the ask.
+    pub fn fits(&self, slot: &Slot, ask: &Ask, need: &Need) -> bool {
+        slot.standing == Standing::Open
+            && !slot.alone
+            && (!ask.demand.exclusive || slot.is_empty())
+            && self.usable(slot, ask).holds(need)
     }
+}
 
-    fn pool_wanted(&self, slot: &Slot<'_>, ask: &Ask<'_>) -> Wanted {
-        self.pools[slot.pool as usize].wanted(ask)
+fn most_on_one_island<'c>(cards: impl Iterator<Item = &'c Card>) -> u32 {
+    let mut islands: BTreeMap<u16, u32> = BTreeMap::new();
+    cards.for_each(|c| *islands.entry(c.island).or_default() += 1);
+    islands.into_values().max().unwrap_or(0)
+}
+
+fn note(held: &mut Vec<(String, u16, u64)>, team: &str, model: u16, milli: u64) {
+    match held.iter_mut().find(|(t, m, _)| t == team && *m == model) {
+        Some((_, _, sum)) => *sum += milli,
+        None => held.push((team.to_owned(), model, milli)),
     }
+}
 
-    /// The largest number of free GPUs on one open node.
-    pub fn most_free_gpus(&self, ask: &Ask<'_>) -> u32 {
-        let pools = self.pools.iter().filter(|p| p.wanted(ask) != Wanted::None);
-        pools.filter_map(|p| p.open.last()).map(|key| key.0).max().unwrap_or(0)
+fn reservations(policy: &Policy, node: &str) -> Vec<u32> {
+    let on_node = |(_, r): &(u32, &tutti_model::Reservation)| r.nodes.contains(node);
+    (0..).zip(&policy.reservations).filter(on_node).map(|(n, _)| n).collect()
+}
+
+/// The order of nodes for ranks: by domain, then by name as people count (`n9` before `n10`).
+fn ranks(state: &State, paths: &[Path]) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..paths.len()).collect();
+    let names: Vec<_> = state.nodes.values().map(|n| natural(&n.facts.name)).collect();
+    order.sort_by(|&a, &b| (paths[a], &names[a], a).cmp(&(paths[b], &names[b], b)));
+    let mut ranks = vec![0; paths.len()];
+    (0..).zip(order).for_each(|(rank, at)| ranks[at] = rank);
+    ranks
+}
+
+/// Digits as numbers, the rest as text.
+fn natural(name: &str) -> Vec<(u64, String)> {
+    let mut words: Vec<(u64, String)> = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        words.push((number.parse().unwrap_or(0), tail[..letters].to_owned()));
+        rest = &tail[letters..];
     }
+    words
+}
 
-    /// Open nodes with room for the need, best fit first.
-    pub fn candidates<'c>(&'c self, ask: &'c Ask<'c>, need: Need) -> Candidates<'c> {
-        let mut found = Candidates { cluster: self, ask, need, heads: Vec::new() };
-        for (no, pool) in self.pools.iter().enumerate() {
-            if pool.wanted(ask) != Wanted::None {
-                found.push_next(no, (need.gpus, need.cpus, need.mem, 0));
+/// All claims by node.
+#[derive(Debug, Default)]
+pub(crate) struct Claims<'a> {
+    by_node: BTreeMap<NodeId, Vec<(TaskId, &'a PartPlacement)>>,
+}
+
+impl<'a> Claims<'a> {
+    pub fn of(state: &'a State) -> Claims<'a> {
+        let mut by_node: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
+        for (task, claim) in &state.claims {
+            for part in &claim.parts {
+                by_node.entry(part.node).or_default().push((*task, part));
             }
         }
-        found
+        Claims { by_node }
     }
 
-    /// Takes the shares out of what is free and picks the GPUs, lowest first.
-    pub fn take(&mut self, ask: &Ask<'_>, shares: &[Share]) -> Vec<PartPlacement> {
-        shares.iter().map(|share| self.take_one(ask, *share)).collect()
-    }
-
-    fn take_one(&mut self, ask: &Ask<'_>, share: Share) -> PartPlacement {
-        let need = ask.need(share.gpus);
-        let mut gpus = Vec::with_capacity(share.gpus as usize);
-        let node = self.change(share.slot, |slot| {
-            let mut left = share.gpus;
-            slot.free_list().retain(|gpu| {
-                let take = left > 0 && ask.wants(gpu);
-                if take {
-                    left -= 1;
-                    gpus.push(gpu.index);
-                }
-                !take
-            });
-            slot.free.gpus -= need.gpus;
-            slot.free.cpus -= need.cpus;
-            slot.free.mem.0 -= need.mem.0;
-        });
-        let ranks = ask.demand.ranks_for(share.gpus);
-        PartPlacement { node, gpus, cpus: need.cpus, mem: need.mem, ranks, share: ask.demand.share }
-    }
-
-    /// Gives back what a lease holds on a node, to see what fits once it has ended.
-    pub fn give_back(&mut self, slot: SlotNo, gpus: &[GpuIndex], cpus: u32, mem: Bytes) {
-        self.change(slot, |slot| {
-            let back: Vec<&Gpu> =
-                slot.node.facts.gpus.iter().filter(|g| gpus.contains(&g.index)).collect();
-            slot.free.gpus += back.len() as u32;
-            slot.free.cpus = slot.free.cpus.saturating_add(cpus).min(slot.total.cpus);
-            slot.free.mem = Bytes(slot.free.mem.0.saturating_add(mem.0)).min(slot.total.mem);
-            let list = slot.free_list();
-            list.extend(back);
-            list.sort_by_key(|g| g.index);
-        });
-    }
-
-    /// Sets whether a node takes work, to see what fits if it did.
-    pub fn set_standing(&mut self, slot: SlotNo, standing: Standing) {
-        self.change(slot, |slot| slot.standing = standing);
-    }
-
-    pub fn slot_of(&self, node: NodeId) -> Option<SlotNo> {
-        self.slots.binary_search_by_key(&node, |s| s.node.id).ok().map(|no| no as SlotNo)
-    }
-
-    fn change(&mut self, no: SlotNo, with: impl FnOnce(&mut Slot<'a>)) -> NodeId {
-        let slot = &mut self.slots[no as usize];
-        let open = &mut self.pools[slot.pool as usize].open;
-        if slot.standing == Standing::Open {
-            open.remove(&slot.key(no));
-        }
-        with(slot);
-        if slot.standing == Standing::Open {
-            open.insert(slot.key(no));
-        }
-        slot.node.id
-    }
-}
-
-impl<'a> Slot<'a> {
-    fn new(node: &'a Node, pool: u32) -> Slot<'a> {
-        let facts = &node.facts;
-        // Not `free_gpu_count`: after a node came back with fewer GPUs, leases may still name
-        // some that it no longer has.
-        let gpus = node.free_gpus().count() as u32;
-        Slot {
-            node,
-            standing: Standing::of(node),
-            total: Room { gpus: facts.gpus.len() as u32, cpus: facts.cpus, mem: facts.mem },
-            free: Room { gpus, cpus: node.free_cpus(), mem: node.free_mem() },
-            pool,
-            gpus: None,
-        }
-    }
-
-    fn free_list(&mut self) -> &mut Vec<&'a Gpu> {
-        self.gpus.get_or_insert_with(|| {
-            let mut list: Vec<&Gpu> = self.node.free_gpus().collect();
-            list.sort_by_key(|g| g.index);
-            list
-        })
-    }
-}
-
-/// How many of a pool's GPUs an ask can use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    All,
-    Some,
-    None,
-}
-
-impl Pool<'_> {
-    fn wanted(&self, ask: &Ask<'_>) -> Wanted {
-        if ask.models.is_none() {
-            return Wanted::All;
-        }
-        match self.models.iter().filter(|m| ask.wants_model(m)).count() {
-            0 => Wanted::None,
-            n if n == self.models.len() => Wanted::All,
-            _ => Wanted::Some,
-        }
-    }
-
-    /// The first open node from `at` on with room for the need. Jumps over whole stretches of
-    /// nodes that lack CPUs or memory.
-    fn next_from(&self, mut at: Key, need: &Need) -> Option<Key> {
-        loop {
-            let &key = self.open.range(at..).next()?;
-            let (gpus, cpus, mem, _) = key;
-            if cpus < need.cpus {
-                at = (gpus, need.cpus, need.mem, 0);
-            } else if mem < need.mem {
-                at = (gpus, cpus, need.mem, 0);
-            } else {
-                return Some(key);
-            }
-        }
-    }
-}
-
-fn count<'g>(gpus: impl Iterator<Item = &'g Gpu>, ask: &Ask<'_>) -> u32 {
-    gpus.filter(|g| ask.wants(g)).count() as u32
-}
-
-/// Merges the pools' nodes in order of preference.
-pub(crate) struct Candidates<'c> {
-    cluster: &'c Cluster<'c>,
-    ask: &'c Ask<'c>,
-    need: Need,
-    heads: Vec<(Preference, usize, Key)>,
-}
-
-/// As [`Key`], but of two nodes without a free GPU the one that never has any comes first: its
-/// CPUs are of no use to GPU work.
-type Preference = (u32, bool, u32, Bytes, SlotNo);
-
-impl Candidates<'_> {
-    fn push_next(&mut self, no: usize, from: Key) {
-        let pool = &self.cluster.pools[no];
-        let mut at = from;
-        while let Some(key) = pool.next_from(at, &self.need) {
-            let (gpus, cpus, mem, slot) = key;
-            if pool.wanted(self.ask) == Wanted::All || self.has_enough(slot) {
-                let preference = (gpus, !pool.models.is_empty(), cpus, mem, slot);
-                self.heads.push((preference, no, key));
-                return;
-            }
-            at = (gpus, cpus, mem, slot + 1);
-        }
-    }
-
-    /// On a node with several models, the free GPUs may be of the wrong one.
-    fn has_enough(&self, slot: SlotNo) -> bool {
-        let slot = &self.cluster.slots[slot as usize];
-        self.cluster.usable(slot, self.ask).holds(&self.need)
-    }
-}
-
-impl Iterator for Candidates<'_> {
-    type Item = SlotNo;
-
-    fn next(&mut self) -> Option<SlotNo> {
-        let at = (0..self.heads.len()).min_by_key(|&i| self.heads[i].0)?;
-        let (_, pool, (gpus, cpus, mem, slot)) = self.heads.swap_remove(at);
-        self.push_next(pool, (gpus, cpus, mem, slot + 1));
-        Some(slot)
+    fn on(&self, node: NodeId) -> impl Iterator<Item = (TaskId, &'a PartPlacement)> {
+        self.by_node.get(&node).into_iter().flatten().copied()
     }
 }

@@ -1,8 +1,8 @@
 //! Could it run at all? Asked at submission, so that nobody waits for what can never be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Demand, Impossible, Node, Spread, State};
+use tutti_model::{Demand, Gpu, Impossible, Node, Place, Spread, State, Topology};
 
 use crate::ask::{Ask, Need, Room};
 use crate::describe::count;
@@ -11,44 +11,90 @@ use crate::describe::count;
 /// were there and empty; if not, the first demand that exceeds what there is.
 pub fn impossible(state: &State, demand: &Demand) -> Result<(), Impossible> {
     let ask = Ask::new(demand);
-    let possible = match ask.spread {
-        Spread::Nodes { nodes, gpus_each } => {
-            let need = ask.need(gpus_each);
-            let suitable = rooms(state, &ask).filter(|room| room.holds(&need));
-            suitable.take(nodes as usize).count() == nodes as usize
-        }
-        Spread::Gpus { total } => {
-            let mut left = u64::from(total);
-            rooms(state, &ask).any(|room| {
-                left = left.saturating_sub(ask.share_of(&room).into());
-                left == 0
-            })
-        }
+    let rooms: Vec<(Domain, Room)> = rooms(state, &ask).collect();
+    let wanted = match ask.node_counts() {
+        Some((_, least)) => u64::from(least),
+        None => ask.least_gpus(),
     };
-    if possible { Ok(()) } else { Err(cause(state, &ask)) }
+    let mut sums: BTreeMap<Domain, u64> = BTreeMap::new();
+    let possible = rooms.iter().any(|(domain, room)| {
+        let sum = sums.entry(domain.clone()).or_default();
+        *sum += gives(&ask, room);
+        *sum >= wanted
+    });
+    if possible {
+        return Ok(());
+    }
+    let all: u64 = rooms.iter().map(|(_, room)| gives(&ask, room)).sum();
+    if all >= wanted && demand.within != Topology::Any {
+        let (within, have) = (demand.within, sums.into_values().max().unwrap_or(0) as u32);
+        let of = if ask.node_counts().is_some() { "nodes" } else { "GPUs" };
+        let of = format!("{of} inside one {}", within.as_str());
+        return Err(Impossible::TooFew { wanted: wanted as u32, have, of });
+    }
+    let rooms: Vec<Room> = rooms.into_iter().map(|(_, room)| room).collect();
+    Err(cause(state, &ask, &rooms))
+}
+
+/// What a node adds: GPUs where only they count, else 1.
+fn gives(ask: &Ask, room: &Room) -> u64 {
+    match ask.node_counts() {
+        Some(_) => room.holds(&ask.least()).into(),
+        None => ask.share_of(room).into(),
+    }
+}
+
+/// A domain of the level that the ask may span.
+type Domain = (Place, Option<tutti_model::NodeId>);
+
+fn domain(state: &State, node: &Node, within: Topology) -> Domain {
+    let place = || state.policy.topology.place_of(node);
+    match within {
+        Topology::Any => (Place::default(), None),
+        Topology::Site => (Place { rack: None, rail: None, ..place() }, None),
+        Topology::Rail => (Place { rack: None, ..place() }, None),
+        Topology::Rack => (place(), None),
+        Topology::Node | Topology::Island => (Place::default(), Some(node.id)),
+    }
 }
 
 /// What nodes with a wanted model have for this ask when they are empty.
-fn rooms<'s>(state: &'s State, ask: &'s Ask<'_>) -> impl Iterator<Item = Room> + 's {
-    state.nodes.values().filter_map(|node| room(node, ask))
+fn rooms<'s>(state: &'s State, ask: &'s Ask) -> impl Iterator<Item = (Domain, Room)> + 's {
+    let within = ask.demand.within;
+    state.nodes.values().filter_map(move |n| Some((domain(state, n, within), room(n, ask)?)))
 }
 
-fn room(node: &Node, ask: &Ask<'_>) -> Option<Room> {
+fn room(node: &Node, ask: &Ask) -> Option<Room> {
     let facts = &node.facts;
-    let gpus = match ask.models {
-        None => facts.gpus.len(),
-        Some(_) => facts.gpus.iter().filter(|g| ask.wants(g)).count(),
+    if !ask.demand.labels.iter().all(|rule| rule.holds(&facts.labels)) {
+        return None;
+    }
+    let suits = |g: &&Gpu| ask.wants_model(&g.model) && g.mem >= ask.demand.gpu_mem;
+    let gpus = if ask.on_one_island() {
+        let mut islands: BTreeMap<Option<u16>, u32> = BTreeMap::new();
+        facts.gpus.iter().filter(suits).for_each(|g| *islands.entry(g.island).or_default() += 1);
+        islands.into_values().max().unwrap_or(0)
+    } else {
+        facts.gpus.iter().filter(suits).count() as u32
     };
-    let has_model = ask.models.is_none() || gpus > 0;
-    has_model.then_some(Room { gpus: gpus as u32, cpus: facts.cpus, mem: facts.mem })
+    let has_model = !ask.names_models() || gpus > 0;
+    has_model.then_some(Room { gpus, cpus: facts.cpus, mem: facts.mem })
 }
 
-fn cause(state: &State, ask: &Ask<'_>) -> Impossible {
+fn cause(state: &State, ask: &Ask, rooms: &[Room]) -> Impossible {
     let model = ask.demand.gpu_model.clone();
     if state.nodes.is_empty() {
         return Impossible::NoNodes;
     }
-    let rooms: Vec<Room> = rooms(state, ask).collect();
+    let labelled = |n: &Node| ask.demand.labels.iter().all(|rule| rule.holds(&n.facts.labels));
+    if !state.nodes.values().any(labelled) {
+        let rule = |r: &tutti_model::LabelRule| {
+            let sign = if r.wanted { "=" } else { "!=" };
+            format!("{}{sign}{}", r.key, r.value)
+        };
+        let wanted = ask.demand.labels.iter().map(rule).collect::<Vec<_>>().join(", ");
+        return Impossible::NoSuchLabels { wanted };
+    }
     if let (true, Some(wanted)) = (rooms.is_empty(), &model) {
         return Impossible::NoSuchModel { wanted: wanted.clone(), have: models(state) };
     }
@@ -56,14 +102,18 @@ fn cause(state: &State, ask: &Ask<'_>) -> Impossible {
     let gpus: u64 = rooms.iter().map(|r| u64::from(r.gpus)).sum();
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
     match ask.spread {
-        Spread::Nodes { nodes: wanted, .. } if wanted > nodes => {
-            Impossible::TooManyNodes { wanted, have: nodes, model }
+        Spread::Nodes { .. } if least_nodes(ask) > nodes => {
+            Impossible::TooManyNodes { wanted: least_nodes(ask), have: nodes, model }
         }
         Spread::Gpus { total: wanted } if wanted > gpus => {
             Impossible::TooManyGpus { wanted, have: gpus, model }
         }
-        _ => no_node_holds(&rooms, &ask.least(), model).unwrap_or_else(|| too_few(&rooms, ask)),
+        _ => no_node_holds(rooms, &ask.least(), model).unwrap_or_else(|| too_few(rooms, ask)),
     }
+}
+
+fn least_nodes(ask: &Ask) -> u32 {
+    ask.node_counts().map_or(1, |(_, least)| least)
 }
 
 fn models(state: &State) -> Vec<String> {
@@ -89,7 +139,7 @@ fn no_node_holds(rooms: &[Room], need: &Need, model: Option<String>) -> Option<I
 }
 
 /// Every need is met somewhere, but not on enough nodes.
-fn too_few(rooms: &[Room], ask: &Ask<'_>) -> Impossible {
+fn too_few(rooms: &[Room], ask: &Ask) -> Impossible {
     let extra = |need: Need| {
         let mut words = vec![count(need.cpus, "CPU")];
         if need.mem.0 > 0 {
@@ -98,7 +148,8 @@ fn too_few(rooms: &[Room], ask: &Ask<'_>) -> Impossible {
         words.join(" and ")
     };
     match ask.spread {
-        Spread::Nodes { nodes: wanted, gpus_each } => {
+        Spread::Nodes { gpus_each, .. } => {
+            let wanted = least_nodes(ask);
             let need = ask.need(gpus_each);
             let have = rooms.iter().filter(|r| r.holds(&need)).count() as u32;
             let gpus = match (gpus_each, &ask.demand.gpu_model) {

@@ -1,39 +1,48 @@
-//! What runs where: the order of the queue, whether a gang fits, which nodes and GPUs it gets, and
-//! a reason for everything that is left waiting.
+//! What runs where: whose turn it is, whether a gang fits, which nodes and GPUs it gets, who is
+//! stopped for whom, and a reason for everything that is left waiting.
 //!
-//! Pure: state in, plan out. It changes nothing, keeps nothing between passes, reads no clock and
-//! knows no agents. Turning a plan into leases, and checking it first, is `engine`.
+//! Pure: state in, plan out. It changes nothing, reads no clock and knows no agents. Turning a plan
+//! into leases, and checking it first, is `engine`.
 //!
 //! ```text
-//! State.index.queue ──► pass ──► Plan { placements, verdicts }
-//!                        │ ▲
-//!           Ask (demand) ▼ │ shares
-//!                        fit ──► Cluster: what is free, nodes sorted by it
+//! State.index.queue ─► lanes, teams: whose turn        ┌─ backfill: a time to start for the head
+//!                         │                            ├─ claims:   room kept until it is free
+//!                         ▼                            ├─ preempt:  the cheapest victims
+//!                       pass ──── does not fit ────────┴─ elastic:  more nodes when idle
+//!                         │ fits
+//!           candidates ─► fit: narrowest domain, best nodes (value), cards ─► Plan
+//!               ▲
+//!           cluster: what is free, kept between passes by `Scheduler`
 //!
-//! verdict, explain, impossible: the same Ask and Cluster, for people who ask why
+//! verdict, explain, shares, impossible: the same parts, for people who ask
 //! ```
 
 mod ask;
+mod backfill;
+mod candidates;
+mod claims;
 mod cluster;
 mod describe;
+mod domains;
+mod elastic;
 mod explain;
 mod fit;
 mod impossible;
+mod lanes;
 mod pass;
+mod preempt;
+mod rank;
 mod scheduler;
 mod shares;
-mod shortage;
-mod verdict;
-
-#[cfg(test)]
-mod props;
+mod teams;
 #[cfg(test)]
 mod testing;
+mod value;
+mod verdict;
 
 pub use describe::describe;
 pub use explain::explain;
 pub use impossible::impossible;
-pub use pass::plan;
-pub use scheduler::Scheduler;
+pub use scheduler::{Scheduler, plan};
 pub use shares::shares;
 pub use verdict::verdict;

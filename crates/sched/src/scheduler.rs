@@ -1,14 +1,76 @@
-//! The scheduler with its view of the nodes kept between passes.
+//! The scheduler with its view of the nodes kept between passes: bringing it up to date costs what
+//! changed. Its plan is the one that a scheduler without memory would make.
 
-use tutti_model::{NodeId, Plan, State, Time};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tutti_model::{NodeId, Plan, Policy, State, Time};
+
+use crate::cluster::Claims;
+use crate::pass::{self, View, WhatIf};
 
 #[derive(Debug, Default)]
-pub struct Scheduler {}
+pub struct Scheduler {
+    view: Option<View>,
+    touched: BTreeSet<NodeId>,
+    policy: Arc<Policy>,
+}
+
+/// The plan for a state, by a scheduler that remembers nothing.
+pub fn plan(state: &State, policy: &Policy, now: Time) -> Plan {
+    if state.index.queue.is_empty() && state.claims.is_empty() {
+        return Plan::default();
+    }
+    let mut view = View::new(state, policy);
+    pass::run(&mut view, state, policy, now, WhatIf::default())
+}
 
 impl Scheduler {
     pub fn plan(&mut self, state: &State, now: Time) -> Plan {
-        crate::plan(state, &state.policy, now)
+        self.bring_up_to_date(state);
+        let policy = self.policy.clone();
+        let view = self.view.get_or_insert_with(|| View::new(state, &policy));
+        let plan = pass::run(view, state, &policy, now, WhatIf::default());
+        // What the pass took in its own view is taken again, or not, by what becomes of the plan.
+        let placed = plan.placements.iter().flat_map(|p| &p.parts);
+        let claimed = plan.claims.iter().flat_map(|c| &c.parts);
+        self.touched.extend(placed.chain(claimed).map(|part| part.node));
+        plan
     }
-    pub fn touch(&mut self, _node: NodeId) {}
-    pub fn forget(&mut self) {}
+
+    /// Something on this node changed: leases, claims, facts or whether it takes work.
+    pub fn touch(&mut self, node: NodeId) {
+        self.touched.insert(node);
+    }
+
+    /// Everything may have changed.
+    pub fn forget(&mut self) {
+        self.view = None;
+    }
+
+    fn bring_up_to_date(&mut self, state: &State) {
+        let touched = std::mem::take(&mut self.touched);
+        if self.policy != state.policy {
+            self.policy = state.policy.clone();
+            self.view = None;
+        }
+        let Some(view) = &mut self.view else { return };
+        if view.valuer.is_old(state, &self.policy) || view.cluster.slots.len() != state.nodes.len()
+        {
+            self.view = None;
+            return;
+        }
+        let claims = Claims::of(state);
+        let known =
+            touched.iter().all(|&node| view.cluster.refresh(state, &self.policy, &claims, node));
+        if !known {
+            self.view = None;
+            return;
+        }
+        if view.cluster.log().len() > 4 * view.cluster.slots.len() + 1024 {
+            view.book.catch_up_all(&view.cluster, &view.valuer);
+            view.cluster.clear_log();
+            view.book.restart_log();
+        }
+    }
 }

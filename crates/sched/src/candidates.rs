@@ -1,0 +1,257 @@
+//! For every kind of demand, the nodes where it fits, best first, and why it does not fit on the
+//! others. Kept up to date by reading what changed, so that a pass costs what it changes and not
+//! the size of the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{Demand, Shortage, Spread, Topology, Verdict};
+
+use crate::ask::Ask;
+use crate::cluster::{Cluster, Slot, SlotNo, Standing};
+use crate::value::Valuer;
+
+/// All demands that were asked for of late.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    pages: Vec<Page>,
+    by_demand: BTreeMap<Demand, usize>,
+}
+
+/// Demands remembered. Beyond that all are forgotten, which costs time and changes no answer.
+const PAGES_MAX: usize = 512;
+
+pub(crate) type PageNo = usize;
+
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub ask: Ask,
+    spots: Vec<Spot>,
+    /// Nodes where the least part of it fits now, best first.
+    order: BTreeSet<(i64, SlotNo)>,
+    tally: Tally,
+    /// How far the cluster's log was read.
+    read: usize,
+}
+
+/// How one node stands to a demand.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    stamp: u32,
+    why: Why,
+    score: i64,
+    /// GPUs it could use of an open node now, and if it were empty.
+    free: u32,
+    empty: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Fits,
+    Unsuitable,
+    Labels,
+    GpusBusy,
+    CpusBusy,
+    MemBusy,
+    Draining,
+    Away,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    shortage: Shortage,
+    /// Open nodes that could take a part if they were empty, and the GPUs they would give.
+    open_nodes: u32,
+    open_gpus: u64,
+}
+
+impl Book {
+    /// Makes room for new demands. Page numbers from before are not valid afterwards.
+    pub fn trim(&mut self) {
+        if self.pages.len() > PAGES_MAX {
+            self.forget();
+        }
+    }
+
+    pub fn forget(&mut self) {
+        self.pages.clear();
+        self.by_demand.clear();
+    }
+
+    /// The log starts again: everything was read.
+    pub fn restart_log(&mut self) {
+        self.pages.iter_mut().for_each(|page| page.read = 0);
+    }
+
+    pub fn page_of(&mut self, demand: &Demand) -> PageNo {
+        if let Some(&no) = self.by_demand.get(demand) {
+            return no;
+        }
+        self.pages.push(Page::new(Ask::new(demand)));
+        self.by_demand.insert(demand.clone(), self.pages.len() - 1);
+        self.pages.len() - 1
+    }
+
+    pub fn ask(&self, no: PageNo) -> &Ask {
+        &self.pages[no].ask
+    }
+
+    /// The page as of now.
+    pub fn read(&mut self, no: PageNo, cluster: &Cluster, valuer: &Valuer) -> &Page {
+        let page = &mut self.pages[no];
+        page.catch_up(cluster, valuer);
+        page
+    }
+
+    pub fn catch_up_all(&mut self, cluster: &Cluster, valuer: &Valuer) {
+        self.pages.iter_mut().for_each(|page| page.catch_up(cluster, valuer));
+    }
+}
+
+impl Page {
+    fn new(ask: Ask) -> Page {
+        Page { ask, spots: Vec::new(), order: BTreeSet::new(), tally: Tally::default(), read: 0 }
+    }
+
+    fn catch_up(&mut self, cluster: &Cluster, valuer: &Valuer) {
+        if self.spots.len() != cluster.slots.len() {
+            return self.build(cluster, valuer);
+        }
+        for &no in &cluster.log()[self.read..] {
+            let slot = cluster.get(no);
+            let old = self.spots[no as usize];
+            if old.stamp == slot.stamp {
+                continue;
+            }
+            let new = self.spot(cluster, valuer, slot);
+            self.tally.count(&old, -1);
+            self.tally.count(&new, 1);
+            if old.why == Why::Fits {
+                self.order.remove(&(old.score, no));
+            }
+            if new.why == Why::Fits {
+                self.order.insert((new.score, no));
+            }
+            self.spots[no as usize] = new;
+        }
+        self.read = cluster.log().len();
+    }
+
+    fn build(&mut self, cluster: &Cluster, valuer: &Valuer) {
+        self.tally = Tally::default();
+        self.spots = cluster.slots.iter().map(|s| self.spot(cluster, valuer, s)).collect();
+        for spot in &self.spots {
+            self.tally.count(spot, 1);
+        }
+        let fitting = (0..).zip(&self.spots).filter(|(_, spot)| spot.why == Why::Fits);
+        self.order = fitting.map(|(no, spot)| (spot.score, no)).collect();
+        self.read = cluster.log().len();
+    }
+
+    fn spot(&self, cluster: &Cluster, valuer: &Valuer, slot: &Slot) -> Spot {
+        let ask = &self.ask;
+        let least = ask.least();
+        let (free, empty) = (cluster.usable(slot, ask), cluster.usable_when_empty(slot, ask));
+        let busy = slot.alone || (ask.demand.exclusive && !slot.is_empty());
+        let why = if !empty.holds(&least) || (ask.names_models() && empty.gpus == 0) {
+            Why::Unsuitable
+        } else if !cluster.labels_hold(slot, ask) {
+            Why::Labels
+        } else {
+            match slot.standing {
+                Standing::Away => Why::Away,
+                Standing::Draining => Why::Draining,
+                Standing::Open if free.gpus < least.gpus || busy => Why::GpusBusy,
+                Standing::Open if free.cpus < least.cpus => Why::CpusBusy,
+                Standing::Open if free.mem < least.mem => Why::MemBusy,
+                Standing::Open => Why::Fits,
+            }
+        };
+        let score = if why == Why::Fits { valuer.score(cluster, slot, ask, &least) } else { 0 };
+        let open = slot.standing == Standing::Open && why != Why::Labels;
+        Spot {
+            stamp: slot.stamp,
+            why,
+            score,
+            free: if open { free.gpus } else { 0 },
+            empty: ask.share_of(&empty),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Nodes where the least part fits, best first.
+    pub fn fitting(&self) -> impl Iterator<Item = SlotNo> + '_ {
+        self.order.iter().map(|&(_, no)| no)
+    }
+
+    /// Whether the node would do if it were empty and took work.
+    pub fn is_suitable(&self, no: SlotNo) -> bool {
+        !matches!(self.spots[no as usize].why, Why::Unsuitable | Why::Labels)
+    }
+
+    pub fn is_suitable_and_open(&self, no: SlotNo) -> bool {
+        self.is_suitable(no) && !matches!(self.spots[no as usize].why, Why::Draining | Why::Away)
+    }
+
+    /// Why it does not fit: waiting may help, or nodes must come back first.
+    pub fn verdict(&self, cluster: &Cluster) -> Verdict {
+        let (nodes_wanted, enough) = match (self.ask.spread, self.ask.node_counts()) {
+            (Spread::Nodes { .. }, Some((_, least))) => (least, self.tally.open_nodes >= least),
+            _ => (0, self.tally.open_gpus >= self.ask.least_gpus()),
+        };
+        let shortage = Shortage {
+            nodes_wanted,
+            gpus_wanted: u32::try_from(self.ask.least_gpus()).unwrap_or(u32::MAX),
+            nodes_total: cluster.slots.len() as u32,
+            within: self.ask.within(),
+            best_domain: self.best_domain(cluster),
+            ..self.tally.shortage.clone()
+        };
+        if enough { Verdict::Busy(shortage) } else { Verdict::NodesUnavailable(shortage) }
+    }
+
+    /// The most nodes, or GPUs, free together in one domain that it may span.
+    fn best_domain(&self, cluster: &Cluster) -> u32 {
+        let gpus_count = self.ask.node_counts().is_none();
+        let within = self.ask.within();
+        if within == Topology::Any && !gpus_count {
+            return self.tally.shortage.nodes_fitting;
+        }
+        let mut sums: BTreeMap<u32, u32> = BTreeMap::new();
+        for &(_, no) in &self.order {
+            let slot = cluster.get(no);
+            let domain = if within <= Topology::Node { no } else { slot.path.at(within) };
+            let give = if gpus_count { self.spots[no as usize].free } else { 1 };
+            *sums.entry(domain).or_default() += give;
+        }
+        sums.into_values().max().unwrap_or(0)
+    }
+}
+
+impl Tally {
+    fn count(&mut self, spot: &Spot, by: i32) {
+        let add = |n: &mut u32, by: i32| *n = n.saturating_add_signed(by);
+        add(&mut self.shortage.gpus_free, spot.free as i32 * by);
+        let blocked = &mut self.shortage.blocked;
+        let reason = match spot.why {
+            Why::Fits => &mut self.shortage.nodes_fitting,
+            Why::Unsuitable => &mut blocked.unsuitable,
+            Why::Labels => &mut blocked.labels,
+            Why::GpusBusy => &mut blocked.gpus_busy,
+            Why::CpusBusy => &mut blocked.cpus_busy,
+            Why::MemBusy => &mut blocked.mem_busy,
+            Why::Draining => &mut blocked.draining,
+            Why::Away => &mut blocked.away,
+        };
+        add(reason, by);
+        let suitable = !matches!(spot.why, Why::Unsuitable | Why::Labels);
+        let open = matches!(spot.why, Why::Fits | Why::GpusBusy | Why::CpusBusy | Why::MemBusy);
+        if suitable && open {
+            add(&mut self.open_nodes, by);
+            self.open_gpus =
+                self.open_gpus.saturating_add_signed(i64::from(spot.empty) * i64::from(by));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Room that is kept for a task until it is free: claims that come true, and claims that the head
+//! of the queue makes when it has waited long enough.
+
+use std::collections::BTreeMap;
+
+use tutti_model::{
+    Claim, ClaimCause, NewClaim, Node, PartPlacement, Phase, Spread, State, TaskId, Topology,
+};
+
+use crate::ask::Ask;
+use crate::candidates::Page;
+use crate::cluster::{Cluster, Share, Slot, SlotNo};
+use crate::domains::{DomainNo, LEVELS};
+
+/// How a claim stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Everything it names is free.
+    Ready,
+    /// These still hold some of it.
+    Waiting(Vec<TaskId>),
+    /// A node is gone, or the task no longer waits.
+    Void,
+}
+
+pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
+    let waits = match state.job(task.job) {
+        None => return Standing::Void,
+        Some(job) if job.held => return Standing::Void,
+        Some(job) => job.task(task.index),
+    };
+    match waits.map(|t| &t.phase) {
+        // A task of an array that never started has no record yet.
+        None => {}
+        Some(Phase::Pending { not_before, .. }) if not_before.0 == 0 => {}
+        // It is being stopped to change its size.
+        Some(Phase::Active(_)) if claim.cause == ClaimCause::Resize => {
+            return Standing::Waiting(vec![task]);
+        }
+        Some(_) => return Standing::Void,
+    }
+    let mut holders = Vec::new();
+    for part in &claim.parts {
+        let Some(node) = state.node(part.node).filter(|n| n.accepts_work()) else {
+            return Standing::Void;
+        };
+        holders.extend(in_the_way(state, task, node, part));
+    }
+    if holders.is_empty() {
+        return Standing::Ready;
+    }
+    holders.sort();
+    holders.dedup();
+    Standing::Waiting(holders)
+}
+
+/// Who still holds what the part needs.
+fn in_the_way(state: &State, task: TaskId, node: &Node, part: &PartPlacement) -> Vec<TaskId> {
+    let mut tasks: Vec<TaskId> = Vec::new();
+    for gpu in &part.gpus {
+        if node.free_milli(*gpu) < part.share.0 {
+            let holders = node.used.gpus.get(gpu).into_iter().flat_map(|u| u.leases.keys());
+            tasks.extend(holders.map(|lease| lease.task));
+        }
+    }
+    let alone = |task: &TaskId| state.job(task.job).is_some_and(|j| j.spec.exclusive);
+    let shared = alone(&task) && !node.used.leases.is_empty();
+    let others = || node.used.leases.iter().map(|lease| lease.task);
+    if node.free_cpus() < part.cpus
+        || node.free_mem() < part.mem
+        || shared
+        || others().any(|t| alone(&t))
+    {
+        tasks.extend(others());
+    }
+    tasks
+}
+
+/// The nodes that the head of the queue keeps when nobody knows when they become free: in the
+/// narrowest domain that could hold it, those with most free already.
+pub(crate) fn overdue(
+    cluster: &Cluster,
+    page: &Page,
+    task: TaskId,
+    may_use: &dyn Fn(SlotNo) -> bool,
+) -> Option<NewClaim> {
+    let ask = &page.ask;
+    let suitable: Vec<SlotNo> = (0..cluster.slots.len() as SlotNo)
+        .filter(|&no| page.is_suitable_and_open(no) && may_use(no) && !cluster.get(no).alone)
+        .collect();
+    let shares = match (ask.spread, ask.node_counts()) {
+        (Spread::Nodes { gpus_each, .. }, Some((_, least))) => {
+            let nodes = domain_of(cluster, ask, suitable, least.into(), |_| 1)?;
+            let shares = nodes.into_iter().map(|slot| Share { slot, gpus: gpus_each });
+            shares.take(least as usize).collect::<Vec<_>>()
+        }
+        _ => {
+            let gives = |slot: &Slot| ask.share_of(&cluster.usable_when_empty(slot, ask));
+            let total = ask.least_gpus();
+            let nodes = domain_of(cluster, ask, suitable, total, gives)?;
+            few(cluster, nodes, total, gives)
+        }
+    };
+    let mut shares = shares;
+    shares.sort_by_key(|s| cluster.get(s.slot).rank);
+    let parts = shares.iter().map(|s| part(cluster, ask, s)).collect();
+    Some(NewClaim { task, parts, cause: ClaimCause::Overdue, victims: Vec::new() })
+}
+
+fn few(
+    cluster: &Cluster,
+    nodes: Vec<SlotNo>,
+    total: u64,
+    gives: impl Fn(&Slot) -> u32,
+) -> Vec<Share> {
+    let (mut shares, mut left) = (Vec::new(), total);
+    for slot in nodes {
+        let gpus = u64::from(gives(cluster.get(slot))).min(left) as u32;
+        if gpus > 0 {
+            shares.push(Share { slot, gpus });
+            left -= u64::from(gpus);
+        }
+    }
+    shares
+}
+
+/// The nodes of the narrowest domain that is large enough when empty, those with most free first.
+fn domain_of(
+    cluster: &Cluster,
+    ask: &Ask,
+    nodes: Vec<SlotNo>,
+    wanted: u64,
+    gives: impl Fn(&Slot) -> u32,
+) -> Option<Vec<SlotNo>> {
+    let free = |no: SlotNo| u64::from(cluster.usable(cluster.get(no), ask).gpus);
+    let sorted = |mut nodes: Vec<SlotNo>| {
+        nodes.sort_by_key(|&no| (std::cmp::Reverse(free(no)), no));
+        nodes
+    };
+    let one = nodes.iter().filter(|&&no| u64::from(gives(cluster.get(no))) >= wanted);
+    if let Some(&best) = one.max_by_key(|&&no| (free(no), std::cmp::Reverse(no))) {
+        return Some(vec![best]);
+    }
+    let widest = match ask.within() {
+        Topology::Island | Topology::Node => return None,
+        within => within,
+    };
+    for level in LEVELS.into_iter().take_while(|level| *level <= widest) {
+        let mut domains: BTreeMap<DomainNo, Vec<SlotNo>> = BTreeMap::new();
+        for &no in &nodes {
+            domains.entry(cluster.get(no).path.at(level)).or_default().push(no);
+        }
+        let size =
+            |of: &Vec<SlotNo>| of.iter().map(|&no| u64::from(gives(cluster.get(no)))).sum::<u64>();
+        let enough = domains.into_values().filter(|of| size(of) >= wanted);
+        let most_free = |of: &Vec<SlotNo>| of.iter().map(|&no| free(no)).sum::<u64>();
+        if let Some(best) = enough.max_by_key(most_free) {
+            return Some(sorted(best));
+        }
+    }
+    None
+}
+
+/// A part with the cards that have most free.
+fn part(cluster: &Cluster, ask: &Ask, share: &Share) -> PartPlacement {
+    let slot = cluster.get(share.slot);
+    let mut cards: Vec<_> = slot.cards.iter().filter(|c| cluster.suits(c, ask)).collect();
+    cards.sort_by_key(|c| (std::cmp::Reverse(c.free), c.index));
+    let mut gpus: Vec<_> = cards.iter().take(share.gpus as usize).map(|c| c.index).collect();
+    gpus.sort();
+    let need = ask.need(share.gpus);
+    PartPlacement {
+        node: slot.node,
+        gpus,
+        cpus: need.cpus,
+        mem: need.mem,
+        ranks: ask.demand.ranks_for(share.gpus),
+        share: ask.demand.share,
+    }
+}

@@ -1,0 +1,87 @@
+//! Elastic jobs take more nodes when nobody else wants them.
+
+use std::collections::BTreeSet;
+
+use tutti_model::{
+    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Stop, TaskId, Topology, Verdict, Victim,
+};
+
+use crate::cluster::SlotNo;
+use crate::fit;
+use crate::pass::Pass;
+use crate::preempt::as_placement;
+
+/// Jobs resized in one pass: each is a restart, and room changes with each.
+const AT_ONCE: usize = 4;
+
+/// Grows running elastic jobs into nodes that are idle and that no waiting job could use.
+pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
+    let wants_room = |v: &Verdict| {
+        matches!(v, Verdict::Busy(_) | Verdict::Behind { .. } | Verdict::NodesUnavailable(_))
+    };
+    let (lanes, tasks) = (pass.plan.by_lane.values(), pass.plan.by_task.values());
+    if pass.view.cluster.elastic.is_empty() || lanes.chain(tasks).any(wants_room) {
+        return;
+    }
+    let elastic: Vec<TaskId> = pass.view.cluster.elastic.iter().copied().collect();
+    let mut grown = 0;
+    for task in elastic {
+        let Some(job) = pass.state.job(task.job) else { continue };
+        let Some(attempt) = job.task(task.index).and_then(|t| t.attempt()) else { continue };
+        if grown < AT_ONCE
+            && may_grow(pass, job, task, attempt)
+            && grow_one(pass, job, task, attempt)
+        {
+            grown += 1;
+        }
+    }
+}
+
+fn may_grow(pass: &Pass<'_, '_>, job: &Job, task: TaskId, attempt: &Attempt) -> bool {
+    let most = job.spec.elastic.as_ref().map_or(0, |e| e.max_nodes);
+    let AttemptPhase::Running { since } = attempt.phase else { return false };
+    (attempt.parts.len() as u32) < most
+        && pass.now.since(since) >= pass.policy.resize_every
+        && !pass.victims.contains(&task)
+        && !pass.state.claims.contains_key(&task)
+        && attempt.parts.iter().all(|p| !p.phase.is_over())
+}
+
+fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &Attempt) -> bool {
+    let demand = tutti_model::Demand::of(&job.spec);
+    let page_no = pass.view.book.page_of(&demand);
+    let own: BTreeSet<SlotNo> =
+        attempt.parts.iter().filter_map(|p| pass.view.cluster.slot_of(p.node)).collect();
+    let view = &mut *pass.view;
+    let page = view.book.read(page_no, &view.cluster, &view.valuer);
+    let fitting: Vec<SlotNo> = page.fitting().filter(|no| !own.contains(no)).collect();
+    let within = demand.within.max(Topology::Rack);
+    let home = own.first().map(|&no| view.cluster.get(no).path.at(within));
+    let most = job.spec.elastic.as_ref().map_or(0, |e| e.max_nodes) as usize;
+    let gpus = page.ask.least().gpus;
+    let ask = page.ask.clone();
+    let near = fitting.into_iter().filter(|&no| {
+        Some(pass.view.cluster.get(no).path.at(within)) == home && pass.may_use(no, job)
+    });
+    let more: Vec<_> = near
+        .take(most - attempt.parts.len())
+        .map(|slot| crate::cluster::Share { slot, gpus })
+        .collect();
+    if more.is_empty() {
+        return false;
+    }
+    let mut parts: Vec<_> = attempt.parts.iter().map(as_placement).collect();
+    let new = fit::place(&pass.view.cluster, &pass.view.valuer, &ask, &more);
+    let held = crate::teams::by_model(&pass.view.cluster, &new);
+    let team = pass.teams.find(&job.team);
+    let models = &pass.view.cluster.models;
+    if team.is_some_and(|team| pass.teams.over_limit(team, &held, models).is_some()) {
+        return false;
+    }
+    parts.extend(new);
+    let rank = |node| pass.view.cluster.slot_of(node).map(|no| pass.view.cluster.get(no).rank);
+    parts.sort_by_key(|p| rank(p.node));
+    let victims = vec![Victim { task, how: Stop::Requeue, cost: 0 }];
+    pass.claim(job, NewClaim { task, parts, cause: ClaimCause::Resize, victims });
+    true
+}
