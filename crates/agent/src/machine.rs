@@ -127,12 +127,20 @@ struct Part {
     phase: Phase,
     /// Told to stop: kill at this time.
     kill_at: Option<Time>,
+    /// Asks it to save first.
+    signal: Option<String>,
     because: Option<PartError>,
 }
 
 impl Part {
+    fn new(launch: Option<Box<Launch>>, phase: Phase) -> Part {
+        Part { launch, phase, kill_at: None, signal: None, because: None }
+    }
     fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done { .. })
+    }
+    fn shares(&self) -> bool {
+        self.launch.as_deref().is_some_and(takes_share)
     }
     fn holds(&self, gpu: GpuIndex) -> bool {
         !self.is_over() && self.launch.as_ref().is_some_and(|l| l.gpus.contains(&gpu))
@@ -145,7 +153,34 @@ pub struct Machine {
     /// The newest generation of every task that was here lately: nothing older or equal starts
     /// again.
     seen: Seen,
-    gpus: BTreeMap<GpuIndex, Generation>,
+    gpus: Newest,
+}
+
+/// The newest generation that each GPU was given to. Leases that share a GPU replace those that had
+/// it whole, but not each other.
+#[derive(Debug, Default)]
+struct Newest {
+    whole: BTreeMap<GpuIndex, Generation>,
+    shared: BTreeMap<GpuIndex, Generation>,
+}
+
+impl Newest {
+    fn note(&mut self, launch: &Launch) {
+        let kind = if takes_share(launch) { &mut self.shared } else { &mut self.whole };
+        for &gpu in &launch.gpus {
+            let newest = kind.entry(gpu).or_insert(launch.lease.generation);
+            *newest = (*newest).max(launch.lease.generation);
+        }
+    }
+
+    fn newer_than(&self, than: Generation, gpu: GpuIndex, shares: bool) -> Option<Generation> {
+        let shared = self.shared.get(&gpu).filter(|_| !shares);
+        self.whole.get(&gpu).into_iter().chain(shared).copied().find(|g| *g > than)
+    }
+}
+
+fn takes_share(launch: &Launch) -> bool {
+    launch.spec.gpu_share.is_some_and(|share| share < 1.0)
 }
 
 impl Machine {
@@ -153,7 +188,7 @@ impl Machine {
     pub fn new(barred: impl IntoIterator<Item = LeaseId>) -> Machine {
         let mut seen = Seen::default();
         barred.into_iter().for_each(|lease| seen.insert(lease));
-        Machine { parts: BTreeMap::new(), seen, gpus: BTreeMap::new() }
+        Machine { parts: BTreeMap::new(), seen, gpus: Newest::default() }
     }
 
     pub fn step(&mut self, now: Time, input: Input) -> Vec<Action> {
@@ -161,7 +196,9 @@ impl Machine {
         match input {
             Input::Order(Order::Start(launch)) => self.start(now, launch, &mut out),
             Input::Order(Order::Go { lease, master_port }) => self.go(lease, master_port, &mut out),
-            Input::Order(Order::Stop { lease, grace }) => self.stop(now, lease, grace, &mut out),
+            Input::Order(Order::Stop { lease, grace, signal }) => {
+                self.stop(now, lease, grace, signal, &mut out);
+            }
             Input::Order(Order::Forget { lease }) => self.forget(lease, &mut out),
             Input::Prepared { lease, result } => self.prepared(lease, result, &mut out),
             Input::LaunchFailed { lease, message } => {
@@ -193,10 +230,8 @@ impl Machine {
         }
         self.replace_older(now, lease, out);
         self.seen.insert(lease);
-        self.gpus.extend(launch.gpus.iter().map(|&gpu| (gpu, lease.generation)));
-        let part =
-            Part { launch: Some(launch), phase: Phase::Preparing, kill_at: None, because: None };
-        self.parts.insert(lease, part);
+        self.gpus.note(&launch);
+        self.parts.insert(lease, Part::new(Some(launch), Phase::Preparing));
         out.push(Action::Prepare(lease));
     }
 
@@ -206,12 +241,14 @@ impl Machine {
         if let Some(newer) = self.seen.get(lease.task).filter(|&g| g >= lease.generation) {
             return Some(format!("lease {lease} is old: this node has seen generation {newer}"));
         }
-        let shares = launch.spec.gpu_share.is_some();
+        let shares = takes_share(launch);
         launch.gpus.iter().find_map(|&gpu| {
-            if let Some(newer) = self.gpus.get(&gpu).filter(|&&g| g > lease.generation) {
+            if let Some(newer) = self.gpus.newer_than(lease.generation, gpu, shares) {
                 return Some(format!("lease {lease} is old: GPU {gpu} was given to {newer}"));
             }
-            let (holder, _) = self.parts.iter().find(|(_, p)| !shares && p.holds(gpu))?;
+            // Those who have parts of it may share it.
+            let bars = |p: &Part| p.holds(gpu) && !(shares && p.shares());
+            let (holder, _) = self.parts.iter().find(|(_, p)| bars(p))?;
             Some(format!("GPU {gpu} is still held by {holder}"))
         })
     }
@@ -221,7 +258,7 @@ impl Machine {
         let older: Vec<LeaseId> =
             self.parts_of(lease.task).filter(|(_, p)| !p.is_over()).map(|(l, _)| l).collect();
         for old in older {
-            self.stop(now, old, Span(0), out);
+            self.stop(now, old, Span(0), None, out);
         }
     }
 
@@ -270,7 +307,14 @@ impl Machine {
         }
     }
 
-    fn stop(&mut self, now: Time, lease: LeaseId, grace: Span, out: &mut Vec<Action>) {
+    fn stop(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        grace: Span,
+        signal: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
         let Some(part) = self.parts.get_mut(&lease) else {
             self.remember_done(lease, None, out);
             out.push(Action::Bar(lease));
@@ -285,6 +329,7 @@ impl Machine {
             Phase::Launched { .. } | Phase::Running { .. } => {
                 let kill_at = now.plus(grace);
                 part.kill_at = Some(part.kill_at.map_or(kill_at, |at| at.min(kill_at)));
+                part.signal = signal;
                 self.tell_stop(now, lease, out);
             }
             Phase::Done { .. } => out.push(Action::Report(lease)),
@@ -294,8 +339,9 @@ impl Machine {
     fn tell_stop(&self, now: Time, lease: LeaseId, out: &mut Vec<Action>) {
         let Some(part) = self.parts.get(&lease) else { return };
         if let Some(kill_at) = part.kill_at {
-            let (grace, because) = (kill_at.since(now), part.because.clone());
-            out.push(Action::Tell { lease, message: ToShim::Stop { grace, because } });
+            let (signal, because) = (part.signal.clone(), part.because.clone());
+            let message = ToShim::Stop { grace: kill_at.since(now), signal, because };
+            out.push(Action::Tell { lease, message });
         }
     }
 
@@ -319,7 +365,7 @@ impl Machine {
             // Nobody knows this part, or it was given up: it must not run on.
             _ => out.push(Action::Tell {
                 lease,
-                message: ToShim::Stop { grace: Span(0), because: None },
+                message: ToShim::Stop { grace: Span(0), signal: None, because: None },
             }),
         }
     }
@@ -348,7 +394,7 @@ impl Machine {
     fn remember_done(&mut self, lease: LeaseId, error: Option<PartError>, out: &mut Vec<Action>) {
         self.seen.insert(lease);
         let phase = Phase::Done { exits: Vec::new(), error };
-        self.parts.insert(lease, Part { launch: None, phase, kill_at: None, because: None });
+        self.parts.insert(lease, Part::new(None, phase));
         out.push(Action::Report(lease));
     }
 
@@ -396,10 +442,7 @@ impl Machine {
         let Record { launch, port } = record;
         let lease = launch.lease;
         self.seen.insert(lease);
-        for &gpu in &launch.gpus {
-            let newest = self.gpus.entry(gpu).or_insert(lease.generation);
-            *newest = (*newest).max(lease.generation);
-        }
+        self.gpus.note(&launch);
         let phase = match state {
             FoundState::Prepared => Phase::Waiting { port },
             FoundState::Unclaimed => {
@@ -416,8 +459,7 @@ impl Machine {
             }
             FoundState::Ended(end) => Phase::Done { exits: end.exits, error: end.error },
         };
-        let part = Part { launch: Some(Box::new(launch)), phase, kill_at: None, because: None };
-        self.parts.insert(lease, part);
+        self.parts.insert(lease, Part::new(Some(Box::new(launch)), phase));
     }
 
     fn shutdown(&mut self, now: Time, grace: Span, out: &mut Vec<Action>) {
@@ -426,7 +468,7 @@ impl Machine {
         for lease in active {
             let because = node_error("the node was taken down".to_owned());
             self.parts.get_mut(&lease).expect("just listed").because = Some(because);
-            self.stop(now, lease, grace, out);
+            self.stop(now, lease, grace, None, out);
         }
     }
 

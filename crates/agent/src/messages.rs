@@ -48,10 +48,13 @@ pub enum FromShim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum ToShim {
-    /// SIGTERM to everything now, SIGKILL after `grace`. With `because`, that is the part's end,
-    /// and what the ranks return after it does not count.
+    /// SIGTERM to everything now, SIGKILL after `grace`. With a signal, those who listen for it get
+    /// that instead, and SIGTERM shortly before the grace runs out. With `because`, that is the
+    /// part's end, and what the ranks return after it does not count.
     Stop {
         grace: Span,
+        #[serde(default)]
+        signal: Option<String>,
         because: Option<PartError>,
     },
     Stdin {

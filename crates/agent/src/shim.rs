@@ -35,6 +35,9 @@ use ranks::Ranks;
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 const KILL_AGAIN_MAX: Duration = Duration::from_secs(1);
 
+/// Who was asked to save and did not leave gets SIGTERM so long before SIGKILL.
+const TERM_BEFORE: Duration = Duration::from_secs(2);
+
 /// The whole life of a shim. `body` is the plan as it came from the agent; `zygote` is the
 /// inherited end of the zygote's socket, which a shim must not keep.
 pub fn main(body: &[u8], zygote: OwnedFd) -> ! {
@@ -99,6 +102,8 @@ fn now() -> Time {
 /// Told to stop.
 struct Stopping {
     kill_at: Instant,
+    /// Its processes were asked to save; SIGTERM follows at this time.
+    term_at: Option<Instant>,
     because: Option<PartError>,
     /// How many ranks had ended of themselves by then.
     exits_before: usize,
@@ -207,7 +212,9 @@ impl<'a> Shim<'a> {
 
     fn obey(&mut self, message: ToShim) {
         match message {
-            ToShim::Stop { grace, because } => self.stop(Duration::from_millis(grace.0), because),
+            ToShim::Stop { grace, signal, because } => {
+                self.stop(Duration::from_millis(grace.0), signal.as_deref(), because);
+            }
             ToShim::Stdin { rank, data, eof } => self.ranks.input(rank, &data, eof),
             ToShim::Watch { rank, seen } => self.ranks.watch(rank, seen, &mut self.link),
             ToShim::Exec { request, rank, argv } => {
@@ -223,19 +230,23 @@ impl<'a> Shim<'a> {
     }
 
     /// A second order can only shorten the grace.
-    fn stop(&mut self, grace: Duration, because: Option<PartError>) {
+    fn stop(&mut self, grace: Duration, signal: Option<&str>, because: Option<PartError>) {
         let kill_at = Instant::now() + grace;
+        let term_at = kill_at - (grace / 4).min(TERM_BEFORE);
         match &mut self.stopping {
             Some(stopping) => {
                 stopping.kill_at = stopping.kill_at.min(kill_at);
+                stopping.term_at = stopping.term_at.map(|at| at.min(term_at));
                 stopping.because = stopping.because.take().or(because);
             }
             None => {
                 let exits_before = self.exits.len();
-                self.stopping = Some(Stopping { kill_at, because, exits_before });
-                tree::signal_all(libc::SIGTERM);
-                // A stopped process would not see it.
-                tree::signal_all(libc::SIGCONT);
+                let asked = signal.and_then(signal_number).is_some_and(tree::signal_listeners);
+                let term_at = asked.then_some(term_at);
+                self.stopping = Some(Stopping { kill_at, term_at, because, exits_before });
+                if !asked {
+                    terminate();
+                }
             }
         }
     }
@@ -264,6 +275,12 @@ impl<'a> Shim<'a> {
 
     fn timers(&mut self) {
         let now = Instant::now();
+        if let Some(stopping) = &mut self.stopping
+            && stopping.term_at.is_some_and(|at| at <= now)
+        {
+            stopping.term_at = None;
+            terminate();
+        }
         if self.stopping.as_ref().is_some_and(|s| s.kill_at <= now) {
             self.kill_all();
         }
@@ -276,7 +293,7 @@ impl<'a> Shim<'a> {
             || self.stopping.as_ref().is_some_and(|s| s.kill_at <= Instant::now());
         let kill = match &self.stopping {
             _ if killing => Some(Instant::now() + KILL_AGAIN),
-            Some(stopping) => Some(stopping.kill_at),
+            Some(stopping) => Some(stopping.term_at.unwrap_or(stopping.kill_at)),
             None => None,
         };
         [kill, self.ranks.next_flush(), self.link.next_dial()].into_iter().flatten().min()
@@ -316,6 +333,18 @@ impl<'a> Shim<'a> {
         exits.sort_by_key(|e| e.rank);
         End { exits, error }
     }
+}
+
+fn terminate() {
+    tree::signal_all(libc::SIGTERM);
+    // A stopped process would not see it.
+    tree::signal_all(libc::SIGCONT);
+}
+
+/// `USR1` or `SIGUSR1`; none for a name that this system does not know.
+fn signal_number(name: &str) -> Option<libc::c_int> {
+    let name = format!("SIG{}", name.strip_prefix("SIG").unwrap_or(name));
+    name.parse::<Signal>().ok().map(|signal| signal as libc::c_int)
 }
 
 /// What a polled descriptor belongs to.

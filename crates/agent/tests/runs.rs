@@ -157,6 +157,41 @@ fn stop_lets_a_program_clean_up() {
 }
 
 #[test]
+fn a_program_that_listens_is_asked_to_save_before_it_is_stopped() {
+    let mut c = cluster(&[]);
+    let file = c.dir.path().join("checkpoint");
+    // Neither the shell around it nor its `sleep` listens, and the signal would kill both.
+    let save = format!("echo step 7 > {}; exit 0", file.display());
+    let inner = format!("trap \"{save}\" USR1; echo up; while :; do sleep 0.05; done");
+    let launch = shell("1", 1, &format!("sh -c '{inner}'; exit $?"));
+    c.controller.run(&launch);
+    c.controller.wait_for_log(launch.lease.task, 0, "up\n");
+    c.controller.ask_to_save(launch.lease, "USR1", 60_000);
+    let (exits, _) = c.controller.wait_until_done(launch.lease);
+    assert_eq!(exits[0].status, ExitStatus::Code(0));
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "step 7\n");
+}
+
+#[test]
+fn who_does_not_listen_or_does_not_leave_gets_sigterm() {
+    let mut c = cluster(&[]);
+    for (generation, line, grace_ms) in [
+        // Not at the end of its grace: at once.
+        (1, "echo up; while :; do sleep 0.05; done", 600_000),
+        (2, "trap 'echo saved' USR1; echo up; while :; do sleep 0.05; done", 300),
+    ] {
+        let launch = shell(&generation.to_string(), generation, line);
+        c.controller.run(&launch);
+        c.controller.wait_for_log(launch.lease.task, 0, "up\n");
+        c.controller.ask_to_save(launch.lease, "SIGUSR1", grace_ms);
+        let (exits, _) = c.controller.wait_until_done(launch.lease);
+        assert_eq!(exits[0].status, ExitStatus::Signal(15), "{line}");
+        let log = c.controller.whole_log(launch.lease.task, 0);
+        assert_eq!(log.contains("saved\n"), line.contains("saved"), "{log}");
+    }
+}
+
+#[test]
 fn nothing_stays_behind_when_a_rank_ends_by_itself() {
     let mut c = cluster(&[]);
     let launch = shell("1", 1, "(setsid sleep 1000 & echo $!) ; exit 0");

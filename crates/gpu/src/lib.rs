@@ -68,6 +68,7 @@ pub fn discover_from(source: &dyn Source) -> Result<Vec<Gpu>, GpuError> {
             model: short_model(&d.name),
             uuid: d.uuid,
             mem: d.mem,
+            island: None,
         })
         .collect())
 }
@@ -81,6 +82,7 @@ pub fn simulated(n: u16, model: &str) -> Vec<Gpu> {
             uuid: format!("SIM-{model}-{i}"),
             mem: model_name::known_memory(&model),
             model: model.clone(),
+            island: None,
         })
         .collect()
 }

@@ -28,7 +28,11 @@ fn gang(task: &str, generation: u64) -> Input {
 }
 
 fn stop(task: &str, generation: u64, secs: u64) -> Input {
-    Input::Order(Order::Stop { lease: lease(task, generation), grace: Span::secs(secs) })
+    Input::Order(Order::Stop {
+        lease: lease(task, generation),
+        grace: Span::secs(secs),
+        signal: None,
+    })
 }
 
 fn exit(rank: u32, status: ExitStatus) -> RankExit {
@@ -160,7 +164,7 @@ fn a_newer_attempt_of_the_same_task_stops_the_older() {
     let mut newer = launch("1", 8);
     newer.gpus.clear();
     let actions = c.step(Input::Order(Order::Start(Box::new(newer))));
-    let stop = ToShim::Stop { grace: Span(0), because: None };
+    let stop = ToShim::Stop { grace: Span(0), signal: None, because: None };
     assert_eq!(
         actions,
         [Action::Tell { lease: lease("1", 7), message: stop }, Action::Prepare(lease("1", 8))]
@@ -172,7 +176,7 @@ fn stop_reaches_the_shim_and_is_said_again_when_it_dials_again() {
     let (mut c, l) = (case().running("1", 1), lease("1", 1));
     let told = |secs| Action::Tell {
         lease: l,
-        message: ToShim::Stop { grace: Span::secs(secs), because: None },
+        message: ToShim::Stop { grace: Span::secs(secs), signal: None, because: None },
     };
     assert_eq!(c.step(stop("1", 1, 30)), [told(30)]);
     assert_eq!(c.step(stop("1", 1, 60)), [told(30)], "grace only gets shorter");
@@ -282,7 +286,7 @@ fn a_starting_agent_takes_over_what_it_finds() {
 #[test]
 fn a_shim_of_an_unknown_part_is_told_to_kill_it() {
     let (mut c, l) = (case(), lease("9", 9));
-    let message = ToShim::Stop { grace: Span(0), because: None };
+    let message = ToShim::Stop { grace: Span(0), signal: None, because: None };
     let told = [Action::Tell { lease: l, message }];
     assert_eq!(c.step(Input::Hello { lease: l, exits: vec![] }), told);
 }
@@ -292,7 +296,49 @@ fn shutdown_blames_the_node_and_not_the_job() {
     let mut c = case().running("1", 1);
     let actions = c.step(Input::Shutdown { grace: Span::secs(3) });
     let because = Some(node_error("the node was taken down".into()));
-    let message = ToShim::Stop { grace: Span::secs(3), because };
+    let message = ToShim::Stop { grace: Span::secs(3), signal: None, because };
     assert_eq!(actions, [Action::Tell { lease: lease("1", 1), message }]);
     assert!(!c.machine.is_idle());
+}
+
+fn start_share(task: &str, generation: u64, share: f64) -> Input {
+    let mut l = launch(task, generation);
+    std::sync::Arc::make_mut(&mut l.spec).gpu_share = Some(share);
+    Input::Order(Order::Start(Box::new(l)))
+}
+
+#[test]
+fn parts_of_one_gpu_run_beside_each_other_in_whatever_order_they_come() {
+    let mut c = case();
+    assert_eq!(c.step(start_share("2", 6, 0.5)), [Action::Prepare(lease("2", 6))]);
+    assert_eq!(c.step(start_share("1", 5, 0.5)), [Action::Prepare(lease("1", 5))]);
+    c.step(start("3", 7));
+    assert!(c.error(lease("3", 7)).message.contains("still held"), "a whole GPU is for one alone");
+    let mut c = case().running("1", 5);
+    c.step(start_share("2", 6, 0.5));
+    assert!(c.error(lease("2", 6)).message.contains("still held"));
+}
+
+#[test]
+fn a_share_that_is_older_than_a_whole_lease_is_old() {
+    let mut c = case().running("1", 5);
+    c.step(Input::Ended { lease: lease("1", 5), end: End { exits: vec![], error: None } });
+    c.step(start_share("2", 4, 0.5));
+    assert!(c.error(lease("2", 4)).message.contains("is old"));
+    c.step(start_share("3", 6, 0.5));
+    c.step(start("4", 5));
+    assert!(c.error(lease("4", 5)).message.contains("is old"));
+}
+
+#[test]
+fn a_shim_that_dials_again_is_asked_to_save_again() {
+    let (c, l) = (case(), lease("1", 1));
+    let mut c = c.running("1", 1);
+    let signal = Some("USR1".to_owned());
+    let order = Order::Stop { lease: l, grace: Span::secs(9), signal: signal.clone() };
+    let message = ToShim::Stop { grace: Span::secs(9), signal, because: None };
+    let tell = Action::Tell { lease: l, message };
+    assert_eq!(c.step(Input::Order(order)), [tell.clone()]);
+    c.step(Input::Gone { lease: l });
+    assert!(c.step(Input::Hello { lease: l, exits: vec![] }).contains(&tell));
 }

@@ -25,6 +25,25 @@ pub fn signal_all(signal: libc::c_int) {
     }
 }
 
+/// Signals the descendants that have a handler for it; false if there is none. Most signals kill a
+/// process that does not listen, and the shell around a program that saves its work does not.
+pub fn signal_listeners(signal: libc::c_int) -> bool {
+    let listeners: Vec<i32> =
+        descendants().into_iter().filter(|&pid| catches(pid, signal)).collect();
+    for &pid in &listeners {
+        // SAFETY: a plain system call; see `signal_all`.
+        unsafe { libc::kill(pid, signal) };
+    }
+    !listeners.is_empty()
+}
+
+fn catches(pid: i32, signal: libc::c_int) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
+}
+
 fn descendants() -> Vec<i32> {
     let me = std::process::id() as i32;
     let mut all = Vec::new();

@@ -19,6 +19,7 @@ fn main() {
         model: "h100".into(),
         uuid: format!("SIM-{i}"),
         mem: Bytes::gib(80),
+        island: None,
     };
     let config = AgentConfig {
         join_token: Some(token.parse().expect("a join token")),

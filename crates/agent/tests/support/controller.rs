@@ -132,7 +132,13 @@ impl Controller {
     }
 
     pub fn stop(&self, lease: LeaseId, grace_ms: u64) {
-        self.order(Order::Stop { lease, grace: Span::millis(grace_ms) });
+        self.order(Order::Stop { lease, grace: Span::millis(grace_ms), signal: None });
+    }
+
+    /// Asks the part to save first.
+    pub fn ask_to_save(&self, lease: LeaseId, signal: &str, grace_ms: u64) {
+        let (grace, signal) = (Span::millis(grace_ms), Some(signal.to_owned()));
+        self.order(Order::Stop { lease, grace, signal });
     }
 
     /// The first message for which `pick` has an answer; others are kept for later.
