@@ -115,12 +115,13 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
             token.hash = String::new();
             Event::TokenAdded { token }
         }
-        Event::JobSubmitted { job, user, spec, key: _ } => {
+        Event::JobSubmitted { job, user, spec, key: _, team } => {
             let spec = match caller.may_look_inside(user) {
                 true => Arc::clone(spec),
                 false => Arc::new(views::without_secrets(spec)),
             };
-            Event::JobSubmitted { job: *job, user: user.clone(), spec, key: None }
+            let (user, team) = (user.clone(), team.clone());
+            Event::JobSubmitted { job: *job, user, spec, key: None, team }
         }
         _ => return Some(Cow::Borrowed(record)),
     };

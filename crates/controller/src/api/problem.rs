@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tutti_engine::Rejected;
-use tutti_wire::api::ApiError;
+use tutti_wire::api::{ApiError, ProblemRow};
 
 use crate::core::{CallError, Stopped};
 
@@ -31,7 +31,10 @@ pub struct ProblemCode(pub String);
 impl Problem {
     pub fn new(status: StatusCode, code: &str, exit: i32, message: impl Into<String>) -> Problem {
         let (code, message) = (code.to_owned(), message.into());
-        Problem { status, error: ApiError { code, message, hint: None, exit } }
+        Problem {
+            status,
+            error: ApiError { code, message, hint: None, exit, problems: Vec::new() },
+        }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
@@ -57,6 +60,21 @@ impl Problem {
     pub fn unavailable(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", exit::UNREACHABLE, message)
     }
+}
+
+/// A policy that can't become the running one, which stays as it is.
+pub fn bad_policy(problems: Vec<ProblemRow>) -> Problem {
+    let text = |p: &ProblemRow| {
+        let line = p.line.map_or_else(String::new, |l| format!("line {l}: "));
+        let path = if p.path.is_empty() { String::new() } else { format!("{}: ", p.path) };
+        format!("{line}{path}{}", p.problem)
+    };
+    let list = problems.iter().map(text).collect::<Vec<_>>().join("; ");
+    let message = format!("the policy was not changed: {list}");
+    let mut problem =
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad_policy", exit::INVALID, message);
+    problem.error.problems = problems;
+    problem
 }
 
 impl IntoResponse for Problem {
@@ -92,6 +110,9 @@ impl From<CallError> for Problem {
 impl From<Rejected> for Problem {
     fn from(rejected: Rejected) -> Problem {
         use Rejected as R;
+        if let R::BadPolicy(problems) = rejected {
+            return bad_policy(problems.into_iter().map(ProblemRow::from).collect());
+        }
         let message = rejected.to_string();
         let (make, hint): (fn(String) -> Problem, Option<&str>) = match &rejected {
             R::NoSuchJob(_) => {
@@ -103,8 +124,19 @@ impl From<Rejected> for Problem {
             R::StaleSession(_) => (conflict, None),
             R::NotYours { .. } => (denied, Some("only its owner and admins may do that")),
             R::RoleTooLow { .. } => (denied, Some("ask an admin for a token with that role")),
-            R::BadSpec { .. } | R::Unparsable(_) => (invalid, None),
+            R::BadSpec { .. } | R::Unparsable(_) | R::BadPolicy(_) => (invalid, None),
+            R::NoSuchTeam { .. } => (invalid, Some("`tutti quota` lists the teams")),
+            R::NotInTeam { .. } => (denied, Some("ask an admin to add you to the team")),
+            R::NoSuchClass { .. } => (invalid, None),
+            R::NotRunning(_) => (conflict, None),
             R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
+            R::BadPolicy(_) => (invalid, None),
+            R::NoSuchTeam { .. } => (invalid, Some("`tutti quota` lists the teams")),
+            R::NotInTeam { .. } => {
+                (denied, Some("an admin adds members in the policy (`tutti policy show`)"))
+            }
+            R::NoSuchClass { .. } => (invalid, Some("`tutti policy show` lists the classes")),
+            R::NotRunning(_) => (conflict, None),
             R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
             R::DependencyCycle(_) => (invalid, None),
             R::DependencyUnmet(_) => (

@@ -1,8 +1,8 @@
 //! One job or task, short and long.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
-    Spread, State, StopCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, DEFAULT_CLASS, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState,
+    Restarts, Spread, State, StopCause, TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow};
 
@@ -61,7 +61,8 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         id,
         name: job.spec.display_name().to_owned(),
         user: job.user.clone(),
-        team: job.spec.team.clone(),
+        team: Some(job.team.clone()),
+        class: job.spec.class.clone().unwrap_or_else(|| DEFAULT_CLASS.to_owned()),
         state,
         nodes,
         gpus,
@@ -132,6 +133,9 @@ fn stop_note(state: &State, why: &StopCause) -> String {
             format!("{} was lost, the rest is stopped", state.node_name(*node))
         }
         StopCause::Preempted { for_job } => format!("makes room for job {for_job}"),
+        StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
+        StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
+        StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
     }
 }
 
@@ -181,6 +185,7 @@ fn part_rows(state: &State, attempt: &Attempt) -> Vec<PartRow> {
         node: state.node_name(p.node),
         address: state.node(p.node).map_or_else(String::new, |n| n.facts.address.clone()),
         gpus: p.gpus.iter().map(|g| g.0).collect(),
+        share: p.share,
         cpus: p.cpus,
         mem: p.mem,
         first_rank: p.first_rank.0,

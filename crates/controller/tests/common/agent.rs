@@ -43,6 +43,7 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
                 model: "h100".into(),
                 uuid: format!("{name}-{i}"),
                 mem: Bytes(80 << 30),
+                island: None,
             })
             .collect(),
         simulated: true,
