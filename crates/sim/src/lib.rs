@@ -1,22 +1,33 @@
-//! The production engine under a virtual clock, with a seed for everything that can go wrong.
+//! The production engine under a virtual clock.
 //!
-//! Holds no scheduling logic of its own: [`tutti_engine::Engine`] decides, this crate plays the
-//! network, the nodes, the clients, the disk and the clock around it.
+//! Holds no scheduling logic of its own: [`tutti_engine::Engine`] decides, this crate plays
+//! everything around it. It does no IO: the caller reads the files.
 //!
+//! **Storms** ([`run`]): a seed for everything that can go wrong.
 //! ```text
 //! clients ─► net (late, lost, repeated) ─► controller { Engine, journal } ─► net ─► nodes
 //!                                               ▲ crash and replay              ▲ crash, cut off
 //!                   after every step: invariants ┘   a GPU runs one lease ──────┘
 //! ```
-//!
 //! A run has a stormy part and a calm part. In the storm messages are lost, late and repeated,
 //! nodes and the controller crash, links are cut and the clock jumps. In the calm everything must
 //! heal: every job ends, every node is ready, nothing is held.
+//!
+//! **Replays** ([`replay`]): what would this cluster have done with that trace?
+//! ```text
+//! text ─► trace ──┐
+//! text ─► cluster ┴► replay ─► report: figures, CSV, a page
+//! ```
 
+pub mod cluster;
 mod controller;
 mod net;
 mod node;
+pub mod replay;
+pub mod report;
 mod run;
+pub mod shape;
+pub mod trace;
 mod workload;
 
 pub use run::{Failure, Storm, Summary, journal, run};
