@@ -2,6 +2,7 @@
 //! Kept by `apply`, so that a replay knows as much as the cluster did.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,29 +45,86 @@ impl Shape {
     }
 }
 
-/// How often each kind of work was submitted of late. Old counts fade: when the total reaches
+/// Jobs of one kind: alike in GPUs, and in CPUs to about a fifth.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Kind {
+    pub model: Option<String>,
+    pub gpus: u32,
+    pub share: Milli,
+    /// Four steps per doubling.
+    pub cpus: u8,
+}
+
+impl Kind {
+    fn of(shape: &Shape) -> Kind {
+        let cpus = u64::from(shape.cpus) << 2;
+        let octave = log2(cpus.max(4));
+        let quarter = ((cpus.max(4) >> (octave - 2)) & 3) as u8;
+        let Shape { model, gpus, share, .. } = shape;
+        Kind { model: model.clone(), gpus: *gpus, share: *share, cpus: octave * 4 + quarter }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    pub count: u64,
+    /// Sums over all that were counted.
+    pub cpus: u64,
+    pub mem: u64,
+}
+
+/// What kinds of GPU work were submitted of late. Old counts fade: when there are
 /// [`Mix::FULL`], all are halved and the rarest fall out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mix {
-    pub kinds: BTreeMap<Shape, u64>,
-    pub total: u64,
-    /// All ever counted; tells readers when what they derived from the mix is old.
-    pub seen: u64,
+    kinds: BTreeMap<Kind, Seen>,
+    count: u64,
+    /// All ever counted, work without GPUs too.
+    seen: u64,
+    /// The mix as it was at the last refresh. Schedulers use this: it changes seldom, so that
+    /// what they derive from it stays good for long.
+    frozen: Arc<BTreeMap<Kind, Seen>>,
+    frozen_at: u64,
 }
 
 impl Mix {
-    pub const FULL: u64 = 20_000;
+    const FULL: u64 = 20_000;
+    /// Refreshed after so many, then whenever half as many again have been seen.
+    const FIRST: u64 = 16;
+    /// ... and at least this often.
+    const LONGEST: u64 = 10_000;
 
-    pub fn note(&mut self, shape: Shape) {
-        *self.kinds.entry(shape).or_default() += 1;
-        self.total += 1;
+    pub fn note(&mut self, shape: &Shape) {
         self.seen += 1;
-        if self.total >= Mix::FULL {
-            self.kinds.values_mut().for_each(|n| *n /= 2);
-            self.kinds.retain(|_, n| *n > 0);
-            self.total = self.kinds.values().sum();
+        if shape.gpus > 0 {
+            let seen = self.kinds.entry(Kind::of(shape)).or_default();
+            seen.count += 1;
+            seen.cpus += u64::from(shape.cpus);
+            seen.mem = seen.mem.saturating_add(shape.mem.0);
+            self.count += 1;
         }
+        if self.count >= Mix::FULL {
+            self.fade();
+        }
+        let more = (self.frozen_at / 2).clamp(Mix::FIRST, Mix::LONGEST);
+        if self.seen >= self.frozen_at + more {
+            self.frozen = Arc::new(self.kinds.clone());
+            self.frozen_at = self.seen;
+        }
+    }
+
+    fn fade(&mut self) {
+        for seen in self.kinds.values_mut() {
+            *seen = Seen { count: seen.count / 2, cpus: seen.cpus / 2, mem: seen.mem / 2 };
+        }
+        self.kinds.retain(|_, seen| seen.count > 0);
+        self.count = self.kinds.values().map(|seen| seen.count).sum();
+    }
+
+    /// What is expected, and a number that changes when it does.
+    pub fn expected(&self) -> (&BTreeMap<Kind, Seen>, u64) {
+        (&self.frozen, self.frozen_at)
     }
 }
 

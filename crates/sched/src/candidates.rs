@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use tutti_model::{Demand, Shortage, Spread, Topology, Verdict};
 
 use crate::ask::Ask;
-use crate::cluster::{Cluster, Slot, SlotNo, Standing};
-use crate::value::Valuer;
+use crate::cluster::{Cluster, SlotNo, Standing};
+use crate::value::{Valuer, Worths};
 
 /// All demands that were asked for of late.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pages: Vec<Page>,
     by_demand: BTreeMap<Demand, usize>,
+    worths: Worths,
 }
 
 /// Demands remembered. Beyond that all are forgotten, which costs time and changes no answer.
@@ -98,12 +99,13 @@ impl Book {
     /// The page as of now.
     pub fn read(&mut self, no: PageNo, cluster: &Cluster, valuer: &Valuer) -> &Page {
         let page = &mut self.pages[no];
-        page.catch_up(cluster, valuer);
+        page.catch_up(cluster, valuer, &mut self.worths);
         page
     }
 
     pub fn catch_up_all(&mut self, cluster: &Cluster, valuer: &Valuer) {
-        self.pages.iter_mut().for_each(|page| page.catch_up(cluster, valuer));
+        let worths = &mut self.worths;
+        self.pages.iter_mut().for_each(|page| page.catch_up(cluster, valuer, worths));
     }
 }
 
@@ -112,9 +114,9 @@ impl Page {
         Page { ask, spots: Vec::new(), order: BTreeSet::new(), tally: Tally::default(), read: 0 }
     }
 
-    fn catch_up(&mut self, cluster: &Cluster, valuer: &Valuer) {
+    fn catch_up(&mut self, cluster: &Cluster, valuer: &Valuer, worths: &mut Worths) {
         if self.spots.len() != cluster.slots.len() {
-            return self.build(cluster, valuer);
+            return self.build(cluster, valuer, worths);
         }
         for &no in &cluster.log()[self.read..] {
             let slot = cluster.get(no);
@@ -122,7 +124,7 @@ impl Page {
             if old.stamp == slot.stamp {
                 continue;
             }
-            let new = self.spot(cluster, valuer, slot);
+            let new = self.spot(cluster, valuer, worths, no);
             self.tally.count(&old, -1);
             self.tally.count(&new, 1);
             if old.why == Why::Fits {
@@ -136,9 +138,11 @@ impl Page {
         self.read = cluster.log().len();
     }
 
-    fn build(&mut self, cluster: &Cluster, valuer: &Valuer) {
+    fn build(&mut self, cluster: &Cluster, valuer: &Valuer, worths: &mut Worths) {
         self.tally = Tally::default();
-        self.spots = cluster.slots.iter().map(|s| self.spot(cluster, valuer, s)).collect();
+        self.spots = (0..cluster.slots.len() as SlotNo)
+            .map(|no| self.spot(cluster, valuer, worths, no))
+            .collect();
         for spot in &self.spots {
             self.tally.count(spot, 1);
         }
@@ -147,7 +151,8 @@ impl Page {
         self.read = cluster.log().len();
     }
 
-    fn spot(&self, cluster: &Cluster, valuer: &Valuer, slot: &Slot) -> Spot {
+    fn spot(&self, cluster: &Cluster, valuer: &Valuer, worths: &mut Worths, no: SlotNo) -> Spot {
+        let slot = cluster.get(no);
         let ask = &self.ask;
         let least = ask.least();
         let (free, empty) = (cluster.usable(slot, ask), cluster.usable_when_empty(slot, ask));
@@ -166,7 +171,13 @@ impl Page {
                 Standing::Open => Why::Fits,
             }
         };
-        let score = if why == Why::Fits { valuer.score(cluster, slot, ask, &least) } else { 0 };
+        let score = match why {
+            Why::Fits => {
+                let before = worths.of(valuer, slot, no as usize);
+                valuer.score(cluster, slot, ask, &least, before)
+            }
+            _ => 0,
+        };
         let open = slot.standing == Standing::Open && why != Why::Labels;
         Spot {
             stamp: slot.stamp,

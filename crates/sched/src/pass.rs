@@ -31,11 +31,9 @@ pub(crate) struct View {
 
 impl View {
     pub fn new(state: &State, policy: &Policy) -> View {
-        View {
-            cluster: Cluster::new(state, policy),
-            book: Book::default(),
-            valuer: Valuer::new(state, policy),
-        }
+        let cluster = Cluster::new(state, policy);
+        let valuer = Valuer::new(state, policy, &cluster);
+        View { cluster, book: Book::default(), valuer }
     }
 }
 

@@ -48,7 +48,7 @@ fn settle(ledger: &mut Ledger, policy: &Policy, at: Time) {
 pub(super) fn learn_shape(state: &mut State, spec: &JobSpec) {
     let shape = Shape::of(&Demand::of(spec));
     for _ in 0..spec.task_count().min(ARRAY_COUNTS_MAX) {
-        state.learned.mix.note(shape.clone());
+        state.learned.mix.note(&shape);
     }
 }
 
