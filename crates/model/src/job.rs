@@ -23,6 +23,9 @@ pub struct Job {
     /// Starts as the spec's; an operator may change it.
     pub priority: Priority,
     pub held: bool,
+    /// What was learned of jobs like it; smaller goes first. Kept by `apply`.
+    #[serde(default)]
+    pub rank: u64,
     pub tasks: Tasks,
 }
 

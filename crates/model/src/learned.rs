@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Demand, Job, Milli, Span, Spread};
+use crate::{Bytes, Demand, Job, Milli, Service, Span, Spread};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -14,7 +14,7 @@ pub struct Learned {
     pub mix: Mix,
     /// Newest run times of a user's jobs of one name and size, newest last.
     pub runs: BTreeMap<RunKey, Vec<Span>>,
-    /// How much service jobs took in all, by size: what the order of the queue is learned from.
+    /// How soon jobs are expected to end: what the order of the queue is learned from.
     pub service: Service,
 }
 
@@ -172,21 +172,6 @@ impl Learned {
         let mut runs = self.runs.get(&RunKey::of(job))?.clone();
         runs.sort();
         (runs.len() >= 3).then(|| runs[runs.len() / 2])
-    }
-}
-
-/// Jobs that ended, counted by how many GPUs they had and how much service (GPU-seconds) they took.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Service {
-    /// (log2 of GPUs, log2 of GPU-seconds) to a count.
-    pub ended: BTreeMap<(u8, u8), u64>,
-}
-
-impl Service {
-    pub fn note(&mut self, gpus: u64, gpu_ms: u64) {
-        let key = (log2(gpus), log2(gpu_ms / 1000));
-        *self.ended.entry(key).or_default() += 1;
     }
 }
 

@@ -182,25 +182,19 @@ impl Ord for QueueKey {
 impl QueueKey {
     /// `task` is none for the untouched rest of an array.
     pub fn of(policy: &Policy, job: &Job, index: Option<u32>, task: Option<&Task>) -> QueueKey {
-        let served = task.map_or(0, |t| t.served);
-        let rank = QueueKey::rank(policy.order, &job.spec, served);
-        QueueKey { priority: std::cmp::Reverse(job.priority), rank, job: job.id, index }
-    }
-
-    /// `served`: GPU-milliseconds that earlier attempts had.
-    pub fn rank(order: QueueOrder, spec: &JobSpec, served: u64) -> u64 {
-        let gpus = Demand::of(spec).total_gpus().max(1);
+        let gpus = || Demand::of(&job.spec).total_gpus().max(1);
         let left = || {
-            let limit = spec.time.map_or(u64::MAX / 1024, |t| t.0);
-            limit.saturating_sub(served / gpus)
+            let served = task.map_or(0, |t| t.served);
+            let limit = job.spec.time.map_or(u64::MAX / 1024, |t| t.0);
+            limit.saturating_sub(served / gpus())
         };
-        match order {
+        let rank = match policy.order {
             QueueOrder::Fifo => 0,
-            // Levels grow eightfold, so that jobs do not change places all the time.
-            QueueOrder::Fair => crate::log2(served / 1000).div_ceil(3).into(),
+            QueueOrder::Fair => job.rank,
             QueueOrder::Srtf => left(),
-            QueueOrder::Srsf | QueueOrder::FairKnown => left().saturating_mul(gpus),
-        }
+            QueueOrder::Srsf | QueueOrder::FairKnown => left().saturating_mul(gpus()),
+        };
+        QueueKey { priority: std::cmp::Reverse(job.priority), rank, job: job.id, index }
     }
 }
 

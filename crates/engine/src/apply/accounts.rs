@@ -3,13 +3,23 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Account, Demand, Ended, JobSpec, Ledger, Outcome, Policy, RunKey, Shape, State, TaskId, Time,
+    Account, Demand, Ended, JobId, JobSpec, Ledger, Like, Outcome, PartPlacement, Policy, RunKey,
+    Shape, Span, State, TaskId, Time,
 };
 
 use crate::index;
 
 /// An array counts as so many jobs of its kind at most: one large array is not the whole future.
 const ARRAY_COUNTS_MAX: u64 = 1000;
+
+/// Thousandths of a weighted GPU.
+pub(super) fn charge_of(state: &State, spec: &JobSpec, parts: &[PartPlacement]) -> u64 {
+    let of_part = |part: &PartPlacement| {
+        let node = state.node(part.node)?;
+        Some(state.policy.charge(&node.facts, part, spec.exclusive))
+    };
+    parts.iter().filter_map(of_part).sum()
+}
 
 pub(super) fn charge_begins(state: &mut State, task: TaskId, at: Time) {
     change_rate(state, task, at, 1);
@@ -64,5 +74,46 @@ pub(super) fn learn_run(state: &mut State, task: TaskId, ended: &Ended) {
     let Some(since) = attempt.running_since() else { return };
     learned.note_run(RunKey::of(job), ended.ended_at.since(since));
     let served = record.served.saturating_add(attempt.served(ended.ended_at));
-    learned.service.note(attempt.gpu_count().into(), served);
+    let gpus = Demand::of(&job.spec).total_gpus();
+    if gpus > 0 {
+        let user = job.user.clone();
+        let like = Like { user: &user, gpus };
+        learned.service.ended(like, task.job, Span(served / gpus));
+        rank_anew(state, like, task.job);
+    }
+}
+
+/// A new job: what is known of jobs like it gives it its rank. Work without GPUs is not ranked.
+pub(super) fn learn_submission(state: &mut State, id: JobId, user: &str, spec: &JobSpec) -> u64 {
+    let gpus = Demand::of(spec).total_gpus();
+    if gpus == 0 {
+        return 0;
+    }
+    let like = Like { user, gpus };
+    state.learned.service.submitted(like, id);
+    state.learned.service.rank(like, id)
+}
+
+/// An attempt is over and the task waits again: how long it has run tells about its kin.
+pub(super) fn learn_progress(state: &mut State, task: TaskId) {
+    let State { jobs, learned, .. } = state;
+    let Some(job) = jobs.get(&task.job) else { return };
+    let gpus = Demand::of(&job.spec).total_gpus();
+    let served = job.task(task.index).map_or(0, |t| t.served);
+    if gpus == 0 {
+        return;
+    }
+    let user = job.user.clone();
+    let like = Like { user: &user, gpus };
+    if learned.service.ran(like, task.job, Span(served / gpus)) {
+        rank_anew(state, like, task.job);
+    }
+}
+
+fn rank_anew(state: &mut State, like: Like<'_>, job: JobId) {
+    for (id, rank) in state.learned.service.ranks_of_kin(like, job) {
+        if state.job(id).is_some_and(|j| j.rank != rank && !j.is_over()) {
+            index::change_job(state, id, |j| j.rank = rank);
+        }
+    }
 }

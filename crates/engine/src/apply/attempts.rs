@@ -7,13 +7,13 @@ use tutti_model::{
 
 use super::{accounts, change_task, claims, current_attempt, current_part, with_node};
 use crate::event::RetryCause;
-use crate::{charge, index};
+use crate::index;
 
 pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement], at: Time) {
     let LeaseId { task, generation } = lease;
     state.next_generation = state.next_generation.max(generation.0 + 1);
     let Some(job) = state.job(task.job) else { return };
-    let charge = charge::of(state, &job.spec, parts);
+    let charge = accounts::charge_of(state, &job.spec, parts);
     let parts = in_rank_order(parts);
     for part in &parts {
         with_node(state, part.node, |n| index::take(&mut n.used, lease, part));
@@ -125,6 +125,7 @@ pub(super) fn requeued(
         t.avoid.extend(avoid);
         t.phase = Phase::Pending { since: at, not_before };
     });
+    accounts::learn_progress(state, lease.task);
 }
 
 /// For changes that move the attempt in the indexes.

@@ -30,8 +30,10 @@ pub(super) fn submitted(
     };
     // A journal from before there were teams names none.
     let team = who.team.or(spec.team.as_deref()).unwrap_or(DEFAULT_TEAM);
+    let rank = accounts::learn_submission(state, id, who.user, spec);
     let job = Job {
         id,
+        rank,
         spec: spec.clone(),
         user: who.user.to_owned(),
         team: team.to_owned(),

@@ -178,9 +178,16 @@ impl Found {
 /// A team must be able to use what it is guaranteed.
 fn check_limit(path: &str, team: &Team, found: &mut Found) {
     let Some(limit) = &team.limit else { return };
-    if let Some(problem) = uncovered(&team.guarantee, limit) {
-        found.add(format!("{path}.limit"), format!("is less than the guarantee: {problem}"));
-    }
+    let guarantee = &team.guarantee;
+    let of_model = |(model, most): (&String, &u32)| {
+        guarantee.models.get(model).is_some_and(|least| least > most)
+    };
+    // A limit that names only models does not limit the sum.
+    let sum_counts = limit.any > 0 || limit.models.is_empty();
+    let of_all = sum_counts && guarantee.total() > u64::from(limit.any);
+    found.add_if(of_all || limit.models.iter().any(of_model), format!("{path}.limit"), || {
+        format!("is less than the guarantee: {} against {}", show(limit), show(guarantee))
+    });
 }
 
 fn add(sum: &mut GpuQuota, more: &GpuQuota) {
