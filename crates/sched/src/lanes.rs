@@ -8,7 +8,6 @@ use std::ops::Bound;
 use tutti_model::{Job, JobId, Lane, Priority, QueueKey, State, Tasks};
 
 use crate::candidates::PageNo;
-use crate::rank::Ranks;
 use crate::teams::{TeamNo, Teams};
 
 pub(crate) type LaneNo = usize;
@@ -87,12 +86,11 @@ impl Line {
         &mut self,
         lanes: &[LaneView<'a>],
         teams: &mut Teams<'a>,
-        ranks: &Ranks,
         may: &dyn Fn(&LaneView<'a>, &Teams<'a>) -> bool,
     ) -> Option<LaneNo> {
         for line in self.by_team.values_mut().filter(|line| !line.fresh) {
             line.lanes.retain(|&no| lanes[no].head.is_some());
-            line.next = best_of_team(&line.lanes, lanes, teams, ranks, may);
+            line.next = best_of_team(&line.lanes, lanes, teams, may);
             line.fresh = true;
         }
         self.by_team.retain(|_, line| !line.lanes.is_empty());
@@ -111,7 +109,6 @@ fn best_of_team<'a>(
     of_team: &[LaneNo],
     lanes: &[LaneView<'a>],
     teams: &mut Teams<'a>,
-    ranks: &Ranks,
     may: &dyn Fn(&LaneView<'a>, &Teams<'a>) -> bool,
 ) -> Option<LaneNo> {
     let mut best: Option<((Reverse<Priority>, u128, &str, u64, JobId), LaneNo)> = None;
@@ -122,8 +119,7 @@ fn best_of_team<'a>(
             continue;
         }
         let user = lane.lane.user.as_str();
-        let rank = ranks.of(lane.gpus, head.rank);
-        let key = (head.priority, teams.user_due(lane.team, user), user, rank, head.job);
+        let key = (head.priority, teams.user_due(lane.team, user), user, head.rank, head.job);
         if best.as_ref().is_none_or(|(least, _)| key < *least) {
             best = Some((key, no));
         }

@@ -31,7 +31,6 @@ mod impossible;
 mod lanes;
 mod pass;
 mod preempt;
-mod rank;
 mod scheduler;
 mod shares;
 mod teams;

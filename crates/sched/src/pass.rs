@@ -17,7 +17,6 @@ use crate::elastic;
 use crate::fit;
 use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, waiting_since};
 use crate::preempt;
-use crate::rank::Ranks;
 use crate::teams::{Teams, Wanted, by_model};
 use crate::value::Valuer;
 
@@ -46,6 +45,16 @@ pub(crate) struct WhatIf {
     pub ended: BTreeSet<TaskId>,
     /// Nobody is stopped for anybody, and nobody changes size.
     pub peaceful: bool,
+    /// Only whether this task starts matters, or of a whole array, any task of it: the pass may
+    /// end when that is settled.
+    pub only: Option<TaskId>,
+}
+
+impl WhatIf {
+    /// Whether this is the task that the question is about.
+    pub fn is_about(&self, task: TaskId) -> bool {
+        self.only.is_some_and(|t| t == task || t == TaskId::single(task.job))
+    }
 }
 
 pub(crate) struct Pass<'a, 'v> {
@@ -69,6 +78,8 @@ pub(crate) struct Pass<'a, 'v> {
     running: BTreeMap<JobId, u32>,
     placed: BTreeMap<(Time, TaskId), Vec<PartPlacement>>,
     done: BTreeSet<TaskId>,
+    /// What was asked is answered.
+    settled: bool,
 }
 
 /// How trying one task ended.
@@ -129,6 +140,7 @@ pub(crate) fn run<'a>(
         running: BTreeMap::new(),
         placed: BTreeMap::new(),
         done: BTreeSet::new(),
+        settled: false,
     };
     pass.keep_spares();
     pass.claims();
@@ -141,7 +153,7 @@ pub(crate) fn run<'a>(
 
 impl<'a> Pass<'a, '_> {
     fn is_full(&self) -> bool {
-        self.plan.placements.len() >= self.policy.placements_max
+        self.settled || self.plan.placements.len() >= self.policy.placements_max
     }
 
     fn finish(mut self) -> Plan {
@@ -212,15 +224,17 @@ impl<'a> Pass<'a, '_> {
                 stood_back,
             });
         }
-        let ranks = Ranks::new(self.policy, &state.learned);
         for (std::cmp::Reverse(rank), mut line) in classes {
+            if self.is_full() {
+                break;
+            }
             self.starving(rank);
             line.changed_all();
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
-                self.run_line(&mut line, &ranks, rank, true);
+                self.run_line(&mut line, rank, true);
                 line.changed_all();
             }
-            self.run_line(&mut line, &ranks, rank, false);
+            self.run_line(&mut line, rank, false);
         }
     }
 
@@ -252,7 +266,7 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    fn run_line(&mut self, line: &mut Line, ranks: &Ranks, rank: i32, guaranteed: bool) {
+    fn run_line(&mut self, line: &mut Line, rank: i32, guaranteed: bool) {
         loop {
             let models = self.view.cluster.models.clone();
             let book = &self.view.book;
@@ -263,7 +277,7 @@ impl<'a> Pass<'a, '_> {
                 let wanted = Wanted::by(book.ask(lane.page), &models);
                 teams.has_guarantee(lane.team) && teams.in_guarantee(lane.team, &wanted)
             };
-            let Some(no) = line.next(&self.lanes, &mut self.teams, ranks, &may) else { return };
+            let Some(no) = line.next(&self.lanes, &mut self.teams, &may) else { return };
             if self.is_full() {
                 return;
             }
@@ -424,6 +438,7 @@ impl<'a> Pass<'a, '_> {
         }
         self.done.insert(task);
         self.plan.by_task.remove(&task);
+        self.settled |= self.what_if.is_about(task);
         self.plan.placements.push(Placement { task, parts });
     }
 
