@@ -207,8 +207,6 @@ impl<'a> Pass<'a, '_> {
         for (lane, keys) in state.index.queue.iter() {
             let page = self.view.book.page_of(&lane.demand);
             let team = self.teams.number(&lane.team);
-            let ask = self.view.book.ask(page);
-            let gpus = ask.demand.total_gpus();
             let head = keys.iter().find(|k| Some(k.job) != self.what_if.left_out).copied();
             let rank = std::cmp::Reverse(self.policy.class_rank(&lane.class));
             classes.entry(rank).or_default().add(team, self.lanes.len());

@@ -27,15 +27,24 @@ pub fn plan(state: &State, policy: &Policy, now: Time) -> Plan {
 
 impl Scheduler {
     pub fn plan(&mut self, state: &State, now: Time) -> Plan {
-        self.bring_up_to_date(state);
-        let policy = self.policy.clone();
-        let view = self.view.get_or_insert_with(|| View::new(state, &policy));
-        let plan = pass::run(view, state, &policy, now, WhatIf::default());
+        self.plan_if(state, now, WhatIf::default())
+    }
+
+    /// The plan in another state of affairs.
+    pub(crate) fn plan_if(&mut self, state: &State, now: Time, what_if: WhatIf) -> Plan {
+        let policy = state.policy.clone();
+        let plan = pass::run(self.look(state), state, &policy, now, what_if);
         // What the pass took in its own view is taken again, or not, by what becomes of the plan.
         let placed = plan.placements.iter().flat_map(|p| &p.parts);
         let claimed = plan.claims.iter().flat_map(|c| &c.parts);
         self.touched.extend(placed.chain(claimed).map(|part| part.node));
         plan
+    }
+
+    /// The nodes as of now.
+    pub(crate) fn look(&mut self, state: &State) -> &mut View {
+        self.bring_up_to_date(state);
+        self.view.get_or_insert_with(|| View::new(state, &self.policy))
     }
 
     /// Something on this node changed: leases, claims, facts or whether it takes work.
