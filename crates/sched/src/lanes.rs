@@ -19,7 +19,6 @@ pub(crate) struct LaneView<'a> {
     pub keys: &'a BTreeSet<QueueKey>,
     pub page: PageNo,
     pub team: TeamNo,
-    pub gpus: u64,
     /// The entry to try next; none when the lane is through.
     pub head: Option<QueueKey>,
     /// In the untouched rest of an array: the next index.

@@ -211,16 +211,7 @@ impl<'a> Pass<'a, '_> {
             let rank = std::cmp::Reverse(self.policy.class_rank(&lane.class));
             classes.entry(rank).or_default().add(team, self.lanes.len());
             let (next_index, stood_back) = (None, 0);
-            self.lanes.push(LaneView {
-                lane,
-                keys,
-                page,
-                team,
-                gpus,
-                head,
-                next_index,
-                stood_back,
-            });
+            self.lanes.push(LaneView { lane, keys, page, team, head, next_index, stood_back });
         }
         for (std::cmp::Reverse(rank), mut line) in classes {
             if self.is_full() {
