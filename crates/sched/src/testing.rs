@@ -1,17 +1,22 @@
 //! Small clusters and queues in a few words, for tests:
 //! `case().nodes(2, 8).submit(gang(2, 4)).placed()` is `"1@n1:0,1,2,3+n2:0,1,2,3"`.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tutti_model::*;
+
+mod index;
+
+pub(crate) use index::reindex;
 
 pub(crate) const NOW: Time = Time(1_000_000_000);
 
 pub(crate) struct Case {
     pub state: State,
     pub policy: Policy,
+    /// Who submits.
+    pub user: String,
 }
 
 /// Short, so that a failing random case can be read.
@@ -34,7 +39,7 @@ impl std::fmt::Debug for Case {
 }
 
 pub(crate) fn case() -> Case {
-    Case { state: State::default(), policy: Policy::default() }
+    Case { state: State::default(), policy: Policy::default(), user: "ada".to_owned() }
 }
 
 pub(crate) fn cpus(n: u32) -> JobSpec {
@@ -76,12 +81,55 @@ pub(crate) fn time(span: Span, spec: JobSpec) -> JobSpec {
     JobSpec { time: Some(span), ..spec }
 }
 
+pub(crate) fn team(name: &str, spec: JobSpec) -> JobSpec {
+    JobSpec { team: Some(name.to_owned()), ..spec }
+}
+
+pub(crate) fn class(name: &str, spec: JobSpec) -> JobSpec {
+    JobSpec { class: Some(name.to_owned()), ..spec }
+}
+
+pub(crate) fn within(topology: Topology, spec: JobSpec) -> JobSpec {
+    JobSpec { topology: Some(topology), ..spec }
+}
+
+pub(crate) fn elastic(min_nodes: u32, max_nodes: u32, gpus: u32) -> JobSpec {
+    JobSpec { elastic: Some(Elastic { min_nodes, max_nodes }), ..gang(max_nodes, gpus) }
+}
+
+/// A part of one GPU, in thousandths.
+pub(crate) fn share(milli: u16) -> JobSpec {
+    JobSpec { gpu_share: Some(f64::from(milli) / 1000.0), ..JobSpec::shell("true") }
+}
+
+pub(crate) fn exclusive(spec: JobSpec) -> JobSpec {
+    JobSpec { exclusive: true, ..spec }
+}
+
+/// So many GPUs of any model.
+pub(crate) fn quota(any: u32) -> GpuQuota {
+    GpuQuota { any, models: BTreeMap::new() }
+}
+
+pub(crate) fn part(node: u32, gpus: &[u16], demand: &Demand) -> PartPlacement {
+    let count = gpus.len() as u32;
+    PartPlacement {
+        node: NodeId(node),
+        gpus: gpus.iter().map(|&g| GpuIndex(g)).collect(),
+        cpus: demand.cpus_for(count),
+        mem: demand.mem_for(count),
+        ranks: demand.ranks_for(count),
+        share: demand.share,
+    }
+}
+
 pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
     let gpu = |(i, model): (u16, &&str)| Gpu {
         index: GpuIndex(i),
         model: (*model).to_owned(),
         uuid: format!("gpu-{id}-{i}"),
         mem: Bytes::gib(80),
+        island: None,
     };
     let facts = NodeFacts {
         name: format!("n{id}"),
@@ -128,6 +176,56 @@ impl Case {
         self
     }
 
+    /// Puts nodes into a rack.
+    pub fn rack(mut self, name: &str, nodes: &[u32]) -> Case {
+        for &id in nodes {
+            let labels = |n: &mut Node| {
+                n.facts.labels.insert("rack".to_owned(), name.to_owned());
+            };
+            self = self.change_node(id, labels);
+        }
+        self
+    }
+
+    pub fn policy(mut self, with: impl FnOnce(&mut Policy)) -> Case {
+        with(&mut self.policy);
+        self
+    }
+
+    pub fn team(self, name: &str, with: impl FnOnce(&mut Team)) -> Case {
+        let mut team = Team::default();
+        with(&mut team);
+        self.policy(|p| {
+            p.teams.insert(name.to_owned(), team);
+        })
+    }
+
+    /// Jobs from here on are this user's.
+    pub fn user(self, user: &str) -> Case {
+        Case { user: user.to_owned(), ..self }
+    }
+
+    /// The team and the current user have had so many GPU-hours.
+    pub fn had(mut self, team: &str, hours: u64) -> Case {
+        let policy = self.policy.clone();
+        let account = Account { line: policy.line_of(team), user: &self.user };
+        let from = Time(NOW.0 - 3_600_000);
+        let rate = hours as i64 * 1000;
+        self.state.ledger.change(&account, from, policy.half_life, rate);
+        self.state.ledger.change(&account, NOW, policy.half_life, -rate);
+        self
+    }
+
+    /// Room that is kept for a task.
+    pub fn claim(mut self, task: &str, cause: ClaimCause, parts: &[(u32, &[u16])]) -> Case {
+        let task: TaskId = task.parse().unwrap();
+        let demand = Demand::of(&self.state.job(task.job).unwrap().spec);
+        let parts = parts.iter().map(|&(node, gpus)| part(node, gpus, &demand)).collect();
+        let claim = Claim { parts, cause, made_at: NOW, victims: Vec::new() };
+        self.state.claims.insert(task, claim);
+        self
+    }
+
     pub fn drain(self, id: u32) -> Case {
         let drain = Drain { by: "op".to_owned(), reason: "test".to_owned(), since: NOW };
         self.change_node(id, |n| n.drain = Some(drain))
@@ -152,12 +250,16 @@ impl Case {
             }
             None => Tasks::One(Task::pending(since)),
         };
+        let named = spec.team.clone();
+        let team = named.unwrap_or_else(|| self.policy.team_of_user(&self.user).to_owned());
         let job = Job {
             id,
-            user: "ada".to_owned(),
+            user: self.user.clone(),
+            team,
             submitted_at: since,
             priority: spec.priority,
             held: spec.hold,
+            rank: 0,
             spec: Arc::new(spec),
             tasks,
         };
@@ -197,10 +299,12 @@ impl Case {
         self.change_index(index, |task| run(task, &demand, parts))
     }
 
-    /// Builds what `apply` would have kept.
+    /// What `apply` would have built: policy, indexes, and who pays for what runs.
     pub fn state(&self) -> State {
         let mut state = self.state.clone();
+        state.policy = Arc::new(self.policy.clone());
         reindex(&mut state);
+        index::charge_running(&mut state);
         state
     }
 
@@ -215,6 +319,11 @@ impl Case {
         shown.join(" ")
     }
 
+    /// The claims as text.
+    pub fn claimed(&self) -> String {
+        self.plan().claims.iter().map(show_claim).collect::<Vec<_>>().join(" ")
+    }
+
     pub fn verdict(&self, task: &str) -> Option<Verdict> {
         crate::verdict(&self.state(), &self.plan(), task.parse().unwrap(), NOW)
     }
@@ -225,75 +334,73 @@ impl Case {
     }
 }
 
-fn show(placement: &Placement) -> String {
+/// `1@n1:0,1+n2:0`; a part of a GPU is `n1:0/500`.
+pub(crate) fn show(placement: &Placement) -> String {
+    format!("{}@{}", placement.task, show_parts(&placement.parts))
+}
+
+pub(crate) fn show_parts(parts: &[PartPlacement]) -> String {
     let part = |p: &PartPlacement| {
         let gpus: Vec<String> = p.gpus.iter().map(ToString::to_string).collect();
-        format!("n{}:{}", p.node, gpus.join(","))
+        let share = if p.share.is_whole() { String::new() } else { format!("/{}", p.share.0) };
+        format!("n{}:{}{share}", p.node, gpus.join(","))
     };
-    let parts: Vec<String> = placement.parts.iter().map(part).collect();
-    format!("{}@{}", placement.task, parts.join("+"))
+    parts.iter().map(part).collect::<Vec<_>>().join("+")
+}
+
+/// `2@n1:0 guarantee [1]`: for whom, where, why, and who is stopped; `1>n1` is shrunk to n1.
+pub(crate) fn show_claim(claim: &NewClaim) -> String {
+    let victim = |v: &Victim| match &v.how {
+        Stop::Requeue => v.task.to_string(),
+        Stop::Shrink { keep } => {
+            let nodes: Vec<String> = keep.iter().map(|p| format!("n{}", p.node)).collect();
+            format!("{}>{}", v.task, nodes.join("+"))
+        }
+    };
+    let victims: Vec<String> = claim.victims.iter().map(victim).collect();
+    let cause = format!("{:?}", claim.cause).to_lowercase();
+    format!("{}@{} {cause} [{}]", claim.task, show_parts(&claim.parts), victims.join(" "))
 }
 
 fn run(task: &mut Task, demand: &Demand, parts: &[(u32, &[u16])]) {
-    let parts = parts.iter().map(|&(node, gpus)| Part {
-        node: NodeId(node),
-        gpus: gpus.iter().map(|&g| GpuIndex(g)).collect(),
-        cpus: demand.cpus_for(gpus.len() as u32),
-        mem: demand.mem_for(gpus.len() as u32),
-        first_rank: Rank(0),
-        ranks: 1,
-        phase: PartState::Running { exits: Vec::new() },
-    });
-    activate(task, parts.collect());
+    let parts = parts.iter().map(|&(node, gpus)| part(node, gpus, demand)).collect::<Vec<_>>();
+    activate(task, &parts, Time(NOW.0 - 10_000));
 }
 
-pub(crate) fn activate(task: &mut Task, parts: Vec<Part>) {
-    task.attempts = 1;
+/// Makes a task run on these parts since then.
+pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
+    let part = |p: &PartPlacement| Part {
+        node: p.node,
+        gpus: p.gpus.clone(),
+        cpus: p.cpus,
+        mem: p.mem,
+        share: p.share,
+        first_rank: Rank(0),
+        ranks: p.ranks,
+        phase: PartState::Running { exits: Vec::new() },
+    };
+    task.attempts += 1;
     task.phase = Phase::Active(Box::new(Attempt {
-        number: 1,
-        generation: Generation(1),
-        placed_at: Time(NOW.0 - 10_000),
-        phase: AttemptPhase::Running { since: Time(NOW.0 - 10_000) },
+        number: task.attempts,
+        generation: Generation(u64::from(task.attempts)),
+        placed_at: since,
+        phase: AttemptPhase::Running { since },
         master_port: None,
-        parts,
+        parts: parts.iter().map(part).collect(),
+        charge: 0,
+        saved_at: None,
     }));
 }
 
-/// Derives the index and what nodes have in use from the jobs.
-pub(crate) fn reindex(state: &mut State) {
-    let jobs: Vec<Arc<Job>> = state.jobs.values().cloned().collect();
-    for job in &jobs {
-        let demand = Demand::of(&job.spec);
-        let ready = !job.held && crate::verdict::unmet(state, job).is_empty();
-        let key = |index| QueueKey { priority: Reverse(job.priority), job: job.id, index };
-        if let Tasks::Array(array) = &job.tasks
-            && ready
-            && !array.waiting.is_empty()
-        {
-            state.index.queue.insert(demand.clone(), key(None));
+/// A task of a job, one of an array included, which then leaves the waiting rest.
+pub(crate) fn task_mut(job: &mut Job, index: Option<u32>) -> &mut Task {
+    let submitted_at = job.submitted_at;
+    match (&mut job.tasks, index) {
+        (Tasks::One(task), None) => task,
+        (Tasks::Array(array), Some(i)) => {
+            array.waiting.remove(i);
+            array.live.entry(i).or_insert_with(|| Task::pending(submitted_at))
         }
-        for (id, task) in job.live_tasks() {
-            match &task.phase {
-                Phase::Pending { not_before, .. } if ready && *not_before <= NOW => {
-                    state.index.queue.insert(demand.clone(), key(id.index));
-                }
-                Phase::Active(attempt) => {
-                    state.index.active.insert(id);
-                    hold(state, id, attempt);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn hold(state: &mut State, task: TaskId, attempt: &Attempt) {
-    let lease = attempt.lease(task);
-    for part in &attempt.parts {
-        let used = &mut state.nodes.get_mut(&part.node).unwrap().used;
-        used.gpus.extend(part.gpus.iter().map(|&g| (g, lease)));
-        used.cpus += part.cpus;
-        used.mem.0 += part.mem.0;
-        used.leases.insert(lease);
+        _ => panic!("{} has no task {index:?}", job.id),
     }
 }
