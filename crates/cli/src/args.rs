@@ -63,10 +63,16 @@ pub enum Verb {
     Drain(cmd::drain::DrainArgs),
     /// Use a drained node again
     Resume(cmd::drain::ResumeArgs),
+    /// What each team is guaranteed, has, borrows and lends
+    Quota(cmd::quota::QuotaArgs),
+    /// How the cluster is shared: teams, classes, reservations, topology
+    Policy(cmd::policy::PolicyArgs),
     /// Tokens for people and for joining nodes
     Token(cmd::token::TokenArgs),
     /// Check the cluster, or a stopped cluster's journal
     Doctor(cmd::doctor::DoctorArgs),
+    /// Run a trace, or this cluster's past, through the scheduler
+    Sim(cmd::sim::SimArgs),
     /// See a cluster at work: 4 nodes of simulated GPUs, in less than a minute
     Demo(cmd::demo::DemoArgs),
     /// One rank of the demo's training jobs
@@ -102,6 +108,17 @@ mod tests {
             "tutti submit -N 2 -G h100:8 job.toml",
             "tutti submit --wrap true --gpus 16 --array 0-999 --after 12,13 --team T --priority high",
             "tutti submit --wrap true --gpu-share 0.25",
+            "tutti submit --wrap true --gpu-share 0.25 -G h100",
+            "tutti submit --wrap true --class urgent --gpu-mem 80GiB --label a=b --label c=d --avoid-label e=f --exclusive --topology rail --elastic 2-8",
+            "tutti run --exclusive --topology island -- true",
+            "tutti quota --json",
+            "tutti quota --watch",
+            "tutti policy show --toml",
+            "tutti policy check p.toml",
+            "tutti policy apply --topology t.toml",
+            "tutti policy apply t.toml --topology",
+            "tutti nodes --labels",
+            "tutti up --nodes 8 --racks 2 --policy p.toml",
             "tutti submit train.sh one two",
             "tutti submit train.sh -- --lr 3",
             "tutti submit -G 1 -- python train.py --lr 3",
@@ -117,7 +134,10 @@ mod tests {
             "tutti token create --role user --user ada --expires 30d",
             "tutti token create --join --node n7 --uses 1",
             "tutti agent --controller 127.0.0.1:7171 --join-file - --name n1 --simulate --label rack=1",
-            "tutti controller --data-dir /d --listen 127.0.0.1:0 --name gpu.example.org --node-timeout 8s",
+            "tutti controller --data-dir /d --listen 127.0.0.1:0 --name gpu.example.org --node-timeout 8s --policy p.toml",
+            "tutti sim --format openb --nodes F --pods F --order F --json",
+            "tutti sim --format muri --trace F --nodes 8 --gpus-per-node 8 --policy default-known --json",
+            "tutti sim --format csv --trace F --cluster 4xh100:8 --add 4xh100:8 --remove-rack r3 --team-quota a=64",
             "tutti demo --keep --data-dir /d --json",
             "tutti completions bash",
             "tutti man",
@@ -136,6 +156,9 @@ mod tests {
             "tutti submit --wrap true --gpus 4 -N 2",
             "tutti run",
             "tutti submit --wrap true -G h100:x",
+            "tutti submit --wrap true --elastic 8-2",
+            "tutti submit --wrap true --gpus 4 --gpu-share 0.5",
+            "tutti policy show --json --toml",
             "tutti submit --wrap true --env NOEQUALS",
             "tutti cancel twelve",
             "tutti token create --join --role user",

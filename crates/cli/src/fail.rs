@@ -4,7 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use tutti_wire::api::ApiError;
-use tutti_wire::jobfile::JobFileError;
+use tutti_wire::policyfile::BadPolicyFile;
+use tutti_wire::textfile::FileError;
 
 pub const USAGE: u8 = 2;
 pub const NOT_FOUND: u8 = 3;
@@ -62,8 +63,15 @@ impl From<ApiError> for Fail {
     }
 }
 
-impl From<JobFileError> for Fail {
-    fn from(e: JobFileError) -> Fail {
+impl From<FileError> for Fail {
+    fn from(e: FileError) -> Fail {
+        Fail { exit: USAGE, message: e.to_string(), hint: e.hint() }
+    }
+}
+
+/// Every problem on a line of its own.
+impl From<BadPolicyFile> for Fail {
+    fn from(e: BadPolicyFile) -> Fail {
         Fail { exit: USAGE, message: e.to_string(), hint: e.hint() }
     }
 }
@@ -93,7 +101,13 @@ mod tests {
     use super::*;
 
     fn api(code: &str, exit: i32) -> ApiError {
-        ApiError { code: code.into(), message: "there is no job 9".into(), hint: None, exit }
+        ApiError {
+            code: code.into(),
+            message: "there is no job 9".into(),
+            hint: None,
+            exit,
+            problems: Vec::new(),
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tutti_controller::DEFAULT_PORT;
-use tutti_model::{Grant, NodeState, Span};
+use tutti_model::{Grant, NodeState, Policy, Span};
 use tutti_wire::api::NewToken;
 use tutti_wire::client::Client;
 
@@ -55,6 +55,8 @@ pub struct UpOptions {
     pub listen: Option<SocketAddr>,
     pub nodes: Vec<NodePlan>,
     pub node_timeout: Option<Span>,
+    /// Becomes the running policy before the first node joins.
+    pub policy: Option<Policy>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,6 +66,7 @@ pub struct NodePlan {
     pub gpus: u16,
     /// None: the machine's real GPUs.
     pub simulated_model: Option<String>,
+    pub rack: Option<String>,
 }
 
 /// Nodes `n1`, `n2`, ..., each with an address of the loopback range, so that they are several
@@ -76,8 +79,21 @@ pub fn imagined_nodes(count: u16, hardware: &Hardware) -> Vec<NodePlan> {
             address: format!("127.0.{}.{}", 1 + (i - 1) / 250, 1 + (i - 1) % 250),
             gpus: hardware.gpus.len() as u16,
             simulated_model: Some(model.to_owned()),
+            rack: None,
         })
         .collect()
+}
+
+/// Puts them into racks `r1`, `r2`, ... in equal blocks, as far as the numbers allow. No racks leave
+/// them as they are.
+pub fn in_racks(mut nodes: Vec<NodePlan>, racks: u16) -> Vec<NodePlan> {
+    let (count, racks) = (nodes.len(), usize::from(racks));
+    if racks > 0 {
+        for (i, node) in nodes.iter_mut().enumerate() {
+            node.rack = Some(format!("r{}", i * racks / count + 1));
+        }
+    }
+    nodes
 }
 
 /// This machine as it is.
@@ -87,6 +103,7 @@ pub fn this_node(hardware: &Hardware) -> Result<NodePlan, Fail> {
         address: Ipv4Addr::LOCALHOST.to_string(),
         gpus: hardware.gpus.len() as u16,
         simulated_model: None,
+        rack: None,
     })
 }
 
@@ -113,6 +130,12 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
             return Err(fail);
         }
     };
+    if let Some(policy) = &options.policy
+        && let Err(error) = client.set_policy(policy)
+    {
+        controller.stop(Duration::from_secs(5));
+        return Err(error.into());
+    }
     let endpoint = client.endpoint().authority();
     // A controller that is started again comes back where it was.
     controller.set_argument("--listen", listens_again(listen, client.endpoint().port).to_string());
@@ -168,6 +191,9 @@ impl RunningCluster {
             args.push("--simulate".to_owned());
             args.extend(["--gpus-per-node".to_owned(), node.gpus.to_string()]);
             args.extend(["--gpu-model".to_owned(), model.clone()]);
+        }
+        if let Some(rack) = &node.rack {
+            args.extend(["--label".to_owned(), format!("rack={rack}")]);
         }
         let mut secret = Vec::new();
         if !node_dir.join("node.pem").exists() {
@@ -350,6 +376,19 @@ mod tests {
         assert_eq!(last(250), ("n251", "127.0.2.1"));
         assert_eq!(last(500), ("n501", "127.0.3.1"));
         assert!(nodes.iter().all(|n| n.gpus == 8));
+    }
+
+    #[test]
+    fn racks_are_equal_blocks() {
+        let hardware = Hardware { gpus: tutti_gpu::simulated(8, "h100"), simulated: true };
+        let racks = |nodes, racks| -> Vec<String> {
+            let nodes = in_racks(imagined_nodes(nodes, &hardware), racks);
+            nodes.into_iter().map(|n| n.rack.unwrap_or_default()).collect()
+        };
+        assert_eq!(racks(6, 2), ["r1", "r1", "r1", "r2", "r2", "r2"]);
+        assert_eq!(racks(5, 2), ["r1", "r1", "r1", "r2", "r2"]);
+        assert_eq!(racks(3, 3), ["r1", "r2", "r3"]);
+        assert_eq!(racks(2, 0), ["", ""]);
     }
 
     #[test]

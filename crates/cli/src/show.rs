@@ -4,6 +4,8 @@ pub mod doctor;
 pub mod job;
 pub mod jobs;
 pub mod nodes;
+pub mod policy;
+pub mod quota;
 pub mod table;
 pub mod time;
 pub mod tokens;
@@ -32,6 +34,12 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
+/// Thousandths of a GPU as GPUs: `3`, `0.25`, `1.125`.
+pub fn milli(n: u64) -> String {
+    let text = format!("{}.{:03}", thousands(n / 1000), n % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Terminal control characters in names and reasons are shown, not obeyed: a job's name must not
 /// be able to repaint an operator's screen.
 pub fn harmless(text: &str) -> String {
@@ -48,6 +56,8 @@ mod tests {
         assert_eq!(thousands(99_950), "99,950");
         assert_eq!(thousands(1_234_567), "1,234,567");
         assert_eq!(count(1, "node"), "1 node");
+        let shown: Vec<_> = [0, 1000, 250, 1125, 10_000, 2_000_500].map(milli).into();
+        assert_eq!(shown, ["0", "1", "0.25", "1.125", "10", "2,000.5"]);
         assert_eq!(count(2_000, "task"), "2,000 tasks");
     }
 

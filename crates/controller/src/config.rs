@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use tutti_engine::Settings;
-use tutti_model::Span;
+use tutti_model::{Policy, Span};
 
 use crate::core::SnapshotRule;
 
@@ -18,6 +18,8 @@ pub struct ControllerConfig {
     /// Host names and addresses by which this controller is also reached.
     pub extra_names: Vec<String>,
     pub settings: Settings,
+    /// Becomes the running policy at the start. None: what the cluster had goes on.
+    pub policy: Option<Policy>,
     /// How often agents report.
     pub heartbeat: Span,
     pub snapshots: SnapshotRule,
@@ -32,6 +34,7 @@ impl ControllerConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)),
             extra_names: Vec::new(),
             settings: Settings::default(),
+            policy: None,
             heartbeat: Span::secs(2),
             snapshots: SnapshotRule::default(),
             connections_max: 2048,

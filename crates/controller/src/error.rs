@@ -49,6 +49,8 @@ pub enum ControllerError {
     Token(#[from] tutti_wire::token::NoRandomness),
     #[error("the engine did not start")]
     Start(#[from] CallError),
+    #[error("the policy that it was started with is refused")]
+    Policy(#[source] tutti_engine::Rejected),
     #[error("no thread or runtime could be started")]
     Runtime(#[source] std::io::Error),
     #[error(

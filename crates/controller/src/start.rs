@@ -17,15 +17,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
-use tutti_engine::Command;
+use tutti_engine::{Actor, Command};
 use tutti_journal::{Journal, JournalError, RedbJournal};
+use tutti_model::{Policy, Role};
 use tutti_wire::client::SOCKET_FILE;
 use tutti_wire::pki::replace_file;
 
 use crate::api::{self, App, Execs, Hosts};
 use crate::audit::Audit;
 use crate::config::ControllerConfig;
-use crate::core::{self, CoreError, LoadError, Started};
+use crate::core::{self, CallError, CoreError, LoadError, Started};
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, Links};
@@ -134,10 +135,10 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let identity = Identity::load_or_create(&config)?;
     let links = Arc::new(Links::default());
     let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
-    if let Err(error) = first_records(&core, &identity, &config.data_dir).await {
+    if let Err(error) = first_records(&core, &identity, &config).await {
         return Err(own_reason(error, ended).await);
     }
-    let epoch = core.peek(|w| w.engine.state().epoch).map_err(core::CallError::Stopped)?;
+    let epoch = core.peek(|w| w.engine.state().epoch).map_err(CallError::Stopped)?;
 
     let audit_path = config.data_dir.join(AUDIT_FILE);
     let (audit, audit_thread) = Audit::open(&audit_path)
@@ -183,10 +184,27 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
 async fn first_records(
     core: &core::Core,
     identity: &Identity,
-    data_dir: &Path,
+    config: &ControllerConfig,
 ) -> Result<(), ControllerError> {
     core.call(Command::Start).await?;
-    identity::ensure_admin_token(core, &identity.ca, data_dir).await
+    if let Some(policy) = &config.policy {
+        apply_policy(core, policy).await?;
+    }
+    identity::ensure_admin_token(core, &identity.ca, &config.data_dir).await
+}
+
+/// One that runs already leaves no trace in the journal.
+async fn apply_policy(core: &core::Core, policy: &Policy) -> Result<(), ControllerError> {
+    let same = core.peek(|w| *w.engine.state().policy == *policy).map_err(CallError::Stopped)?;
+    if same {
+        return Ok(());
+    }
+    let actor = Actor { user: "controller".to_owned(), role: Role::Admin };
+    let command = Command::SetPolicy { actor, policy: Box::new(policy.clone()) };
+    core.call(command).await.map(drop).map_err(|error| match error {
+        CallError::Rejected(rejected) => ControllerError::Policy(rejected),
+        stopped => ControllerError::Start(stopped),
+    })
 }
 
 /// An engine that has stopped knows why; whoever called it only that it did.
@@ -195,7 +213,7 @@ async fn own_reason(
     ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
 ) -> ControllerError {
     match error {
-        ControllerError::Start(core::CallError::Stopped(_)) => match ended.await {
+        ControllerError::Start(CallError::Stopped(_)) => match ended.await {
             Ok(Err(cause)) => ControllerError::NotDurable(cause),
             Ok(Ok(())) => error,
             Err(_) => ControllerError::NotDurable(CoreError::Panicked),

@@ -10,6 +10,7 @@
 //!                    └────────── key to place ◄───────────────┘
 //! ```
 
+mod changes;
 mod hosts;
 mod locate;
 mod shape;
@@ -17,6 +18,8 @@ mod values;
 
 #[cfg(test)]
 mod tests;
+
+pub use changes::{Change, changes};
 
 use std::fmt;
 

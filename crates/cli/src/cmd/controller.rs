@@ -30,9 +30,9 @@ pub struct ControllerArgs {
     /// Between SIGTERM and SIGKILL, unless the job says otherwise
     #[arg(long, value_name = "TIME")]
     grace: Option<Span>,
-    /// After this wait a job that does not fit keeps smaller ones behind it
-    #[arg(long, value_name = "TIME")]
-    patience: Option<Span>,
+    /// Becomes the running policy at every start [default: the one that the cluster had]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Ended jobs are forgotten after this long
     #[arg(long, value_name = "TIME")]
     keep_jobs_for: Option<Span>,
@@ -43,11 +43,11 @@ pub struct ControllerArgs {
 
 pub fn run(args: ControllerArgs) -> Result<ExitCode, Fail> {
     super::log_to_stderr();
-    tutti_controller::run(config(args)).map_err(|e| Fail::new(chain(&e)))?;
+    tutti_controller::run(config(args)?).map_err(|e| Fail::new(chain(&e)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(args: ControllerArgs) -> ControllerConfig {
+fn config(args: ControllerArgs) -> Result<ControllerConfig, Fail> {
     fn set<T>(place: &mut T, value: Option<T>) {
         if let Some(value) = value {
             *place = value;
@@ -60,8 +60,8 @@ fn config(args: ControllerArgs) -> ControllerConfig {
     let settings = &mut config.settings;
     set(&mut settings.node_timeout, args.node_timeout);
     set(&mut settings.grace, args.grace);
-    set(&mut settings.policy.patience, args.patience);
     set(&mut settings.keep_jobs_for, args.keep_jobs_for);
     set(&mut settings.jobs_kept, args.jobs_kept);
-    config
+    config.policy = args.policy.as_deref().map(super::policy::read_whole).transpose()?;
+    Ok(config)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tutti_model::{
-    ArraySpec, Bytes, Dependency, GpuRequest, JobSpec, Launcher, Priority, Span, Topology,
+    ArraySpec, Bytes, Dependency, Elastic, GpuRequest, JobSpec, Launcher, Priority, Span, Topology,
 };
 use tutti_wire::jobfile::Inherit;
 
@@ -21,9 +21,11 @@ pub struct JobArgs {
     /// GPUs in total, spread over nodes by the scheduler
     #[arg(long, value_name = "TOTAL", conflicts_with = "nodes", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// A part of one GPU, such as 0.25
-    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["gpus", "gpus_per_node"])]
+    /// A part of one GPU, such as 0.25; -G h100 says of which model
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "gpus")]
     pub gpu_share: Option<f64>,
+    #[arg(long, value_name = "SIZE", help = "Least memory of each GPU: 80GiB")]
+    pub gpu_mem: Option<Bytes>,
     #[arg(long, value_name = "N", help = "CPUs for each GPU")]
     pub cpus_per_gpu: Option<u32>,
     #[arg(long, value_name = "SIZE", help = "Memory for each GPU: 64GiB")]
@@ -37,15 +39,30 @@ pub struct JobArgs {
     /// Who starts the processes: none torch torchrun mpi jax tf deepspeed ray
     #[arg(long, value_name = "NAME", value_parser = word::<Launcher>)]
     pub launcher: Option<Launcher>,
-    /// The widest domain that it may span: node rack any
+    /// The widest domain that it may span: island node rack rail site any
     #[arg(long, value_name = "DOMAIN", value_parser = word::<Topology>)]
     pub topology: Option<Topology>,
+    /// Only on nodes with this label, a|b for either value; may be repeated
+    #[arg(long = "label", value_name = "K=V", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+    /// Never on nodes with this label; may be repeated
+    #[arg(long = "avoid-label", value_name = "K=V", value_parser = pair)]
+    pub avoid_labels: Vec<(String, String)>,
+    /// Nobody else on the same nodes
+    #[arg(long)]
+    pub exclusive: bool,
+    /// Goes on with any number of nodes between these: 2-8
+    #[arg(long, value_name = "MIN-MAX", value_parser = elastic, conflicts_with = "gpus")]
+    pub elastic: Option<Elastic>,
     /// Stop it after this long: 90s, 15m, 2h, 1d12h
     #[arg(long, short = 't', value_name = "TIME")]
     pub time: Option<Span>,
     /// Who pays
     #[arg(long, value_name = "TEAM")]
     pub team: Option<String>,
+    /// Class of the whole cluster, such as scavenger or urgent [default: standard]
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
     /// low, normal, high or a number
     #[arg(long, value_name = "PRIORITY", allow_hyphen_values = true)]
     pub priority: Option<Priority>,
@@ -101,6 +118,15 @@ impl JobArgs {
         if self.gpus.is_some() || self.gpu_share.is_some() {
             (spec.nodes, spec.gpus_per_node) = (None, None);
         }
+        if self.gpu_share.is_some() || self.elastic.is_some() {
+            spec.gpus = None;
+        }
+        if self.gpus.is_some() {
+            (spec.gpu_share, spec.elastic) = (None, None);
+        }
+        if self.elastic.is_some() {
+            spec.nodes = None;
+        }
         over(&mut spec.nodes, self.nodes);
         over(&mut spec.gpus, self.gpus);
         over(&mut spec.gpus_per_node, self.gpus_per_node);
@@ -111,6 +137,12 @@ impl JobArgs {
         over(&mut spec.mem_per_node, self.mem_per_node);
         over(&mut spec.ranks_per_node, self.ranks_per_node);
         over(&mut spec.topology, self.topology);
+        over(&mut spec.gpu_mem, self.gpu_mem);
+        over(&mut spec.elastic, self.elastic);
+        over(&mut spec.class, self.class);
+        spec.labels.extend(self.labels);
+        spec.avoid_labels.extend(self.avoid_labels);
+        spec.exclusive |= self.exclusive;
         over(&mut spec.time, self.time);
         over(&mut spec.team, self.team);
         over(&mut spec.name, self.name);
@@ -188,6 +220,17 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `2-8`, or `4` for exactly so many.
+fn elastic(text: &str) -> Result<Elastic, String> {
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    match (least.parse(), most.parse()) {
+        (Ok(min_nodes), Ok(max_nodes)) if 0 < min_nodes && min_nodes <= max_nodes => {
+            Ok(Elastic { min_nodes, max_nodes })
+        }
+        _ => Err("write the least and the most number of nodes, such as 2-8".to_owned()),
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -235,13 +278,31 @@ mod tests {
             gpus_per_node: Some("h100:8".parse().unwrap()),
             env: vec![("A".into(), "flag".into())],
             retry_job_failure: Some(3),
+            class: Some("urgent".into()),
+            labels: vec![("nvme".into(), "true".into())],
             ..JobArgs::default()
         };
+        spec.labels.insert("gen".into(), "5".into());
         args.apply(&mut spec, Inherit::Nothing).unwrap();
         assert_eq!((spec.nodes, spec.gpus), (Some(2), None));
         assert_eq!((spec.name.as_deref(), spec.retry.job_failure), (Some("file"), 3));
         assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str()), ("flag", "file"));
         assert_eq!(spec.workdir.as_deref(), Some("/data"));
+        assert_eq!((spec.class.as_deref(), spec.labels.len()), (Some("urgent"), 2));
+    }
+
+    #[test]
+    fn an_elastic_job_has_no_fixed_number_of_nodes() {
+        assert_eq!(elastic("2-8"), Ok(Elastic { min_nodes: 2, max_nodes: 8 }));
+        assert_eq!(elastic("4"), Ok(Elastic { min_nodes: 4, max_nodes: 4 }));
+        for text in ["", "0-3", "8-2", "a-b", "2-"] {
+            assert!(elastic(text).is_err(), "{text}");
+        }
+        let mut spec = JobSpec::shell("true");
+        spec.nodes = Some(16);
+        let args = JobArgs { elastic: elastic("2-8").ok(), ..JobArgs::default() };
+        args.apply(&mut spec, Inherit::Nothing).unwrap();
+        assert_eq!((spec.nodes, spec.elastic.unwrap().max_nodes), (None, 8));
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub struct NodesArgs {
     /// Only these
     #[arg(value_name = "NODE")]
     names: Vec<String>,
+    /// Show their labels as well
+    #[arg(long)]
+    labels: bool,
     #[arg(long)]
     json: bool,
     /// Show again every second
@@ -31,7 +34,8 @@ pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
         terminal::json(&nodes()?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let text = || Ok(show::nodes::table(&nodes()?, Style::of_stdout(), terminal_width()));
+    let style = Style::of_stdout();
+    let text = || Ok(show::nodes::table(&nodes()?, args.labels, style, terminal_width()));
     if args.watch {
         return terminal::watch(text);
     }

@@ -16,6 +16,12 @@ pub struct UpArgs {
     nodes: Option<u16>,
     #[command(flatten)]
     hardware: hardware::HardwareArgs,
+    /// Simulated nodes stand in so many racks (label rack=r1 and on), in equal blocks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    racks: Option<u16>,
+    /// Becomes the running policy, now and not again when the controller is restarted
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Where everything is kept [default: $TUTTI_DATA_DIR, else the machine's or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -59,12 +65,24 @@ fn options(args: UpArgs) -> Result<UpOptions, Fail> {
         return Err(Fail::usage("this machine has real GPUs, so it is one node")
             .hint("--simulate imagines several nodes instead"));
     }
+    let policy = args.policy.as_deref().map(super::policy::read_whole).transpose()?;
+    if !hardware.simulated && args.racks.is_some() {
+        return Err(Fail::usage("this machine has real GPUs, so it is one node in one place")
+            .hint("--simulate imagines several nodes instead"));
+    }
     let nodes = if hardware.simulated {
-        local::imagined_nodes(args.nodes.unwrap_or(4), &hardware)
+        let nodes = args.nodes.unwrap_or(4);
+        let racks = args.racks.unwrap_or(0);
+        if racks > nodes {
+            return Err(Fail::usage(format!("{racks} racks for {nodes} nodes"))
+                .hint("give at least one node for each rack with --nodes"));
+        }
+        local::in_racks(local::imagined_nodes(nodes, &hardware), racks)
     } else {
         vec![local::this_node(&hardware)?]
     };
-    Ok(UpOptions { data_dir, listen: args.listen, nodes, node_timeout: args.node_timeout })
+    let (listen, node_timeout) = (args.listen, args.node_timeout);
+    Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy })
 }
 
 fn summary(cluster: &RunningCluster, detach: bool) {

@@ -1,11 +1,11 @@
 //! `tutti show`.
 
-use tutti_model::{Command, ExitStatus, Time};
+use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, Time, Topology};
 use tutti_wire::api::{JobDetail, PartRow};
 
 use super::jobs::array;
 use super::table::{Grid, plain};
-use super::{count, harmless, time};
+use super::{count, harmless, milli, time};
 use crate::style::{Ink, Style, of_job};
 
 pub fn detail(job: &JobDetail, now: Time, style: Style, width: Option<u16>) -> String {
@@ -25,9 +25,12 @@ pub fn detail(job: &JobDetail, now: Time, style: Style, width: Option<u16>) -> S
     if let Some(counts) = &row.array {
         add("tasks", array(counts));
     }
-    let team = row.team.as_ref().map_or_else(String::new, |t| format!(", team {t}"));
+    let team = row.team.as_deref().filter(|t| *t != DEFAULT_TEAM);
+    let team = team.map_or_else(String::new, |t| format!(", team {t}"));
     add("user", format!("{}{team}", row.user));
-    add("priority", row.priority.to_string());
+    let class =
+        if row.class == DEFAULT_CLASS { String::new() } else { format!(", class {}", row.class) };
+    add("priority", format!("{}{class}", row.priority));
     add("asks for", demand(job));
     add("submitted", ago(row.submitted_at, now));
     add("started", row.started_at.map_or_else(String::new, |t| ago(t, now)));
@@ -57,21 +60,36 @@ fn demand(job: &JobDetail) -> String {
     let spec = &job.spec;
     let mut parts = Vec::new();
     match (&spec.gpus_per_node, spec.gpus, spec.gpu_share) {
-        (Some(g), ..) => parts.push(format!("{} × {g} GPUs", count(row_nodes(job), "node"))),
+        (Some(g), _, Some(share)) => {
+            parts.push(match &g.model {
+                Some(model) => format!("{share} of one {model}"),
+                None => format!("{share} of a GPU"),
+            });
+        }
+        (Some(g), ..) => parts.push(format!("{} × {g} GPUs", nodes(job))),
         (None, Some(n), _) => parts.push(count(n.into(), "GPU")),
         (None, None, Some(share)) => parts.push(format!("{share} of a GPU")),
-        (None, None, None) => parts.push(count(row_nodes(job), "node")),
+        (None, None, None) => parts.push(nodes(job)),
     }
     parts.extend(spec.cpus_per_gpu.map(|n| format!("{n} CPUs per GPU")));
     parts.extend(spec.mem_per_gpu.map(|m| format!("{m} per GPU")));
     parts.extend(spec.cpus_per_node.map(|n| format!("{n} CPUs per node")));
     parts.extend(spec.mem_per_node.map(|m| format!("{m} per node")));
+    parts.extend(spec.gpu_mem.map(|m| format!("GPUs of at least {m}")));
+    parts.extend(spec.labels.iter().map(|(k, v)| format!("{k}={v}")));
+    parts.extend(spec.avoid_labels.iter().map(|(k, v)| format!("not {k}={v}")));
+    parts.extend(spec.exclusive.then(|| "nobody else on its nodes".to_owned()));
+    let within = spec.topology.filter(|t| *t != Topology::Any);
+    parts.extend(within.map(|t| format!("inside one {}", t.as_str())));
     parts.extend(spec.time.map(|t| format!("at most {}", time::short(t))));
     parts.join(", ")
 }
 
-fn row_nodes(job: &JobDetail) -> u64 {
-    job.spec.nodes.unwrap_or(1).into()
+fn nodes(job: &JobDetail) -> String {
+    match &job.spec.elastic {
+        Some(e) => format!("{}-{}", e.min_nodes, count(e.max_nodes.into(), "node")),
+        None => count(job.spec.nodes.unwrap_or(1).into(), "node"),
+    }
 }
 
 fn attempts(job: &JobDetail) -> String {
@@ -129,7 +147,11 @@ fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
             plain(p.node.clone()),
             plain(p.address.clone()),
             plain(ranks),
-            plain(if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") }),
+            plain(match gpus.is_empty() {
+                true => "-".to_owned(),
+                false if p.share.is_whole() => gpus.join(","),
+                false => format!("{} of {}", milli(p.share.0.into()), gpus.join(",")),
+            }),
             plain(p.cpus.to_string()),
             plain(p.mem.to_string()),
             plain(p.phase.clone()),
@@ -143,7 +165,7 @@ fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
 mod tests {
     use super::super::jobs::tests::row;
     use super::*;
-    use tutti_model::{Bytes, JobSpec, JobState, Restarts};
+    use tutti_model::{Bytes, Elastic, JobSpec, JobState, Milli, Restarts};
 
     #[test]
     fn all_about_a_job() {
@@ -160,6 +182,7 @@ mod tests {
                 node: "n1".into(),
                 address: "127.0.1.1".into(),
                 gpus: vec![0, 1],
+                share: Milli::WHOLE,
                 cpus: 16,
                 mem: Bytes::gib(64),
                 first_rank: 0,
@@ -183,7 +206,29 @@ mod tests {
         ] {
             assert!(text.contains(want), "{want} in\n{text}");
         }
-        assert!(!text.contains("exit code"));
+        assert!(!text.contains("exit code") && !text.contains("team"));
+
+        let mut part = job;
+        part.row.team = Some("vision".into());
+        part.row.class = "urgent".into();
+        part.spec.gpu_share = Some(0.25);
+        part.spec.gpus_per_node = Some("h100".parse().unwrap());
+        part.spec.labels.insert("nvme".into(), "true".into());
+        part.spec.topology = Some(Topology::Rack);
+        (part.parts[0].gpus, part.parts[0].share) = (vec![3], Milli(250));
+        let text = detail(&part, Time(61_000), Style::PLAIN, None);
+        for want in [
+            "user       ada, team vision",
+            "priority   normal, class urgent",
+            "asks for   0.25 of one h100, nvme=true, inside one rack",
+            "0.25 of 3",
+        ] {
+            assert!(text.contains(want), "{want} in\n{text}");
+        }
+        part.spec.gpu_share = None;
+        part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
+        let text = detail(&part, Time(61_000), Style::PLAIN, None);
+        assert!(text.contains("2-8 nodes × h100:1 GPUs"), "{text}");
     }
 
     #[test]

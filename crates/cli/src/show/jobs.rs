@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{JobState, Time};
+use tutti_model::{DEFAULT_CLASS, DEFAULT_TEAM, JobState, Time};
 use tutti_wire::api::{ArrayCounts, JobRow};
 
 use super::table::{Grid, plain};
@@ -20,26 +20,41 @@ pub fn table(
     if jobs.is_empty() {
         return "no jobs".to_owned();
     }
-    let head = [">ID", "NAME", "USER", "TEAM", "STATE", ">NODES", ">GPUS", ">TIME", "NOTE"];
+    let classes = jobs.iter().any(|j| j.class != DEFAULT_CLASS);
+    let mut head = vec![">ID", "NAME", "USER", "TEAM"];
+    head.extend(classes.then_some("CLASS"));
+    head.extend(["STATE", ">NODES", ">GPUS", ">TIME", "NOTE"]);
     let mut grid = Grid::new(&head, style);
     for job in jobs {
-        grid.row([
+        let mut row = vec![
             plain(job.id.to_string()),
             plain(clip(&job.name, 24)),
             plain(clip(&job.user, 12)),
-            plain(job.team.as_deref().map_or_else(|| "-".to_owned(), |t| clip(t, 12))),
+            plain(team(job)),
+        ];
+        row.extend(classes.then(|| plain(clip(&job.class, 12))));
+        row.extend([
             (job.state.as_str().to_owned(), of_job(job.state)),
             plain(job.nodes.to_string()),
             plain(job.gpus.to_string()),
             plain(time::short(how_long(job, now))),
             note(job),
         ]);
+        grid.row(row);
     }
     let mut text = grid.render(width);
     for (state, n) in hidden.iter().filter(|&(_, &n)| n > 0) {
         text.push_str(&format!("\n… {} more {state} (tutti ps --all)", thousands(*n)));
     }
     text
+}
+
+/// The team of those who are in none is not worth a word.
+fn team(job: &JobRow) -> String {
+    match job.team.as_deref() {
+        None | Some(DEFAULT_TEAM) => "-".to_owned(),
+        Some(team) => clip(team, 12),
+    }
 }
 
 /// Waiting, running, or how long it ran.
@@ -99,7 +114,8 @@ pub mod tests {
             id: id.parse::<TaskId>().unwrap(),
             name: "train".into(),
             user: "ada".into(),
-            team: None,
+            team: Some(DEFAULT_TEAM.into()),
+            class: DEFAULT_CLASS.into(),
             state,
             nodes: 2,
             gpus: 16,
@@ -147,6 +163,19 @@ pub mod tests {
  13  a-very-long-name-that-g…  ada   -         pending      2    16  3m12s  1,200 pending, 7 completed
 5_3  train                     ada   -         failed       2    16     3s  rank 1 exited with 3
 … 99,950 more pending (tutti ps --all)";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn classes_are_shown_where_there_is_one() {
+        let jobs = [
+            JobRow { class: "urgent".into(), ..row("7", JobState::Running) },
+            row("8", JobState::Pending),
+        ];
+        let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
+        let want = "ID  NAME   USER  TEAM  CLASS     STATE    NODES  GPUS  TIME  NOTE
+ 7  train  ada   -     urgent    running      2    16    0s
+ 8  train  ada   -     standard  pending      2    16    0s";
         assert_eq!(text, want);
     }
 

@@ -1,17 +1,25 @@
 //! `tutti nodes`.
 
+use tutti_model::Place;
 use tutti_wire::api::NodeRow;
 
-use super::count;
 use super::table::{Grid, plain};
+use super::{count, harmless, milli};
 use crate::style::{Ink, Style, of_node};
 
-pub fn table(nodes: &[NodeRow], style: Style, width: Option<u16>) -> String {
+/// GPUs in parts that a row names; the rest is counted.
+const SHARED_SHOWN: usize = 2;
+
+pub fn table(nodes: &[NodeRow], labels: bool, style: Style, width: Option<u16>) -> String {
     if nodes.is_empty() {
         return "no nodes: tutti token create --join makes a token for tutti agent".to_owned();
     }
-    let head =
-        ["NAME", "STATE", "GPUS", ">USED", ">CPUS", ">USED", ">MEM", ">USED", ">JOBS", "NOTE"];
+    let placed = nodes.iter().any(|n| n.place != Place::default());
+    let mut head = vec!["NAME", "STATE"];
+    head.extend(placed.then_some("PLACE"));
+    head.extend(["GPUS", ">USED", ">CPUS", ">USED", ">MEM", ">USED", ">JOBS"]);
+    head.extend(labels.then_some("LABELS"));
+    head.push("NOTE");
     let mut grid = Grid::new(&head, style);
     for n in nodes {
         let f = &n.facts;
@@ -19,34 +27,54 @@ pub fn table(nodes: &[NodeRow], style: Style, width: Option<u16>) -> String {
             Some(model) => format!("{} × {model}", f.gpus),
             None => "-".to_owned(),
         };
-        grid.row([
-            plain(n.name.clone()),
-            (n.state.as_str().to_owned(), of_node(n.state)),
+        let mut row = vec![plain(n.name.clone()), (n.state.as_str().to_owned(), of_node(n.state))];
+        row.extend(placed.then(|| plain(place(&n.place))));
+        row.extend([
             plain(gpus),
-            plain(n.gpus_used.to_string()),
+            plain(milli(n.gpu_milli_used)),
             plain(f.cpus.to_string()),
             plain(n.cpus_used.to_string()),
             plain(gib(f.mem)),
             plain(gib(n.mem_used)),
             plain(n.jobs.len().to_string()),
-            note(n),
         ]);
+        row.extend(labels.then(|| plain(label_list(n))));
+        row.push(note(n));
+        grid.row(row);
     }
-    let sum = |f: fn(&NodeRow) -> u32| nodes.iter().map(|n| u64::from(f(n))).sum::<u64>();
     let simulated = if nodes.iter().any(|n| n.facts.simulated) { " (simulated)" } else { "" };
     format!(
         "{}\n{}, {} of {}{simulated} in use",
         grid.render(width),
         count(nodes.len() as u64, "node"),
-        sum(|n| n.gpus_used),
-        count(sum(|n| n.facts.gpus), "GPU")
+        milli(nodes.iter().map(|n| n.gpu_milli_used).sum()),
+        count(nodes.iter().map(|n| u64::from(n.facts.gpus)).sum(), "GPU")
     )
+}
+
+/// From the widest domain to the narrowest.
+fn place(p: &Place) -> String {
+    let levels: Vec<String> =
+        [&p.site, &p.rail, &p.rack].into_iter().flatten().map(|l| harmless(l)).collect();
+    if levels.is_empty() { "-".to_owned() } else { levels.join("/") }
+}
+
+fn label_list(n: &NodeRow) -> String {
+    let all: Vec<String> = n.facts.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(",") }
 }
 
 fn note(n: &NodeRow) -> (String, Ink) {
     let mut parts = Vec::new();
     if n.facts.simulated {
         parts.push("simulated".to_owned());
+    }
+    for gpu in n.shared.iter().take(SHARED_SHOWN) {
+        let jobs = count(gpu.jobs.len() as u64, "job");
+        parts.push(format!("GPU {}: {} by {jobs}", gpu.gpu, milli(gpu.used.into())));
+    }
+    if n.shared.len() > SHARED_SHOWN {
+        parts.push(format!("{} more in parts", n.shared.len() - SHARED_SHOWN));
     }
     if let Some(reason) = n.drain_reason.as_ref().filter(|r| !r.is_empty()) {
         parts.push(reason.clone());
@@ -62,11 +90,10 @@ fn gib(bytes: tutti_model::Bytes) -> String {
 mod tests {
     use super::*;
     use tutti_model::{Bytes, NodeState};
-    use tutti_wire::api::NodeFactsRow;
+    use tutti_wire::api::{NodeFactsRow, SharedGpu};
 
-    #[test]
-    fn simulated_nodes_say_so() {
-        let node = NodeRow {
+    fn node() -> NodeRow {
+        NodeRow {
             name: "n1".into(),
             state: NodeState::Draining,
             facts: NodeFactsRow {
@@ -81,18 +108,43 @@ mod tests {
                 labels: Default::default(),
             },
             gpus_used: 2,
+            gpu_milli_used: 2000,
+            shared: Vec::new(),
+            place: Place::default(),
             cpus_used: 4,
             mem_used: Bytes::gib(3),
             jobs: vec!["7".parse().unwrap()],
             drain_reason: Some("fan".into()),
             since: None,
-        };
+        }
+    }
+
+    #[test]
+    fn simulated_nodes_say_so() {
         assert_eq!(
-            table(&[node], Style::PLAIN, None),
+            table(&[node()], false, Style::PLAIN, None),
             "NAME  STATE     GPUS      USED  CPUS  USED   MEM  USED  JOBS  NOTE
 n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
 1 node, 2 of 8 GPUs (simulated) in use"
         );
-        assert!(table(&[], Style::PLAIN, None).contains("token create --join"));
+        assert!(table(&[], false, Style::PLAIN, None).contains("token create --join"));
+    }
+
+    #[test]
+    fn places_labels_and_parts_of_gpus_are_shown() {
+        let mut placed = node();
+        placed.place = Place { site: Some("east".into()), rail: None, rack: Some("r1".into()) };
+        placed.facts.labels.insert("rack".into(), "r1".into());
+        placed.gpu_milli_used = 1750;
+        let jobs = vec!["7".parse().unwrap(), "8_1".parse().unwrap(), "8_2".parse().unwrap()];
+        placed.shared = vec![SharedGpu { gpu: 3, used: 750, jobs }];
+        let other = NodeRow { name: "n2".into(), drain_reason: None, ..node() };
+        assert_eq!(
+            table(&[placed, other], true, Style::PLAIN, None),
+            "NAME  STATE     PLACE    GPUS      USED  CPUS  USED   MEM  USED  JOBS  LABELS   NOTE
+n1    draining  east/r1  8 × h100  1.75    64     4  512G    3G     1  rack=r1  simulated; GPU 3: 0.75 by 3 jobs; fan
+n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated
+2 nodes, 3.75 of 16 GPUs (simulated) in use"
+        );
     }
 }

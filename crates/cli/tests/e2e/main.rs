@@ -7,6 +7,7 @@
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
+//! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
 //! | `access` | tokens, roles, users, old agents |
 //! | `errors` | every mistake says what to do |
 //! | `disk` | a full disk |
@@ -20,6 +21,7 @@ mod faults;
 mod jobs;
 mod partition;
 mod run;
+mod sharing;
 mod up;
 
 use tutti_model::JobSpec;

@@ -37,6 +37,24 @@ const UP: [&str; 9] =
     ["up", "--nodes", "2", "--gpus-per-node", "4", "--simulate", "--listen", "127.0.0.1:0", "-d"];
 
 #[test]
+fn imagined_nodes_stand_in_racks_and_a_policy_is_there_from_the_start() {
+    let place = Place::new();
+    let policy = place.path().join("policy.toml");
+    std::fs::write(&policy, "[teams.a]\nguarantee = 4\nlimit = 2\n").unwrap();
+    let up = [&UP[..], &["--racks", "2", "--policy", policy.to_str().unwrap()]].concat();
+    let refused = place.tutti(&up).call();
+    refused.exited(2).says(&["policy.toml:3:9: teams.a.limit"]);
+    assert!(processes_of(place.path()).is_empty());
+    std::fs::write(&policy, "[teams.a]\nguarantee = 4\nmembers = ['*']\n").unwrap();
+    place.tutti(&up).ok();
+    assert!(place.ask(&["policy", "show"]).ok().contains("[teams.a]"));
+    let nodes = place.ask(&["nodes", "--labels"]).ok();
+    let row = |node: &str| nodes.lines().find(|l| l.starts_with(node)).unwrap().to_owned();
+    assert!(row("n1").contains("rack=r1") && row("n2").contains("rack=r2"), "{nodes}");
+    place.tutti(&["down"]).ok();
+}
+
+#[test]
 fn up_and_down_leave_nothing_behind() {
     let place = Place::new();
     place.tutti(&UP).call().exited(0).says(&["2 nodes", "8 GPUs", "simulated", "tutti down"]);

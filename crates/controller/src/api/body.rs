@@ -35,7 +35,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for StrictBatch<T> {
     }
 }
 
-async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
     match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {

@@ -78,7 +78,7 @@ pub async fn why(
     let explained = app.core.read(|world| {
         let row = find_row(world, id)?;
         let engine = &world.engine;
-        let policy = &engine.settings().policy;
+        let policy = &engine.state().policy;
         tutti_sched::explain(engine.state(), engine.plan(), policy, id, now()).ok_or_else(|| {
             let state = row.state.as_str();
             Problem::conflict(format!("{id} is not pending: it is {state}"))
@@ -184,6 +184,19 @@ pub async fn priority(
 ) -> Result<Json<Changed>, Problem> {
     let priority = body.priority;
     change(&app, Command::SetPriority { actor: caller.actor, job, priority }).await
+}
+
+/// What this task did up to now is safe (a checkpoint is written): nothing from before counts as
+/// lost if it is stopped, so it is a cheaper victim than one that never says so.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/saved", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn saved(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(task): Named<TaskId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Saved { actor: caller.actor, task }).await
 }
 
 pub(super) async fn change(app: &App, command: Command) -> Result<Json<Changed>, Problem> {

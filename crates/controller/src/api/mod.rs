@@ -11,6 +11,7 @@ mod jobs;
 mod logs;
 mod nodes;
 mod openapi;
+mod policy;
 mod problem;
 mod routes;
 mod sse;
@@ -69,6 +70,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/hold", post(jobs::hold))
         .route("/jobs/{id}/release", post(jobs::release))
         .route("/jobs/{id}/priority", post(jobs::priority))
+        .route("/jobs/{id}/saved", post(jobs::saved))
         .route("/jobs/{id}/logs", get(logs::logs))
         .route("/jobs/{id}/stdin", put(exec::stdin))
         .route("/jobs/{id}/exec", post(exec::exec))
@@ -82,6 +84,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}", get(nodes::show))
         .route("/nodes/{name}/drain", post(nodes::drain))
         .route("/nodes/{name}/resume", post(nodes::resume))
+        .route("/policy", get(policy::show).put(policy::replace))
+        .route("/quota", get(policy::quota))
         .route("/events", get(events::events))
         .route("/tokens", get(tokens::list).post(tokens::create))
         .route("/tokens/{id}", delete(tokens::revoke))

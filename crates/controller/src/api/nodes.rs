@@ -21,7 +21,8 @@ use crate::views::node_row;
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
     let rows = app.core.read(|world| {
         let state = world.engine.state();
-        let mut rows: Vec<NodeRow> = state.nodes.values().map(node_row).collect();
+        let mut rows: Vec<NodeRow> =
+            state.nodes.values().map(|n| node_row(&state.policy, n)).collect();
         rows.sort_by_cached_key(|row| counted(&row.name));
         rows
     });
@@ -35,7 +36,10 @@ pub async fn show(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<NodeRow>, Problem> {
-    let row = app.core.read(|world| world.engine.state().node_named(&name).map(node_row));
+    let row = app.core.read(|world| {
+        let state = world.engine.state();
+        state.node_named(&name).map(|n| node_row(&state.policy, n))
+    });
     Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
 }
 

@@ -13,7 +13,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
-use super::{cluster, events, exec, jobs, logs, nodes, submit, tokens};
+use super::{cluster, events, exec, jobs, logs, nodes, policy, submit, tokens};
 
 /// The errors that every route may answer with.
 pub struct Problems;
@@ -26,7 +26,7 @@ impl IntoResponses for Problems {
             ("403", "The role does not suffice, or Host or Origin are not ours"),
             ("404", "No such thing"),
             ("409", "Not in the state that things are in"),
-            ("422", "Can never run on this cluster"),
+            ("422", "Can never run on this cluster, or a policy that contradicts itself"),
             ("503", "The controller is stopping; repeat"),
         ];
         let schema = Ref::from_schema_name("ApiError");
@@ -58,6 +58,7 @@ impl IntoResponses for Problems {
         jobs::hold,
         jobs::release,
         jobs::priority,
+        jobs::saved,
         logs::logs,
         exec::stdin,
         exec::exec,
@@ -66,6 +67,9 @@ impl IntoResponses for Problems {
         nodes::show,
         nodes::drain,
         nodes::resume,
+        policy::show,
+        policy::replace,
+        policy::quota,
         events::events,
         tokens::list,
         tokens::create,

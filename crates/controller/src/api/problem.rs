@@ -126,17 +126,10 @@ impl From<Rejected> for Problem {
             R::RoleTooLow { .. } => (denied, Some("ask an admin for a token with that role")),
             R::BadSpec { .. } | R::Unparsable(_) | R::BadPolicy(_) => (invalid, None),
             R::NoSuchTeam { .. } => (invalid, Some("`tutti quota` lists the teams")),
-            R::NotInTeam { .. } => (denied, Some("ask an admin to add you to the team")),
-            R::NoSuchClass { .. } => (invalid, None),
-            R::NotRunning(_) => (conflict, None),
-            R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
-            R::BadPolicy(_) => (invalid, None),
-            R::NoSuchTeam { .. } => (invalid, Some("`tutti quota` lists the teams")),
-            R::NotInTeam { .. } => {
-                (denied, Some("an admin adds members in the policy (`tutti policy show`)"))
-            }
+            R::NotInTeam { .. } => (denied, Some("an admin adds members in the policy file")),
             R::NoSuchClass { .. } => (invalid, Some("`tutti policy show` lists the classes")),
             R::NotRunning(_) => (conflict, None),
+            R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
             R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
             R::DependencyCycle(_) => (invalid, None),
             R::DependencyUnmet(_) => (

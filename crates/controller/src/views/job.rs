@@ -135,7 +135,6 @@ fn stop_note(state: &State, why: &StopCause) -> String {
         StopCause::Preempted { for_job } => format!("makes room for job {for_job}"),
         StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
-        StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use tutti_engine::Actor;
-use tutti_model::{Link, Node, NodeState, TaskId, Time};
-use tutti_wire::api::{ClusterInfo, NodeRow};
+use tutti_model::{GpuIndex, GpuUse, Link, Milli, Node, NodeState, Policy, TaskId, Time};
+use tutti_wire::api::{ClusterInfo, NodeRow, SharedGpu};
 
 use crate::core::World;
 
-pub fn node_row(node: &Node) -> NodeRow {
+pub fn node_row(policy: &Policy, node: &Node) -> NodeRow {
     let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
     let since = match node.link {
         Link::Up => node.drain.as_ref().map(|d| d.since),
@@ -19,12 +19,22 @@ pub fn node_row(node: &Node) -> NodeRow {
         state: node.state(),
         facts: (&node.facts).into(),
         gpus_used: node.used.gpus.len() as u32,
+        gpu_milli_used: node.used.gpus.values().map(|u| u64::from(u.milli())).sum(),
+        shared: node.used.gpus.iter().filter_map(|(gpu, used)| shared(*gpu, used)).collect(),
         cpus_used: node.used.cpus,
         mem_used: node.used.mem,
         jobs: jobs.into_iter().collect(),
+        place: policy.topology.place_of(node),
         drain_reason: node.drain.as_ref().map(|d| d.reason.clone()),
         since,
     }
+}
+
+/// None if one job has all of it.
+fn shared(gpu: GpuIndex, used: &GpuUse) -> Option<SharedGpu> {
+    let whole = used.leases.len() == 1 && used.leases.values().all(Milli::is_whole);
+    let jobs = used.leases.keys().map(|l| l.task).collect();
+    (!whole).then(|| SharedGpu { gpu: gpu.0, used: used.milli(), jobs })
 }
 
 pub fn cluster(world: &World, actor: &Actor, now: Time) -> ClusterInfo {

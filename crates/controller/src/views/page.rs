@@ -67,7 +67,7 @@ impl Filter {
     fn wants(&self, job: &Job) -> bool {
         let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|w| w == has);
         is(&self.user, &job.user)
-            && is(&self.team, job.spec.team.as_deref().unwrap_or(""))
+            && is(&self.team, &job.team)
             && self.name.as_deref().is_none_or(|n| job.spec.display_name().contains(n))
     }
 }

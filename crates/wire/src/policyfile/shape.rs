@@ -47,7 +47,9 @@ pub(super) struct PolicyShape {
 
 impl Default for PolicyShape {
     fn default() -> Self {
-        PolicyShape { classes: None, ..PolicyShape::of(&Policy::default()) }
+        let mut shape = PolicyShape::of(&Policy::default());
+        shape.classes = None;
+        shape
     }
 }
 

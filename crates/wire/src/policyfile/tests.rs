@@ -267,6 +267,43 @@ fn the_default_policy_is_written_as_a_file_to_start_from() {
     assert_eq!(policy(&write(&policy(FILE)).unwrap()), policy(FILE));
 }
 
+#[test]
+fn what_changed_is_said_in_the_words_of_the_file() {
+    let said = |old: &Policy, new: &Policy| -> Vec<String> {
+        let show = |c: Change| match (c.old, c.new) {
+            (Some(old), Some(new)) => format!("{}: {old} -> {new}", c.path),
+            (None, Some(new)) => format!("+ {} = {new}", c.path),
+            (old, None) => format!("- {} = {}", c.path, old.unwrap()),
+        };
+        changes(old, new).unwrap().into_iter().map(show).collect()
+    };
+    let old = policy("[teams.a]\nguarantee = 4\n[teams.b]\n[topology.racks.r1]\nnodes = 'n[1-4]'");
+    let mut new = old.clone();
+    assert!(said(&old, &new).is_empty());
+    new.patience = Span::secs(60);
+    new.teams.get_mut("a").unwrap().guarantee.any = 8;
+    new.teams.remove("b");
+    new.topology.nodes.remove("n4");
+    new.reservations.push(Reservation {
+        name: "work".into(),
+        nodes: BTreeSet::from(["n1".to_owned()]),
+        from: Time(0),
+        until: Time(1000),
+        team: None,
+    });
+    assert_eq!(
+        said(&old, &new),
+        [
+            "patience: \"5m\" -> \"1m\"",
+            "+ reservations.work = { from = \"1970-01-01T00:00:00Z\", name = \"work\", nodes = [\"n1\"], until = \"1970-01-01T00:00:01Z\" }",
+            "teams.a.guarantee: 4 -> 8",
+            "- teams.b = { weight = 1 }",
+            "topology.racks.r1.nodes: [\"n[1-4]\"] -> [\"n[1-3]\"]",
+        ]
+    );
+    assert_eq!(said(&Policy::default(), &old).len(), 3);
+}
+
 fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9 ._-]{0,8}|\\PC{1,6}"
 }

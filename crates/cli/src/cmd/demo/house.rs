@@ -36,6 +36,7 @@ impl House {
             listen: Some(([127, 0, 0, 1], 0).into()),
             nodes: local::imagined_nodes(NODES, &hardware),
             node_timeout: None,
+            policy: None,
         };
         self.cluster = Some(local::start(&options)?);
         Ok(())

@@ -1,0 +1,122 @@
+//! `tutti policy show|check|apply`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tutti_model::{Policy, TopologyMap};
+use tutti_wire::policyfile;
+
+use crate::fail::Fail;
+use crate::show::policy;
+use crate::style::Style;
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    verb: PolicyVerb,
+}
+
+#[derive(clap::Subcommand)]
+enum PolicyVerb {
+    /// Print the running policy as a policy file
+    Show {
+        /// As the API has it
+        #[arg(long)]
+        json: bool,
+        /// As a policy file, which is the default
+        #[arg(long, conflicts_with = "json")]
+        toml: bool,
+    },
+    /// Look for mistakes in a policy file; no cluster is needed
+    Check(FileArgs),
+    /// Make this the running policy and print what changed
+    Apply(FileArgs),
+}
+
+#[derive(clap::Args)]
+struct FileArgs {
+    /// A policy file; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// It holds only what stands under [topology]; the rest stays as it is
+    #[arg(long)]
+    topology: bool,
+}
+
+enum Given {
+    Whole(Policy),
+    Topology(TopologyMap),
+}
+
+pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
+    match args.verb {
+        PolicyVerb::Show { json, toml: _ } => {
+            let policy = session::open(cluster)?.policy()?;
+            if json {
+                terminal::json(&policy)?;
+            } else {
+                terminal::say(as_file(&policy)?.trim_end());
+            }
+        }
+        PolicyVerb::Check(file) => {
+            given(&file)?;
+            terminal::complain(&format!("{} is fine", file.file.display()));
+        }
+        PolicyVerb::Apply(file) => apply(cluster, &file)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
+    let given = given(file)?;
+    let client = session::open(cluster)?;
+    let old = client.policy()?;
+    let new = match given {
+        Given::Whole(policy) => policy,
+        Given::Topology(topology) => Policy { topology, ..old.clone() },
+    };
+    client.set_policy(&new)?;
+    let changes = policyfile::changes(&old, &new).map_err(unwritable)?;
+    terminal::say(&policy::changes(&changes, Style::of_stdout()));
+    Ok(())
+}
+
+/// Read before the cluster is looked for: a file that is wrong is wrong without one.
+fn given(args: &FileArgs) -> Result<Given, Fail> {
+    let (name, text) = read(&args.file)?;
+    Ok(if args.topology {
+        Given::Topology(policyfile::parse_topology(Some(&name), &text)?)
+    } else {
+        Given::Whole(policyfile::parse(Some(&name), &text)?)
+    })
+}
+
+fn read(path: &Path) -> Result<(String, Vec<u8>), Fail> {
+    let is_stdin = path.as_os_str() == "-";
+    let mut text = Vec::new();
+    let read = if is_stdin {
+        std::io::stdin().read_to_end(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|mut f| f.read_to_end(&mut text))
+    };
+    let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+    read.map_err(|e| Fail::usage(format!("{name}: {e}")))?;
+    Ok((name, text))
+}
+
+/// For `--policy` of the commands that start a controller.
+pub fn read_whole(path: &Path) -> Result<Policy, Fail> {
+    let (name, text) = read(path)?;
+    Ok(policyfile::parse(Some(&name), &text)?)
+}
+
+fn as_file(policy: &Policy) -> Result<String, Fail> {
+    policyfile::write(policy).map_err(unwritable)
+}
+
+fn unwritable(error: impl std::fmt::Display) -> Fail {
+    Fail::new(format!("the policy can't be written as a file: {error}"))
+        .hint("tutti policy show --json prints it as it is")
+}

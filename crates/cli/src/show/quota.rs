@@ -1,0 +1,123 @@
+//! `tutti quota`: teams as a tree, with what they are promised, have, borrow and lend.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::TeamShare;
+
+use super::milli;
+use super::table::{Grid, plain};
+use crate::style::{Ink, Style};
+
+pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
+    if teams.is_empty() {
+        return "no teams: everybody shares alike (tutti policy apply FILE makes some)".to_owned();
+    }
+    let head = [
+        "TEAM",
+        ">GUARANTEE",
+        ">LIMIT",
+        ">USED",
+        ">BORROWED",
+        ">LENT",
+        ">SHARE",
+        ">TARGET",
+        ">RUNNING",
+        ">WAITING",
+    ];
+    let mut grid = Grid::new(&head, style);
+    for (depth, team) in tree(teams) {
+        let lent = if team.lent > 0 { Ink::Yellow } else { Ink::Plain };
+        let borrowed = if team.borrowed > 0 { Ink::Cyan } else { Ink::Plain };
+        grid.row([
+            plain(format!("{}{}", "  ".repeat(depth), team.team)),
+            plain(team.guarantee.to_string()),
+            plain(team.limit.map_or_else(|| "-".to_owned(), |l| l.to_string())),
+            plain(milli(team.used)),
+            (milli(team.borrowed), borrowed),
+            (milli(team.lent), lent),
+            plain(per_cent(team.share)),
+            plain(per_cent(team.target)),
+            plain(team.running.to_string()),
+            plain(team.waiting.to_string()),
+        ]);
+    }
+    grid.render(width)
+}
+
+/// Each team right before those under it. A team whose parent is not listed stands at the top, so
+/// that none is lost.
+fn tree(teams: &[TeamShare]) -> Vec<(usize, &TeamShare)> {
+    let known: BTreeSet<&str> = teams.iter().map(|t| t.team.as_str()).collect();
+    let mut under: BTreeMap<Option<&str>, Vec<&TeamShare>> = BTreeMap::new();
+    for team in teams {
+        let parent = team.parent.as_deref().filter(|p| known.contains(p) && *p != team.team);
+        under.entry(parent).or_default().push(team);
+    }
+    let mut out = Vec::new();
+    let mut left: Vec<(usize, &TeamShare)> = Vec::new();
+    let push = |left: &mut Vec<_>, depth, parent| {
+        let teams = under.get(&parent).into_iter().flatten().rev();
+        left.extend(teams.map(|t| (depth, *t)));
+    };
+    push(&mut left, 0, None);
+    while let Some((depth, team)) = left.pop() {
+        out.push((depth, team));
+        push(&mut left, depth + 1, Some(team.team.as_str()));
+    }
+    out
+}
+
+fn per_cent(per_mille: u32) -> String {
+    format!("{}.{}%", per_mille / 10, per_mille % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn team(name: &str, parent: Option<&str>) -> TeamShare {
+        TeamShare {
+            team: name.to_owned(),
+            parent: parent.map(str::to_owned),
+            guarantee: 8,
+            limit: None,
+            weight: 1000,
+            used: 0,
+            borrowed: 0,
+            lent: 0,
+            share: 0,
+            target: 500,
+            running: 0,
+            waiting: 0,
+            members: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn teams_are_a_tree() {
+        let rows = [
+            team("audio", Some("research")),
+            TeamShare {
+                used: 9250,
+                borrowed: 1250,
+                limit: Some(16),
+                share: 333,
+                running: 3,
+                ..team("ops", None)
+            },
+            team("research", None),
+            TeamShare { lent: 1250, waiting: 12, ..team("vision", Some("research")) },
+            team("nowhere", Some("gone")),
+        ];
+        assert_eq!(
+            table(&rows, Style::PLAIN, None),
+            "TEAM      GUARANTEE  LIMIT  USED  BORROWED  LENT  SHARE  TARGET  RUNNING  WAITING
+ops               8     16  9.25      1.25     0  33.3%   50.0%        3        0
+research          8      -     0         0     0   0.0%   50.0%        0        0
+  audio           8      -     0         0     0   0.0%   50.0%        0        0
+  vision          8      -     0         0  1.25   0.0%   50.0%        0       12
+nowhere           8      -     0         0     0   0.0%   50.0%        0        0"
+        );
+        assert!(table(&[], Style::PLAIN, None).starts_with("no teams"));
+    }
+}

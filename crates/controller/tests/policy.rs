@@ -1,0 +1,145 @@
+//! The running policy over the API: read, replaced as a whole, or left as it is.
+
+mod common;
+
+use common::agent::{FakeAgent, Ranks};
+use common::{Cluster, config};
+use serde_json::json;
+use tutti_controller::start;
+use tutti_model::Policy;
+use tutti_wire::policyfile;
+
+const FILE: &str = "patience = '1m'\n[teams.research]\nguarantee = 8\nmembers = ['ada']\n\
+    [teams.vision]\nparent = 'research'\nmembers = ['bob']\n";
+
+async fn put_toml(cluster: &Cluster, text: &str) -> common::Answer {
+    let bearer = format!("Authorization: Bearer {}", cluster.admin);
+    let kind = "Content-Type: application/toml; charset=utf-8";
+    cluster.raw("PUT", "/api/v1/policy", &[&bearer, kind], Some(text)).await
+}
+
+async fn running(cluster: &Cluster) -> Policy {
+    serde_json::from_value(cluster.get("/api/v1/policy").await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_is_replaced_as_a_whole_and_outlives_the_controller() {
+    let cluster = Cluster::start().await;
+    assert_eq!(running(&cluster).await, Policy::default());
+    let file = policyfile::parse(None, FILE.as_bytes()).unwrap();
+    assert_eq!(put_toml(&cluster, FILE).await.status, 200);
+    assert_eq!(running(&cluster).await, file);
+    let mut changed = file.clone();
+    changed.teams.remove("vision");
+    let body = serde_json::to_value(&changed).unwrap();
+    assert_eq!(cluster.call("PUT", "/api/v1/policy", Some(body)).await.status, 200);
+    assert_eq!(running(&cluster).await, changed);
+    let cluster = Cluster::start_in(cluster.stop().await).await;
+    assert_eq!(running(&cluster).await, changed);
+    let dir = cluster.stop().await;
+    let log = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+    assert_eq!(log.lines().filter(|l| l.contains("PUT /api/v1/policy")).count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_policy_changes_nothing_and_every_problem_is_told() {
+    let cluster = Cluster::start().await;
+    assert_eq!(put_toml(&cluster, FILE).await.status, 200);
+    let before = running(&cluster).await;
+    let answer = put_toml(&cluster, "[teams.a]\nparent = 'b'\n[teams.c]\nweight = 0\n").await;
+    assert_eq!(answer.status, 422);
+    let error = answer.json();
+    assert_eq!((error["code"].as_str(), error["exit"].as_i64()), (Some("bad_policy"), Some(2)));
+    let problems = error["problems"].as_array().unwrap();
+    let found = |line: u64, path: &str| {
+        problems.iter().any(|p| p["line"] == line && p["path"] == path && p["problem"].is_string())
+    };
+    assert!(found(2, "teams.a.parent") && found(4, "teams.c.weight"), "{error}");
+    for (body, word) in [
+        (json!({ "teams": { "a": { "parent": "b" } } }), "teams.a.parent"),
+        (json!({ "patence": "5m" }), "patence"),
+        (json!({ "patience": [] }), "patience"),
+    ] {
+        let answer = cluster.call("PUT", "/api/v1/policy", Some(body.clone())).await;
+        assert_eq!(answer.status, 422, "{body}");
+        assert!(answer.json()["message"].as_str().unwrap().contains(word), "{body}");
+        assert_eq!(answer.json()["problems"].as_array().unwrap().len(), 1);
+    }
+    assert_eq!(put_toml(&cluster, "teams = [").await.status, 422);
+    assert_eq!(running(&cluster).await, before);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_given_at_the_start_is_applied_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut with = config(dir.path());
+    with.policy = Some(policyfile::parse(None, FILE.as_bytes()).unwrap());
+    let handle = start(with.clone()).await.unwrap();
+    handle.shutdown();
+    handle.ended().await.unwrap();
+    with.policy.as_mut().unwrap().teams.get_mut("vision").unwrap().parent = Some("nobody".into());
+    let error = start(with).await.err().expect("it is refused");
+    let text = tutti_controller::chain(&error);
+    assert!(text.contains("teams.vision.parent") && text.contains("nobody"), "{text}");
+    let cluster = Cluster::start_in(dir).await;
+    assert_eq!(running(&cluster).await.teams.len(), 2);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_go_to_their_team_and_only_members_may_name_one() {
+    let cluster = Cluster::start().await;
+    assert_eq!(put_toml(&cluster, FILE).await.status, 200);
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 8, Ranks::Stay).await;
+    let ada = cluster.access("ada", "user").await;
+    let submit = |spec: serde_json::Value| {
+        let (cluster, ada) = (&cluster, &ada);
+        async move { cluster.call_as(ada, "POST", "/api/v1/jobs", Some(json!({ "spec": spec }))).await }
+    };
+    let mine = submit(json!({ "run": "x" })).await;
+    assert_eq!(mine.status, 201);
+    let id = mine.json()["id"].as_str().unwrap().to_owned();
+    let row = cluster.get(&format!("/api/v1/jobs/{id}")).await;
+    assert_eq!((row["team"].as_str(), row["class"].as_str()), (Some("research"), Some("standard")));
+    for (spec, status, word) in [
+        (json!({ "run": "x", "team": "vision" }), 201, ""),
+        (json!({ "run": "x", "team": "nobody" }), 400, "the teams are"),
+        (json!({ "run": "x", "class": "nope" }), 400, "the classes are"),
+        (json!({ "run": "x", "class": "urgent" }), 400, "urgent is for admins"),
+    ] {
+        let answer = submit(spec.clone()).await;
+        assert_eq!(answer.status, status, "{spec}: {}", String::from_utf8_lossy(&answer.body));
+        assert!(answer.json().to_string().contains(word), "{spec}");
+    }
+    let bob = cluster.access("bob", "user").await;
+    let body = Some(json!({ "spec": { "run": "x", "team": "research" } }));
+    let answer = cluster.call_as(&bob, "POST", "/api/v1/jobs", body).await;
+    assert_eq!(answer.status, 403, "{}", String::from_utf8_lossy(&answer.body));
+    let list = cluster.get("/api/v1/jobs?team=research").await;
+    assert_eq!(list["jobs"].as_array().unwrap().len(), 1);
+    let quota = cluster.get("/api/v1/quota").await;
+    let teams: Vec<_> = quota.as_array().unwrap().iter().map(|t| t["team"].clone()).collect();
+    assert!(teams.contains(&json!("research")) && teams.contains(&json!("vision")), "{quota}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_its_owner_says_that_a_job_saved_its_work() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 8, Ranks::Stay).await;
+    let (ada, bob) = (cluster.access("ada", "user").await, cluster.access("bob", "user").await);
+    let body = Some(json!({ "spec": { "run": "x", "gpus_per_node": 1 } }));
+    let id = cluster.call_as(&ada, "POST", "/api/v1/jobs", body).await.json()["id"].clone();
+    let path = format!("/api/v1/jobs/{}/saved", id.as_str().unwrap());
+    let show = format!("/api/v1/jobs/{}", id.as_str().unwrap());
+    while cluster.get(&show).await["state"] != "running" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cluster.call_as(&bob, "POST", &path, None).await.status, 403);
+    assert_eq!(cluster.call_as(&ada, "POST", &path, None).await.status, 200);
+    assert_eq!(cluster.call_as(&ada, "POST", "/api/v1/jobs/99/saved", None).await.status, 404);
+    cluster.stop().await;
+}
