@@ -143,6 +143,9 @@ pub struct Shortage {
     pub within: Topology,
     #[serde(default)]
     pub best_domain: u32,
+    /// Of each GPU.
+    #[serde(default)]
+    pub share: Milli,
     /// Nodes that could take a part if they were empty, by what stops them now.
     pub blocked: Blocked,
 }

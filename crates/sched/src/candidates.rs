@@ -217,6 +217,7 @@ impl Page {
             gpus_wanted: u32::try_from(self.ask.least_gpus()).unwrap_or(u32::MAX),
             nodes_total: cluster.slots.len() as u32,
             within: self.ask.within(),
+            share: self.ask.demand.share,
             best_domain: self.best_domain(cluster),
             ..self.tally.shortage.clone()
         };

@@ -1,6 +1,6 @@
 //! Verdicts in words: one short sentence each.
 
-use tutti_model::{Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Verdict};
+use tutti_model::{Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Topology, Verdict};
 
 /// One short sentence for a list. Points in time are left out: callers show them as they like.
 pub fn describe(verdict: &Verdict) -> String {
@@ -18,10 +18,12 @@ pub fn describe(verdict: &Verdict) -> String {
         }
         Verdict::Behind { job } => format!("would delay job {job}, which is before it in line"),
         Verdict::TeamLimit { team, limit, used, wanted } => {
-            format!("team {team} may have {limit} GPUs at once, has {used} and this needs {wanted}")
+            let limit = count(*limit, "GPU");
+            format!("team {team} may have {limit} at once, has {used} and this needs {wanted}")
         }
-        Verdict::Reserved { reservation, shortage, .. } => {
-            format!("nodes are reserved ({reservation}): needs {}", wanted(shortage, "free "))
+        Verdict::Reserved { reservation, shortage: s, .. } => {
+            let (wanted, fitting) = (wanted(s, "free "), fitting(s));
+            format!("nodes are reserved ({reservation}): needs {wanted}, {fitting}")
         }
         Verdict::Claimed { cause, waiting_for } => claimed(*cause, waiting_for),
         Verdict::Next => "next in line".to_owned(),
@@ -29,15 +31,17 @@ pub fn describe(verdict: &Verdict) -> String {
 }
 
 fn claimed(cause: ClaimCause, waiting_for: &[TaskId]) -> String {
-    let jobs = match waiting_for {
+    let (jobs, are, have) = match waiting_for {
         [] => return "about to start on the nodes that are kept for it".to_owned(),
-        [one] => format!("job {one}"),
-        [one, rest @ ..] => format!("job {one} and {} more", rest.len()),
+        [one] => (format!("job {one}"), "is", "has"),
+        [one, rest @ ..] => (format!("job {one} and {} more", rest.len()), "are", "have"),
     };
     match cause {
-        ClaimCause::Guarantee => format!("takes back what its team lent: {jobs} is being stopped"),
-        ClaimCause::Class => format!("its class goes first: {jobs} is being stopped"),
-        ClaimCause::Overdue => format!("nodes are kept for it until {jobs} has ended"),
+        ClaimCause::Guarantee => {
+            format!("takes back what its team lent: {jobs} {are} being stopped")
+        }
+        ClaimCause::Class => format!("its class goes first: {jobs} {are} being stopped"),
+        ClaimCause::Overdue => format!("nodes are kept for it until {jobs} {have} ended"),
         ClaimCause::Resize => "changes its number of nodes".to_owned(),
     }
 }
@@ -60,23 +64,37 @@ fn dependency(d: &Dependency) -> String {
 }
 
 fn wanted(s: &Shortage, free: &str) -> String {
-    match (s.nodes_wanted, s.gpus_wanted) {
-        (0, gpus) => count(gpus, &format!("{free}GPU")),
+    let gpus = |n: u32| match s.share.is_whole() {
+        true => count(n, &format!("{free}GPU")),
+        false => format!("{} of a {free}GPU", f64::from(s.share.0) / 1000.0),
+    };
+    let what = match (s.nodes_wanted, s.gpus_wanted) {
+        (0, n) => gpus(n),
         (1, 0) => "a node".to_owned(),
-        (1, gpus) => format!("a node with {}", count(gpus, &format!("{free}GPU"))),
+        (1, n) => format!("a node with {}", gpus(n)),
         (nodes, 0) => format!("{nodes} nodes"),
-        (nodes, gpus) => {
-            format!("{nodes} nodes with {}", count(gpus / nodes, &format!("{free}GPU")))
-        }
+        (nodes, n) => format!("{nodes} nodes with {}", gpus(n / nodes)),
+    };
+    match domain(s) {
+        Some(domain) => format!("{what} in one {domain}"),
+        None => what,
     }
 }
 
+/// The domain that several nodes, or GPUs on any nodes, must share.
+fn domain(s: &Shortage) -> Option<&'static str> {
+    let several = s.nodes_wanted != 1 && s.within != Topology::Any;
+    several.then(|| s.within.as_str())
+}
+
 fn fitting(s: &Shortage) -> String {
-    let now = match (s.nodes_wanted, s.nodes_fitting) {
-        (0, nodes) => format!("{} free on {}", s.gpus_free, count(nodes, "fitting node")),
-        (_, 0) => "none fits now".to_owned(),
-        (_, 1) => "1 fits now".to_owned(),
-        (_, nodes) => format!("{nodes} fit now"),
+    let now = match (domain(s), s.nodes_wanted, s.nodes_fitting) {
+        (Some(_), _, 0) => "none fits now".to_owned(),
+        (Some(_), _, _) => format!("the best has {} free", s.best_domain),
+        (None, 0, nodes) => format!("{} free on {}", s.gpus_free, count(nodes, "fitting node")),
+        (None, _, 0) => "none fits now".to_owned(),
+        (None, _, 1) => "1 fits now".to_owned(),
+        (None, _, nodes) => format!("{nodes} fit now"),
     };
     let reasons = blocked(&s.blocked);
     if reasons.is_empty() { now } else { format!("{now} ({reasons})") }
@@ -106,7 +124,7 @@ pub(crate) fn count(n: u32, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tutti_model::JobId;
+    use tutti_model::{JobId, Milli, Time};
 
     fn busy(nodes_wanted: u32, gpus_wanted: u32, nodes_fitting: u32, blocked: Blocked) -> String {
         let s =
@@ -132,5 +150,57 @@ mod tests {
         );
         let behind = Verdict::Behind { job: JobId(7) };
         assert_eq!(describe(&behind), "would delay job 7, which is before it in line");
+    }
+
+    #[test]
+    fn domains_shares_and_labels_are_named() {
+        let s = Shortage {
+            nodes_wanted: 4,
+            gpus_wanted: 32,
+            nodes_fitting: 5,
+            within: Topology::Rack,
+            best_domain: 3,
+            blocked: Blocked { labels: 2, kept: 1, ..Blocked::default() },
+            ..Shortage::default()
+        };
+        assert_eq!(
+            describe(&Verdict::Busy(s.clone())),
+            "needs 4 nodes with 8 free GPUs in one rack, the best has 3 free \
+             (1 kept for others, 2 with other labels)"
+        );
+        let total = Shortage { nodes_wanted: 0, best_domain: 12, ..s.clone() };
+        let busy = describe(&Verdict::Busy(Shortage { blocked: Blocked::default(), ..total }));
+        assert_eq!(busy, "needs 32 free GPUs in one rack, the best has 12 free");
+        let half = Shortage { nodes_wanted: 1, gpus_wanted: 1, share: Milli(500), ..s };
+        let busy = describe(&Verdict::Busy(Shortage { blocked: Blocked::default(), ..half }));
+        assert_eq!(busy, "needs a node with 0.5 of a free GPU, 5 fit now");
+    }
+
+    #[test]
+    fn limits_reservations_and_claims_are_named() {
+        let limit =
+            Verdict::TeamLimit { team: "vision".to_owned(), limit: 16, used: 12, wanted: 8 };
+        let expected = "team vision may have 16 GPUs at once, has 12 and this needs 8";
+        assert_eq!(describe(&limit), expected);
+        let shortage =
+            Shortage { nodes_wanted: 1, gpus_wanted: 8, nodes_fitting: 0, ..Shortage::default() };
+        let reservation = "power work".to_owned();
+        let reserved = Verdict::Reserved { reservation, until: Time(1), shortage };
+        let expected = "nodes are reserved (power work): \
+                        needs a node with 8 free GPUs, none fits now";
+        assert_eq!(describe(&reserved), expected);
+        let claimed = |cause, n: u64| {
+            let waiting_for = (1..=n).map(|n| TaskId::single(JobId(n))).collect();
+            describe(&Verdict::Claimed { cause, waiting_for })
+        };
+        let stopped = "takes back what its team lent: job 1 is being stopped";
+        assert_eq!(claimed(ClaimCause::Guarantee, 1), stopped);
+        let class = "its class goes first: job 1 and 1 more are being stopped";
+        assert_eq!(claimed(ClaimCause::Class, 2), class);
+        let overdue = "nodes are kept for it until job 1 has ended";
+        assert_eq!(claimed(ClaimCause::Overdue, 1), overdue);
+        let ready = "about to start on the nodes that are kept for it";
+        assert_eq!(claimed(ClaimCause::Class, 0), ready);
+        assert_eq!(claimed(ClaimCause::Resize, 1), "changes its number of nodes");
     }
 }

@@ -1,25 +1,141 @@
-//! The long answer of `tutti why`.
+//! The long answer of `tutti why`: its place in line, who holds what it needs, when it will start,
+//! and what would start it sooner.
 
-use tutti_model::{Explanation, Plan, Policy, State, TaskId, Time};
+use tutti_model::{
+    Demand, Explanation, Forecast, Holder, Job, NodeId, Plan, Policy, State, TaskId, Time, Verdict,
+};
 
+use crate::advice;
+use crate::ahead::ahead;
+use crate::ask::Ask;
+use crate::cluster::{Cluster, Standing};
+use crate::forecast::forecast;
 use crate::verdict::verdict;
+
+/// More holders than this tell nobody anything.
+const HOLDERS_SHOWN: usize = 100;
 
 /// None if the task is not pending.
 pub fn explain(
     state: &State,
     plan: &Plan,
-    _policy: &Policy,
+    policy: &Policy,
     task: TaskId,
     now: Time,
 ) -> Option<Explanation> {
     let verdict = verdict(state, plan, task, now)?;
+    let job = state.job(task.job)?;
+    let ask = Ask::new(&Demand::of(&job.spec));
+    let case = Case { state, plan, policy, now, job, task, ask, verdict: &verdict };
+    let cluster = Cluster::new(state, policy);
+    let forecast = forecast(&case);
     Some(Explanation {
         task,
-        ahead: 0,
-        holders: Vec::new(),
-        starts_by: None,
-        forecast: None,
-        advice: Vec::new(),
+        ahead: ahead(&case, &cluster),
+        holders: case.holders(&cluster),
+        starts_by: case.starts_by(forecast),
+        forecast,
+        advice: advice::advice(&case),
         verdict,
     })
 }
+
+/// A question about one waiting task.
+pub(crate) struct Case<'a> {
+    pub state: &'a State,
+    pub plan: &'a Plan,
+    pub policy: &'a Policy,
+    pub now: Time,
+    pub job: &'a Job,
+    pub task: TaskId,
+    pub ask: Ask,
+    pub verdict: &'a Verdict,
+}
+
+impl Case<'_> {
+    /// How many passes on imagined states the answer may cost: people wait about a second.
+    pub fn passes(&self) -> usize {
+        let lanes = self.state.index.queue.iter().count();
+        let cost = 50 + self.state.nodes.len() + 2 * lanes;
+        (200_000 / cost).clamp(8, 200)
+    }
+
+    /// Whether the plan starts this task or, for a whole array, any task of it.
+    pub fn starts(&self, plan: &Plan) -> bool {
+        let whole = self.task.index.is_none();
+        plan.placements.iter().any(|p| p.task == self.task || (whole && p.task.job == self.job.id))
+    }
+
+    /// What the plan promises the head of the queue; for others, what time limits make of it.
+    fn starts_by(&self, forecast: Option<Forecast>) -> Option<Time> {
+        let ours = |task: TaskId| task == self.task || task == TaskId::single(self.job.id);
+        let head = self.plan.heads.iter().find(|head| ours(head.task));
+        let waits = matches!(self.verdict, Verdict::Busy(_) | Verdict::Reserved { .. });
+        let promised = head.filter(|_| waits).and_then(|head| head.starts_by);
+        promised.or_else(|| forecast?.late)
+    }
+
+    /// Who has a part on a node that would suit, and holds what the task lacks there; the earliest
+    /// end by time limit first.
+    fn holders(&self, cluster: &Cluster) -> Vec<Holder> {
+        let least = self.ask.least();
+        let suits = |node: NodeId| {
+            cluster.slot_of(node).map(|no| cluster.get(no)).is_some_and(|slot| {
+                slot.standing == Standing::Open
+                    && cluster.labels_hold(slot, &self.ask)
+                    && cluster.usable_when_empty(slot, &self.ask).holds(&least)
+            })
+        };
+        let active = self.state.index.active.iter();
+        let mut holders: Vec<Holder> =
+            active.filter_map(|&task| self.holder(cluster, task, &suits)).collect();
+        let order = |h: &Holder| (h.ends_by.is_none(), h.ends_by, h.task);
+        if holders.len() > HOLDERS_SHOWN {
+            holders.select_nth_unstable_by_key(HOLDERS_SHOWN, order);
+            holders.truncate(HOLDERS_SHOWN);
+        }
+        holders.sort_by_key(order);
+        holders
+    }
+
+    fn holder(
+        &self,
+        cluster: &Cluster,
+        task: TaskId,
+        suits: &impl Fn(NodeId) -> bool,
+    ) -> Option<Holder> {
+        let job = self.state.job(task.job)?;
+        let attempt = job.task(task.index)?.attempt()?;
+        let (mut gpus, mut nodes) = (0, 0);
+        for part in attempt.parts.iter().filter(|p| !p.phase.is_over() && suits(p.node)) {
+            let slot = cluster.get(cluster.slot_of(part.node)?);
+            let cards = slot.cards.iter().filter(|c| part.gpus.contains(&c.index));
+            gpus += cards.filter(|c| cluster.suits(c, &self.ask)).count() as u32;
+            nodes += 1;
+        }
+        if gpus == 0 && (nodes == 0 || !self.lacks_more_than_gpus()) {
+            return None;
+        }
+        let since = attempt.running_since();
+        Some(Holder {
+            task,
+            user: job.user.clone(),
+            name: job.spec.display_name().to_owned(),
+            gpus,
+            nodes,
+            ends_by: since.zip(job.spec.time).map(|(since, time)| since.plus(time)),
+        })
+    }
+
+    fn lacks_more_than_gpus(&self) -> bool {
+        match self.verdict {
+            Verdict::Busy(s) | Verdict::NodesUnavailable(s) => {
+                s.gpus_wanted == 0 || s.blocked.cpus_busy + s.blocked.mem_busy > 0
+            }
+            _ => self.ask.least_gpus() == 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -14,9 +14,12 @@
 //!               ▲
 //!           cluster: what is free, kept between passes by `Scheduler`
 //!
-//! verdict, explain, shares, impossible: the same parts, for people who ask
+//! verdict, explain (ahead, forecast, advice, all on imagined states), shares, impossible:
+//!                       the same parts, for people who ask
 //! ```
 
+mod advice;
+mod ahead;
 mod ask;
 mod backfill;
 mod candidates;
@@ -27,6 +30,8 @@ mod domains;
 mod elastic;
 mod explain;
 mod fit;
+mod forecast;
+mod imagine;
 mod impossible;
 mod lanes;
 mod pass;

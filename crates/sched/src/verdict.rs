@@ -4,6 +4,8 @@ use tutti_model::{
     Dependency, Job, JobState, Lane, Phase, Plan, State, TaskId, Tasks, Time, Verdict,
 };
 
+use crate::claims;
+
 /// None if there is no such task or it is not pending. An array without an index stands for its
 /// untouched rest or, once all have started, for the first task that waits again.
 pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Verdict> {
@@ -21,9 +23,48 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
     {
         return Some(Verdict::BackOff { until: not_before });
     }
-    let by_task = plan.by_task.get(&task).or_else(|| plan.by_task.get(&TaskId::single(job.id)));
-    let by_lane = || plan.by_lane.get(&Lane::of(job));
-    Some(by_task.or_else(by_lane).cloned().unwrap_or(Verdict::Next))
+    Some(claimed(state, job, task).unwrap_or_else(|| planned(plan, job, task, waiting)))
+}
+
+/// Room that is kept for the task, or for any task of a whole array.
+fn claimed(state: &State, job: &Job, task: TaskId) -> Option<Verdict> {
+    let last = TaskId { index: task.index.or(Some(u32::MAX)), ..task };
+    let (&task, claim) = state.claims.range(task..=last).find(|(t, _)| t.job == job.id)?;
+    let waiting_for = match claims::standing(state, task, claim) {
+        claims::Standing::Waiting(waiting_for) => waiting_for,
+        claims::Standing::Ready => Vec::new(),
+        claims::Standing::Void => return None,
+    };
+    Some(Verdict::Claimed { cause: claim.cause, waiting_for })
+}
+
+/// What the last pass found.
+fn planned(plan: &Plan, job: &Job, task: TaskId, waiting: Waiting) -> Verdict {
+    let rest = plan.by_task.get(&TaskId::single(job.id));
+    let lane = plan.by_lane.get(&Lane::of(job));
+    let found = match waiting {
+        Waiting::Rest => {
+            let first = match &job.tasks {
+                Tasks::Array(array) if task.index.is_none() => array.waiting.first(),
+                _ => task.index,
+            };
+            let own = plan.by_task.get(&TaskId { index: first, ..task });
+            own.or(rest).or(lane)
+        }
+        // The limit of an array holds for all of its tasks, other reasons for those alike only.
+        Waiting::Task { index, .. } => {
+            let limit = rest.filter(|v| matches!(v, Verdict::ArrayLimit { .. }));
+            let own = plan.by_task.get(&TaskId { index, ..task });
+            own.or(limit).or(lane)
+        }
+    };
+    // A head stands back for nobody: least of all for its own job.
+    let itself = |v: &&Verdict| matches!(v, Verdict::Behind { job: other } if *other == job.id);
+    let found = match found {
+        Some(v) if itself(&v) => lane.filter(|v| !itself(v)),
+        found => found,
+    };
+    found.cloned().unwrap_or(Verdict::Next)
 }
 
 /// The jobs that must still end. One that has ended either met the dependency or cancelled this

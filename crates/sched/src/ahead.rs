@@ -1,0 +1,233 @@
+//! How many tasks are tried before one: its place in line.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{Job, Lane, Priority, QueueKey, TaskId, Tasks, Time};
+
+use crate::ask::Ask;
+use crate::cluster::Cluster;
+use crate::explain::Case;
+use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit};
+use crate::teams::{Teams, Wanted};
+use crate::verdict::Waiting;
+
+/// Tasks counted by running the order. Those behind are counted by where they stand by then.
+const STEPS: usize = 4000;
+
+/// Tasks that would be tried before this one if each that is tried before it started, so that
+/// teams and users take turns as they will. Those that may not start are not counted: arrays and
+/// other teams at their limits.
+pub(crate) fn ahead(case: &Case<'_>, cluster: &Cluster) -> u64 {
+    let lane = Lane::of(case.job);
+    let rank = case.policy.class_rank(&lane.class);
+    let key = key_of(case);
+    let mut own: BTreeSet<QueueKey> = BTreeSet::from([key]);
+    let (mut higher, mut class) = (0, Vec::new());
+    for (other, keys) in case.state.index.queue.iter() {
+        match case.policy.class_rank(&other.class) {
+            r if r > rank => higher += keys.iter().map(|k| tasks_of(case, k)).sum::<u64>(),
+            r if r == rank && *other == lane => own.extend(keys),
+            r if r == rank => class.push((other, keys)),
+            _ => {}
+        }
+    }
+    class.push((&lane, &own));
+    let (starving, first) = starving(case, rank);
+    if let Some(before) = first {
+        return higher + before;
+    }
+    let mut run = Run::new(case, cluster, class, key, starving);
+    higher + run.starving.len() as u64 + run.count() + siblings(case)
+}
+
+fn key_of(case: &Case<'_>) -> QueueKey {
+    let index = match Waiting::find(case.job, case.task.index) {
+        Some(Waiting::Task { index, .. }) => index,
+        _ => None,
+    };
+    QueueKey::of(case.policy, case.job, index, case.job.task(index))
+}
+
+fn tasks_of(case: &Case<'_>, key: &QueueKey) -> u64 {
+    match (case.state.job(key.job).map(|job| &job.tasks), key.index) {
+        (Some(Tasks::Array(array)), None) => array.waiting.len(),
+        _ => 1,
+    }
+}
+
+/// Tasks of the same untouched rest with a smaller index.
+fn siblings(case: &Case<'_>) -> u64 {
+    match (&case.job.tasks, case.task.index) {
+        (Tasks::Array(array), Some(index)) if array.waiting.contains(index) => {
+            array.waiting.iter().take_while(|&i| i < index).count() as u64
+        }
+        _ => 0,
+    }
+}
+
+/// Tasks of the class that have waited beyond bearing; and if this is one, how many before it.
+fn starving(case: &Case<'_>, rank: i32) -> (BTreeSet<TaskId>, Option<u64>) {
+    let before = Time(case.now.0.saturating_sub(case.policy.starve_after.0));
+    let waiting = case.state.index.waiting.iter().take_while(|(since, _)| *since < before);
+    let of_class = |job: &Job| case.policy.class_rank(&Lane::of(job).class) == rank;
+    let mut found = BTreeSet::new();
+    let entry = TaskId { job: case.job.id, index: key_of(case).index };
+    for (_, task) in waiting.take(case.policy.backfill_depth) {
+        if *task == entry {
+            let before = found.len() as u64;
+            return (found, Some(before));
+        }
+        if case.state.job(task.job).is_some_and(of_class) {
+            found.insert(*task);
+        }
+    }
+    (found, None)
+}
+
+struct Run<'a> {
+    case: &'a Case<'a>,
+    teams: Teams<'a>,
+    lanes: Vec<LaneView<'a>>,
+    asks: Vec<Ask>,
+    line: Line,
+    models: Vec<String>,
+    /// The entry that is counted up to, in the last lane.
+    key: QueueKey,
+    /// Counted already.
+    starving: BTreeSet<TaskId>,
+    steps: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        case: &'a Case<'a>,
+        cluster: &Cluster,
+        class: Vec<(&'a Lane, &'a BTreeSet<QueueKey>)>,
+        key: QueueKey,
+        starving: BTreeSet<TaskId>,
+    ) -> Run<'a> {
+        let mut teams = Teams::new(case.state, case.policy, cluster, case.now);
+        let (mut lanes, mut asks, mut line) = (Vec::new(), Vec::new(), Line::default());
+        for (no, (lane, keys)) in class.into_iter().enumerate() {
+            let team = teams.number(&lane.team);
+            line.add(team, no);
+            let ask = Ask::new(&lane.demand);
+            lanes.push(LaneView {
+                lane,
+                keys,
+                page: no,
+                team,
+                head: keys.first().copied(),
+                next_index: None,
+                stood_back: 0,
+            });
+            asks.push(ask);
+        }
+        let models = cluster.models.clone();
+        Run { case, teams, lanes, asks, line, models, key, starving, steps: 0 }
+    }
+
+    fn count(&mut self) -> u64 {
+        let mut count = 0;
+        let guarantees = self.case.policy.teams.values().any(|t| !t.guarantee.is_none());
+        let rounds: &[bool] = if guarantees { &[true, false] } else { &[false] };
+        for &guaranteed in rounds {
+            self.line.changed_all();
+            while let Some(no) = self.next(guaranteed) {
+                if no + 1 == self.lanes.len() && self.lanes[no].head == Some(self.key) {
+                    return count;
+                }
+                if self.steps == STEPS {
+                    return count + self.rest();
+                }
+                self.steps += 1;
+                count += self.step(no);
+                match guaranteed {
+                    true => self.line.changed_all(),
+                    false => self.line.changed(self.lanes[no].team),
+                }
+            }
+        }
+        count
+    }
+
+    fn next(&mut self, guaranteed: bool) -> Option<LaneNo> {
+        let (asks, models) = (&self.asks, &self.models);
+        let may = |lane: &LaneView<'a>, teams: &Teams<'a>| {
+            !guaranteed
+                || (teams.has_guarantee(lane.team)
+                    && teams.in_guarantee(lane.team, &Wanted::by(&asks[lane.page], models)))
+        };
+        self.line.next(&self.lanes, &mut self.teams, &may)
+    }
+
+    /// The head of this lane starts, or is left out. How many that is.
+    fn step(&mut self, no: LaneNo) -> u64 {
+        let lane = &mut self.lanes[no];
+        let Some((key, job)) = lane.head.and_then(|k| Some((k, self.case.state.job(k.job)?)))
+        else {
+            lane.head = None;
+            return 0;
+        };
+        let ask = &self.asks[no];
+        let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
+        let ours = lane.lane.team == self.case.job.team;
+        if !ours && self.teams.over_limit(lane.team, &[milli], &[]).is_some() {
+            lane.head = None;
+            return 0;
+        }
+        let active = || active_tasks(&self.case.state.index.active, job.id);
+        let other = job.id != self.case.job.id;
+        if other && array_limit(job).is_some_and(|limit| active() >= limit) {
+            lane.advance(None);
+            return 0;
+        }
+        let held: Vec<u64> = match self.models.iter().position(|m| ask.wants_model(m)) {
+            Some(model) => (0..=model).map(|m| if m == model { milli } else { 0 }).collect(),
+            None => Vec::new(),
+        };
+        self.teams.charge(lane.team, &lane.lane.user, &held, milli);
+        let index = match &job.tasks {
+            Tasks::Array(array) if key.index.is_none() => {
+                lane.next_index.or_else(|| array.waiting.first())
+            }
+            _ => key.index,
+        };
+        lane.advance_task(job, index, None);
+        let entry = TaskId { job: job.id, index: key.index };
+        u64::from(!self.starving.contains(&entry) || lane.next_index.is_some())
+    }
+
+    /// Everything left that stands before the task as things are now.
+    fn rest(&mut self) -> u64 {
+        let own = self.lanes.len() - 1;
+        let mine = self.place(own, self.key);
+        let mut dues = BTreeMap::new();
+        let mut count = 0;
+        for no in 0..self.lanes.len() {
+            let Some(head) = self.lanes[no].head else { continue };
+            let team = self.lanes[no].team;
+            let due = dues.entry(team).or_insert_with(|| self.teams.due(team)).clone();
+            let my_due = self.teams.due(self.lanes[own].team);
+            if due > my_due {
+                continue;
+            }
+            let keys: Vec<QueueKey> = self.lanes[no].keys.range(head..).copied().collect();
+            for key in keys {
+                if due == my_due && self.place(no, key) >= mine {
+                    break;
+                }
+                count += tasks_of(self.case, &key);
+            }
+        }
+        count
+    }
+
+    /// Place among the tasks of one team.
+    fn place(&mut self, no: LaneNo, key: QueueKey) -> (Reverse<Priority>, u128, &'a str, QueueKey) {
+        let LaneView { lane, team, .. } = self.lanes[no];
+        let user = lane.user.as_str();
+        (key.priority, self.teams.user_due(team, user), user, key)
+    }
+}
