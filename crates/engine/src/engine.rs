@@ -125,6 +125,15 @@ impl Engine {
         step
     }
 
+    /// A plan that was made by hand.
+    #[cfg(test)]
+    pub(crate) fn carry_out(&mut self, mut plan: Plan, now: Time) -> Step {
+        let mut step = Step { reply: Ok(Reply::Done), records: Vec::new(), effects: Vec::new() };
+        let events = carry_out::events(&self.state, &mut plan);
+        self.run(events, now, &mut step);
+        step
+    }
+
     pub fn wants_schedule(&self) -> bool {
         self.dirty && self.has_choices()
     }

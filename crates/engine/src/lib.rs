@@ -16,7 +16,6 @@
 mod agenda;
 mod apply;
 mod carry_out;
-mod charge;
 mod check;
 mod command;
 mod consequences;

@@ -1,6 +1,10 @@
 //! Short cases, one per rule: what is asked, what is recorded, what agents are told.
 
+mod elastic;
 mod gangs;
 mod jobs;
 mod nodes;
-mod world;
+mod policy;
+mod preemption;
+mod teams;
+pub(crate) mod world;

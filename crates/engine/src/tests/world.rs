@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Blame, Bytes, ExitStatus, Gpu, GpuIndex, GpuRequest, Greeting, JobId, JobSpec, JobState,
-    LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Rank, RankExit, ReportedPhase, Role,
-    TaskId, Time,
+    LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Plan, Policy, Rank, RankExit,
+    ReportedPhase, Role, TaskId, Time,
 };
 
 use crate::{Actor, Command, Effect, Engine, Rejected, Reply, Settings, Step, invariants};
@@ -76,12 +76,17 @@ impl World {
         let step = self.engine.step(command, self.now);
         let pass = self.engine.schedule(self.now);
         assert!(pass.reply.is_ok(), "{:?}", pass.reply);
-        for Effect::Tell { node, order } in step.effects.iter().chain(&pass.effects) {
-            self.orders.push((*node, order.clone()));
-        }
+        self.keep_orders(&step);
+        self.keep_orders(&pass);
         let breaches = invariants::check_all(self.engine.state());
         assert!(breaches.is_empty(), "{breaches:?}");
         step
+    }
+
+    fn keep_orders(&mut self, step: &Step) {
+        for Effect::Tell { node, order } in &step.effects {
+            self.orders.push((*node, order.clone()));
+        }
     }
 
     pub fn hello(&mut self, name: &str, gpus: u16, parts: Vec<PartReport>) -> NodeId {
@@ -112,6 +117,58 @@ impl World {
             Reply::Submitted { job, .. } => Ok(job),
             other => panic!("submit was answered with {other:?}"),
         }
+    }
+
+    /// Without a pass after it.
+    pub fn carry_out(&mut self, plan: Plan) {
+        let step = self.engine.carry_out(plan, self.now);
+        self.keep_orders(&step);
+    }
+
+    /// Without a pass after it.
+    pub fn set_policy_only(&mut self, policy: Policy) {
+        let command = Command::SetPolicy { actor: admin(), policy: Box::new(policy) };
+        self.engine.step(command, self.now).reply.expect("the policy is sound");
+    }
+
+    pub fn set_policy(&mut self, change: impl FnOnce(&mut Policy)) {
+        let mut policy = (*self.engine.state().policy).clone();
+        change(&mut policy);
+        let command = Command::SetPolicy { actor: admin(), policy: Box::new(policy) };
+        self.step(command).reply.expect("the policy is sound");
+    }
+
+    /// Every part of a job on one node runs; no pass.
+    pub fn run_only(&mut self, job: JobId) {
+        let lease = self.lease(TaskId::single(job));
+        for node in self.nodes_of(job) {
+            let phase = ReportedPhase::Running { exits: Vec::new() };
+            let (session, report) = (self.sessions[&node], PartReport { lease, phase });
+            let command = Command::Report { node, session, report };
+            self.engine.step(command, self.now).reply.expect("the session is known");
+        }
+    }
+
+    /// Every part of the task's attempt is gone, killed by SIGTERM; no pass.
+    pub fn end_of(&mut self, task: TaskId) {
+        let lease = self.lease(task);
+        for node in self.nodes_of(task.job) {
+            let exits = vec![self.exit(0, ExitStatus::Signal(15))];
+            let phase = ReportedPhase::Done { exits, error: None };
+            let (session, report) = (self.sessions[&node], PartReport { lease, phase });
+            let command = Command::Report { node, session, report };
+            self.engine.step(command, self.now).reply.expect("the session is known");
+        }
+    }
+
+    /// The node says hello again with one more label.
+    pub fn label(&mut self, node: NodeId, label: &str, value: &str) {
+        let mut facts = self.engine.state().node(node).expect("the node exists").facts.clone();
+        facts.labels.insert(label.to_owned(), value.to_owned());
+        let session = self.sessions[&node];
+        let parts = self.reports_of(node);
+        let greeting = Box::new(Greeting { facts, parts });
+        self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
     }
 
     pub fn take_orders(&mut self) -> Vec<(NodeId, Order)> {

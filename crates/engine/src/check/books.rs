@@ -1,0 +1,238 @@
+//! What every node gives to whom: leases, what this plan places, and what is kept for somebody.
+//! Nodes that the plan does not touch are never looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{
+    AttemptPhase, ClaimCause, GpuIndex, NewClaim, NodeId, PartPlacement, State, Stop, TaskId,
+};
+
+use super::{Violation, tenant};
+
+/// Who takes what on one node.
+#[derive(Clone, Debug)]
+pub(super) struct Tenant {
+    pub task: TaskId,
+    pub gpus: Vec<GpuIndex>,
+    pub share: u32,
+    pub cpus: u64,
+    pub mem: u64,
+    pub exclusive: bool,
+}
+
+pub(super) struct Books<'a> {
+    state: &'a State,
+    placed: BTreeMap<NodeId, Vec<Tenant>>,
+    kept: BTreeMap<NodeId, Vec<Kept>>,
+    claimants: BTreeSet<TaskId>,
+    /// Stopped by this plan: their leases end.
+    going: BTreeSet<TaskId>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    tenant: Tenant,
+    /// It waits for whoever is there to end, so both are on the books.
+    overdue: bool,
+}
+
+/// What has to fit together on a node.
+struct Room<'b> {
+    tenants: Vec<&'b Tenant>,
+}
+
+impl<'a> Books<'a> {
+    pub fn new(state: &'a State, dropped: &[TaskId]) -> Books<'a> {
+        let mut books = Books {
+            state,
+            placed: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            claimants: BTreeSet::new(),
+            going: BTreeSet::new(),
+        };
+        for (&task, claim) in state.claims.iter().filter(|(task, _)| !dropped.contains(task)) {
+            let exclusive = is_exclusive(state, task);
+            books.keep(task, &claim.parts, exclusive, claim.cause == ClaimCause::Overdue);
+        }
+        books
+    }
+
+    fn keep(&mut self, task: TaskId, parts: &[PartPlacement], exclusive: bool, overdue: bool) {
+        self.claimants.insert(task);
+        for part in parts {
+            let tenant = tenant(task, part, exclusive);
+            self.kept.entry(part.node).or_default().push(Kept { tenant, overdue });
+        }
+    }
+
+    pub fn has_claim(&self, task: TaskId) -> bool {
+        self.claimants.contains(&task)
+    }
+
+    pub fn claim_ends(&mut self, task: TaskId) {
+        if self.claimants.remove(&task) {
+            self.kept.values_mut().for_each(|kept| kept.retain(|k| k.tenant.task != task));
+        }
+    }
+
+    pub fn place(&mut self, task: TaskId, parts: &[PartPlacement], exclusive: bool) {
+        for part in parts {
+            self.placed.entry(part.node).or_default().push(tenant(task, part, exclusive));
+        }
+    }
+
+    /// Leases with a part on the node, counted from the attempts themselves.
+    fn leases(&self, node: NodeId) -> Vec<(Tenant, bool)> {
+        let leases = self.state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
+        leases
+            .filter_map(|lease| {
+                let job = self.state.job(lease.task.job)?;
+                let attempt = job.task(lease.task.index)?.attempt()?;
+                let part = attempt.part_on(node).filter(|p| !p.phase.is_over())?;
+                let leaves = matches!(attempt.phase, AttemptPhase::Stopping { .. });
+                let tenant = Tenant {
+                    task: lease.task,
+                    gpus: part.gpus.clone(),
+                    share: part.share.0.into(),
+                    cpus: part.cpus.into(),
+                    mem: part.mem.0,
+                    exclusive: job.spec.exclusive,
+                };
+                Some((tenant, leaves))
+            })
+            .collect()
+    }
+
+    /// Everything it gets is there now, belongs to nobody else, and is kept for nobody else.
+    pub fn fits_now(
+        &self,
+        task: TaskId,
+        parts: &[PartPlacement],
+        exclusive: bool,
+    ) -> Result<(), Violation> {
+        for part in parts {
+            let leases = self.leases(part.node);
+            let placed = self.placed.get(&part.node).into_iter().flatten();
+            let here = leases.iter().map(|(t, _)| t).chain(placed.clone()).collect();
+            let wanted = tenant(task, part, exclusive);
+            Room { tenants: here }.takes(self.state, part.node, &wanted)?;
+            let kept: Vec<&Kept> = self.kept.get(&part.node).into_iter().flatten().collect();
+            let Some(owner) = kept.first().map(|k| k.tenant.task) else { continue };
+            let staying = staying(&leases, &kept);
+            let mut later: Vec<&Tenant> = kept.iter().map(|k| &k.tenant).collect();
+            later.extend(staying.into_iter().chain(placed));
+            let kept_for = |_| Violation::Kept(task, part.node, owner);
+            Room { tenants: later }.takes(self.state, part.node, &wanted).map_err(kept_for)?;
+        }
+        Ok(())
+    }
+
+    /// Once the victims are gone, there is room for the claim beside what stays and what is kept.
+    pub fn fits_later(&self, claim: &NewClaim, exclusive: bool) -> Result<(), Violation> {
+        let spared = None;
+        claim.parts.iter().try_for_each(|part| self.part_fits_later(claim, part, exclusive, spared))
+    }
+
+    /// Whether there would be room even if this victim stayed.
+    pub fn fits_without(&self, claim: &NewClaim, exclusive: bool, spared: TaskId) -> bool {
+        let mut parts = claim.parts.iter();
+        parts.all(|part| self.part_fits_later(claim, part, exclusive, Some(spared)).is_ok())
+    }
+
+    fn part_fits_later(
+        &self,
+        claim: &NewClaim,
+        part: &PartPlacement,
+        exclusive: bool,
+        spared: Option<TaskId>,
+    ) -> Result<(), Violation> {
+        let node = part.node;
+        let stops =
+            |task: TaskId| Some(task) != spared && claim.victims.iter().any(|v| v.task == task);
+        let leases: Vec<_> = self
+            .leases(node)
+            .into_iter()
+            .filter(|(t, _)| !self.going.contains(&t.task) && !stops(t.task))
+            .collect();
+        let kept: Vec<&Kept> = self.kept.get(&node).into_iter().flatten().collect();
+        let shrunk: Vec<Tenant> = claim
+            .victims
+            .iter()
+            .filter(|v| Some(v.task) != spared && v.task != claim.task)
+            .flat_map(|v| keeps(self.state, v).into_iter().filter(|(n, _)| *n == node))
+            .map(|(_, tenant)| tenant)
+            .collect();
+        let mut later: Vec<&Tenant> = kept.iter().map(|k| &k.tenant).chain(&shrunk).collect();
+        if claim.cause != ClaimCause::Overdue {
+            later.extend(staying(&leases, &kept));
+        }
+        later.extend(self.placed.get(&node).into_iter().flatten());
+        let wanted = tenant(claim.task, part, exclusive);
+        Room { tenants: later }.takes(self.state, node, &wanted)
+    }
+
+    /// The claim is good: its room is kept, and what its victims leave is no longer theirs.
+    pub fn keep_for(&mut self, claim: &NewClaim, exclusive: bool) {
+        let overdue = claim.cause == ClaimCause::Overdue;
+        for victim in &claim.victims {
+            self.going.insert(victim.task);
+            if let Stop::Shrink { keep } = &victim.how
+                && victim.task != claim.task
+            {
+                self.keep(victim.task, keep, is_exclusive(self.state, victim.task), false);
+            }
+        }
+        self.keep(claim.task, &claim.parts, exclusive, overdue);
+    }
+}
+
+fn keeps(state: &State, victim: &tutti_model::Victim) -> Vec<(NodeId, Tenant)> {
+    let exclusive = is_exclusive(state, victim.task);
+    match &victim.how {
+        Stop::Requeue => Vec::new(),
+        Stop::Shrink { keep } => {
+            keep.iter().map(|part| (part.node, tenant(victim.task, part, exclusive))).collect()
+        }
+    }
+}
+
+fn is_exclusive(state: &State, task: TaskId) -> bool {
+    state.job(task.job).is_some_and(|j| j.spec.exclusive)
+}
+
+/// Who will still be there when what is kept is used. What waits for others to end, without
+/// stopping them, says nothing about who that will be.
+fn staying<'l>(leases: &'l [(Tenant, bool)], kept: &[&Kept]) -> Vec<&'l Tenant> {
+    if kept.iter().any(|k| k.overdue) {
+        return Vec::new();
+    }
+    leases.iter().filter(|(_, leaves)| !leaves).map(|(tenant, _)| tenant).collect()
+}
+
+impl Room<'_> {
+    /// Whether a node holds all of these and one more.
+    fn takes(&self, state: &State, id: NodeId, wanted: &Tenant) -> Result<(), Violation> {
+        let task = wanted.task;
+        let node = state.node(id).ok_or(Violation::NodeClosed(task, id))?;
+        for &gpu in &wanted.gpus {
+            let holders = self.tenants.iter().filter(|t| t.gpus.contains(&gpu));
+            if holders.map(|t| t.share).sum::<u32>() + wanted.share > 1000 {
+                return Err(Violation::GpuTaken(task, id, gpu));
+            }
+        }
+        // A node may come back smaller than what it already runs; that is not this part's doing.
+        let cpus = self.tenants.iter().map(|t| t.cpus).sum::<u64>() + wanted.cpus;
+        if wanted.cpus > 0 && cpus > u64::from(node.facts.cpus) {
+            return Err(Violation::CpusTaken(task, id));
+        }
+        let mem = self.tenants.iter().map(|t| t.mem).sum::<u64>() + wanted.mem;
+        if wanted.mem > 0 && mem > node.facts.mem.0 {
+            return Err(Violation::MemoryTaken(task, id));
+        }
+        let alone = self.tenants.iter().any(|t| t.exclusive);
+        if alone || (wanted.exclusive && !self.tenants.is_empty()) {
+            return Err(Violation::NotAlone(task, id));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,249 @@
+//! What teams have, in thousandths of GPUs by model, everything below them included.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use tutti_model::{
+    AttemptPhase, ClaimCause, GpuQuota, Job, Node, NodeId, PartPlacement, State, Stop, TaskId,
+    Victim,
+};
+
+use super::Violation;
+
+type ByModel<'a> = BTreeMap<&'a str, u64>;
+
+/// Counted only when somebody asks: most clusters have no limits, and most plans no victims.
+pub(super) struct Quota<'a> {
+    state: &'a State,
+    /// With everything that is not gone yet.
+    held: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
+    /// As it will be when all that is being stopped is gone and all claims have come true.
+    later: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
+    /// What the plan has changed so far, by team.
+    added: Vec<(&'a str, ByModel<'a>)>,
+    removed: Vec<(&'a str, ByModel<'a>)>,
+    claims_ended: Vec<TaskId>,
+}
+
+impl<'a> Quota<'a> {
+    pub fn new(state: &'a State) -> Quota<'a> {
+        Quota {
+            state,
+            held: OnceCell::new(),
+            later: OnceCell::new(),
+            added: Vec::new(),
+            removed: Vec::new(),
+            claims_ended: Vec::new(),
+        }
+    }
+
+    /// Something was placed or claimed.
+    pub fn add(&mut self, job: &'a Job, parts: &[PartPlacement]) {
+        let given = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+        self.added.push((&job.team, given));
+    }
+
+    pub fn claim_ends(&mut self, task: TaskId) {
+        self.claims_ended.push(task);
+    }
+
+    /// What a victim gives up: all, less what it goes on with.
+    pub fn victim_goes(&mut self, victim: &Victim) {
+        let Some(job) = self.state.job(victim.task.job) else { return };
+        let Some(attempt) = job.task(victim.task.index).and_then(|t| t.attempt()) else { return };
+        let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
+        let all: Vec<PartPlacement> = live.map(as_placement).collect();
+        self.removed.push((&job.team, of_parts(self.state, all.iter().map(|p| (p.node, p)))));
+        if let Stop::Shrink { keep } = &victim.how {
+            self.added.push((&job.team, of_parts(self.state, keep.iter().map(|p| (p.node, p)))));
+        }
+    }
+
+    /// No team of the job's line gets more than it may have at once.
+    pub fn within_limit(
+        &self,
+        job: &'a Job,
+        id: TaskId,
+        parts: &[PartPlacement],
+    ) -> Result<(), Violation> {
+        let policy = &self.state.policy;
+        let wanted = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+        for team in policy.line_of(&job.team) {
+            let Some(limit) = policy.teams.get(team).and_then(|t| t.limit.as_ref()) else {
+                continue;
+            };
+            let held = self.held.get_or_init(|| self.count_held());
+            let held = self.with_changes(held, team, false);
+            if over_limit(limit, &held, &wanted) {
+                return Err(Violation::TeamLimit(id, team.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether some team of the job's line stays within its guarantee with these parts.
+    pub fn in_guarantee(&self, job: &'a Job, parts: &[PartPlacement]) -> bool {
+        let policy = &self.state.policy;
+        let wanted = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+        policy.line_of(&job.team).into_iter().any(|team| {
+            let Some(team_rule) = policy.teams.get(team) else { return false };
+            let mut held = self.later_of(team);
+            merge(&mut held, &wanted);
+            !team_rule.guarantee.is_none() && excess(&team_rule.guarantee, &held) == 0
+        })
+    }
+
+    /// Whether what a victim's team has is borrowed, once those before it are gone: no team of its
+    /// line, up to where it meets the claimant's, is within its guarantee.
+    pub fn borrows_after<'v>(
+        &self,
+        victim: &'a Job,
+        claimant: &'a Job,
+        before: impl Iterator<Item = &'v Victim>,
+    ) -> bool {
+        if victim.team == claimant.team {
+            return false;
+        }
+        let mut then = Quota {
+            added: self.added.clone(),
+            removed: self.removed.clone(),
+            ..Quota::new(self.state)
+        };
+        then.claims_ended.clone_from(&self.claims_ended);
+        then.later = self.later.clone();
+        before.for_each(|v| then.victim_goes(v));
+        let policy = &self.state.policy;
+        let others = policy.line_of(&claimant.team);
+        let line = policy.line_of(&victim.team);
+        line.into_iter().take_while(|team| !others.contains(team)).all(|team| {
+            let guarantee = policy.teams.get(team).map(|t| &t.guarantee);
+            let within = |g: &GpuQuota| !g.is_none() && excess(g, &then.later_of(team)) == 0;
+            !guarantee.is_some_and(within)
+        })
+    }
+
+    fn later_of(&self, team: &'a str) -> ByModel<'a> {
+        let later = self.later.get_or_init(|| self.count_later());
+        self.with_changes(later, team, true)
+    }
+
+    fn with_changes(
+        &self,
+        base: &BTreeMap<&'a str, ByModel<'a>>,
+        team: &'a str,
+        gone: bool,
+    ) -> ByModel<'a> {
+        let of_team = |who: &'a str| self.state.policy.line_of(who).contains(&team);
+        let mut sum = base.get(team).cloned().unwrap_or_default();
+        self.added.iter().filter(|(who, _)| of_team(who)).for_each(|(_, n)| merge(&mut sum, n));
+        for (_, n) in self.removed.iter().filter(|(who, _)| gone && of_team(who)) {
+            for (model, n) in n {
+                let held = sum.entry(model).or_default();
+                *held = held.saturating_sub(*n);
+            }
+        }
+        sum
+    }
+
+    fn count_held(&self) -> BTreeMap<&'a str, ByModel<'a>> {
+        let mut teams = BTreeMap::new();
+        self.count_leases(&mut teams, |_| true);
+        teams
+    }
+
+    fn count_later(&self) -> BTreeMap<&'a str, ByModel<'a>> {
+        let mut teams = BTreeMap::new();
+        self.count_leases(&mut teams, |phase| !matches!(phase, AttemptPhase::Stopping { .. }));
+        let claims = self.state.claims.iter();
+        for (task, claim) in claims.filter(|(task, _)| !self.claims_ended.contains(task)) {
+            let Some(job) = self.state.job(task.job) else { continue };
+            // Room that nobody is stopped for may be far away; the guarantee is not used by it yet.
+            if claim.cause != ClaimCause::Overdue {
+                let parts = of_parts(self.state, claim.parts.iter().map(|p| (p.node, p)));
+                self.add_to_line(&mut teams, job, &parts);
+            }
+        }
+        teams
+    }
+
+    fn count_leases(
+        &self,
+        teams: &mut BTreeMap<&'a str, ByModel<'a>>,
+        counts: impl Fn(&AttemptPhase) -> bool,
+    ) {
+        for id in &self.state.index.active {
+            let Some(job) = self.state.job(id.job) else { continue };
+            let Some(attempt) = job.task(id.index).and_then(|t| t.attempt()) else { continue };
+            if counts(&attempt.phase) {
+                let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
+                let parts: Vec<PartPlacement> = live.map(as_placement).collect();
+                let parts = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+                self.add_to_line(teams, job, &parts);
+            }
+        }
+    }
+
+    fn add_to_line(
+        &self,
+        teams: &mut BTreeMap<&'a str, ByModel<'a>>,
+        job: &'a Job,
+        parts: &ByModel<'a>,
+    ) {
+        for team in self.state.policy.line_of(&job.team) {
+            merge(teams.entry(team).or_default(), parts);
+        }
+    }
+}
+
+fn as_placement(part: &tutti_model::Part) -> PartPlacement {
+    PartPlacement {
+        node: part.node,
+        gpus: part.gpus.clone(),
+        cpus: part.cpus,
+        mem: part.mem,
+        ranks: part.ranks,
+        share: part.share,
+    }
+}
+
+fn of_parts<'a, 'p>(
+    state: &'a State,
+    parts: impl Iterator<Item = (NodeId, &'p PartPlacement)>,
+) -> ByModel<'a> {
+    let mut sum = ByModel::new();
+    for (node, part) in parts {
+        let gpus = state.node(node).into_iter().flat_map(|n: &Node| &n.facts.gpus);
+        for gpu in gpus.filter(|g| part.gpus.contains(&g.index)) {
+            *sum.entry(gpu.model.as_str()).or_default() += u64::from(part.share.0);
+        }
+    }
+    sum
+}
+
+fn merge<'a>(sum: &mut ByModel<'a>, more: &ByModel<'a>) {
+    for (model, n) in more {
+        *sum.entry(model).or_default() += n;
+    }
+}
+
+/// What is held beyond a quota: what its numbers for models do not cover, less its number for any.
+fn excess(quota: &GpuQuota, held: &ByModel<'_>) -> u64 {
+    let uncovered = held.iter().map(|(model, n)| {
+        n.saturating_sub(u64::from(quota.models.get(*model).copied().unwrap_or(0)) * 1000)
+    });
+    uncovered.sum::<u64>().saturating_sub(u64::from(quota.any) * 1000)
+}
+
+/// A number for a model limits that model; the number for any limits the sum, unless only models
+/// are named.
+fn over_limit(limit: &GpuQuota, held: &ByModel<'_>, wanted: &ByModel<'_>) -> bool {
+    let of_model = |(model, n): (&&str, &u64)| {
+        let most = limit.models.get(*model).map(|m| u64::from(*m) * 1000);
+        *n > 0 && most.is_some_and(|most| held.get(*model).copied().unwrap_or(0) + n > most)
+    };
+    let all: u64 = wanted.values().sum();
+    let sum_counts = limit.any > 0 || limit.models.is_empty();
+    let over_all =
+        sum_counts && all > 0 && held.values().sum::<u64>() + all > u64::from(limit.any) * 1000;
+    over_all || wanted.iter().any(of_model)
+}
