@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::{Fate, JobRun, Run, Sample, Stint};
 use tutti_model::{
-    DEFAULT_TEAM, GpuRequest, Job, JobId, JobSpec, Lane, Link, Node, NodeId, PlacementRule, Policy,
-    Priority, QueueKey, QueueOrder, Span, State, Task, TaskId, Tasks, Time, Used,
+    DEFAULT_TEAM, GpuRequest, Job, JobId, JobSpec, Lane, Like, Link, Node, NodeId, PlacementRule,
+    Policy, Priority, QueueKey, QueueOrder, Span, State, Task, TaskId, Tasks, Time, Used,
 };
 
 use crate::cluster::NodeBuilder;
@@ -214,19 +214,17 @@ impl<'a> World<'a> {
         self.now_s = now;
         let running: Vec<usize> =
             self.live.iter().filter(|(_, l)| l.runs).map(|(&index, _)| index).collect();
-        for index in running {
+        for &index in &running {
             let job = &self.jobs[index];
-            self.unqueue(index);
             if let Some(live) = self.live.get_mut(&index) {
                 let elapsed = now - live.at_s;
                 live.left_s -= (elapsed - overhead_s(job.gpus, &job.model)).max(0.0);
                 live.had_s += elapsed;
-                live.at_s = now;
             }
             self.set_served(index);
-            self.queue(index);
         }
         self.live.values_mut().for_each(|l| l.at_s = now);
+        running.into_iter().for_each(|index| self.learn_progress(index));
     }
 
     fn arrive(&mut self, index: usize, per_node: u32) {
@@ -235,11 +233,13 @@ impl<'a> World<'a> {
         spec.nodes = Some(job.gpus.div_ceil(per_node).max(1));
         let count = job.gpus.min(per_node);
         spec.gpus_per_node = Some(GpuRequest { model: None, count });
-        if self.state.policy.order != QueueOrder::Fair {
+        if self.knows_durations() {
             spec.time = Some(milliseconds(job.service_s));
         }
         let id = id_of(index);
         let submitted_at = Time(milliseconds(job.submit_s).0);
+        let like = like(job);
+        self.state.learned.service.submitted(like, id);
         let record = Job {
             id,
             spec: Arc::new(spec),
@@ -247,6 +247,7 @@ impl<'a> World<'a> {
             team: DEFAULT_TEAM.to_owned(),
             submitted_at,
             priority: Priority::NORMAL,
+            rank: self.state.learned.service.rank(like, id),
             held: false,
             tasks: Tasks::One(Task::pending(submitted_at)),
         };
@@ -257,29 +258,62 @@ impl<'a> World<'a> {
         self.state.index.waiting.insert((submitted_at, TaskId::single(id)));
     }
 
+    fn knows_durations(&self) -> bool {
+        self.state.policy.order != QueueOrder::Fair
+    }
+
     fn leave(&mut self, index: usize, now: f64) {
         let id = id_of(index);
         self.unqueue(index);
         let Some(job) = self.state.jobs.remove(&id) else { return };
         self.state.index.waiting.remove(&(job.submitted_at, TaskId::single(id)));
         if let Some(live) = self.live.remove(&index) {
-            let had = milliseconds(live.had_s + now - live.at_s).0;
-            let gpus = u64::from(self.jobs[index].gpus);
-            self.state.learned.service.note(gpus, had * gpus);
+            let had = milliseconds(live.had_s + now - live.at_s);
+            let like = like(&self.jobs[index]);
+            self.state.learned.service.ended(like, id, had);
+            self.rank_kin(index);
         }
     }
 
-    /// What the order of the queue goes by: for known durations what is really done, else the time
-    /// that it has had GPUs.
+    /// How long it has run tells about its kin.
+    fn learn_progress(&mut self, index: usize) {
+        let Some(live) = self.live.get(&index) else { return };
+        let (had, like) = (milliseconds(live.had_s), like(&self.jobs[index]));
+        if self.state.learned.service.ran(like, id_of(index), had) {
+            self.rank_kin(index);
+        }
+    }
+
+    fn rank_kin(&mut self, index: usize) {
+        let like = like(&self.jobs[index]);
+        for (id, rank) in self.state.learned.service.ranks_of_kin(like, id_of(index)) {
+            if self.state.job(id).is_none_or(|j| j.rank == rank) {
+                continue;
+            }
+            self.rekey(index_of(id), |job| job.rank = rank);
+        }
+    }
+
+    /// What the order goes by where durations are known: how much of the service is done.
     fn set_served(&mut self, index: usize) {
         let job = &self.jobs[index];
         let Some(live) = self.live.get(&index) else { return };
-        let known = self.state.policy.order != QueueOrder::Fair;
-        let done_s = if known { job.service_s - live.left_s } else { live.had_s };
+        let done_s = if self.knows_durations() { job.service_s - live.left_s } else { live.had_s };
         let served = milliseconds(done_s).0 * u64::from(job.gpus);
-        if let Some(Tasks::One(task)) = self.state.jobs_mut(id_of(index)).map(|j| &mut j.tasks) {
-            task.served = served;
+        self.rekey(index, |job| {
+            if let Tasks::One(task) = &mut job.tasks {
+                task.served = served;
+            }
+        });
+    }
+
+    /// Changes what a job's place in the queue depends on.
+    fn rekey(&mut self, index: usize, change: impl FnOnce(&mut Job)) {
+        self.unqueue(index);
+        if let Some(job) = self.state.jobs_mut(id_of(index)) {
+            change(job);
         }
+        self.queue(index);
     }
 
     fn place_in_queue(&self, index: usize) -> Option<(Lane, QueueKey)> {
@@ -344,6 +378,11 @@ fn id_of(index: usize) -> JobId {
 
 fn index_of(job: JobId) -> usize {
     (job.0 - 1) as usize
+}
+
+/// All jobs are one user's: the traces name none.
+fn like(job: &MuriJob) -> Like<'static> {
+    Like { user: USER, gpus: job.gpus.into() }
 }
 
 fn milliseconds(seconds: f64) -> Span {
