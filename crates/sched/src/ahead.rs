@@ -1,7 +1,7 @@
 //! How many tasks are tried before one: its place in line.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tutti_model::{Job, Lane, Priority, QueueKey, TaskId, Tasks, Time};
 
@@ -90,7 +90,7 @@ struct Run<'a> {
     teams: Teams<'a>,
     lanes: Vec<LaneView<'a>>,
     asks: Vec<Ask>,
-    line: Line,
+    line: Line<'a>,
     models: Vec<String>,
     /// The entry that is counted up to, in the last lane.
     key: QueueKey,
@@ -108,23 +108,15 @@ impl<'a> Run<'a> {
         starving: BTreeSet<TaskId>,
     ) -> Run<'a> {
         let mut teams = Teams::new(case.state, case.policy, cluster, case.now);
-        let (mut lanes, mut asks, mut line) = (Vec::new(), Vec::new(), Line::default());
+        let (mut lanes, mut asks) = (Vec::new(), Vec::new());
         for (no, (lane, keys)) in class.into_iter().enumerate() {
             let team = teams.number(&lane.team);
-            line.add(team, no);
-            let ask = Ask::new(&lane.demand);
-            lanes.push(LaneView {
-                lane,
-                keys,
-                page: no,
-                team,
-                head: keys.first().copied(),
-                next_index: None,
-                stood_back: 0,
-            });
-            asks.push(ask);
+            let user = teams.user_number(team, &lane.user);
+            lanes.push(LaneView::new(lane, keys, no, team, user));
+            asks.push(Ask::new(&lane.demand));
         }
         let models = cluster.models.clone();
+        let line = Line::default();
         Run { case, teams, lanes, asks, line, models, key, starving, steps: 0 }
     }
 
@@ -133,7 +125,7 @@ impl<'a> Run<'a> {
         let guarantees = self.case.policy.teams.values().any(|t| !t.guarantee.is_none());
         let rounds: &[bool] = if guarantees { &[true, false] } else { &[false] };
         for &guaranteed in rounds {
-            self.line.changed_all();
+            self.line = Line::new(0..self.lanes.len(), &self.lanes, &self.teams);
             while let Some(no) = self.next(guaranteed) {
                 if no + 1 == self.lanes.len() && self.lanes[no].head == Some(self.key) {
                     return count;
@@ -143,23 +135,22 @@ impl<'a> Run<'a> {
                 }
                 self.steps += 1;
                 count += self.step(no);
-                match guaranteed {
-                    true => self.line.changed_all(),
-                    false => self.line.changed(self.lanes[no].team),
-                }
+                self.line.update(no, &self.lanes, &self.teams);
             }
         }
         count
     }
 
     fn next(&mut self, guaranteed: bool) -> Option<LaneNo> {
-        let (asks, models) = (&self.asks, &self.models);
-        let may = |lane: &LaneView<'a>, teams: &Teams<'a>| {
-            !guaranteed
-                || (teams.has_guarantee(lane.team)
-                    && teams.in_guarantee(lane.team, &Wanted::by(&asks[lane.page], models)))
-        };
-        self.line.next(&self.lanes, &mut self.teams, &may)
+        loop {
+            let no = self.line.next(&self.teams)?;
+            let LaneView { team, page, .. } = self.lanes[no];
+            let wanted = || Wanted::by(&self.asks[page], &self.models);
+            if !guaranteed || self.teams.guarantor(team, &wanted(), &self.models).is_some() {
+                return Some(no);
+            }
+            self.line.leave(no, &self.lanes, &self.teams);
+        }
     }
 
     /// The head of this lane starts, or is left out. How many that is.
@@ -200,22 +191,18 @@ impl<'a> Run<'a> {
     }
 
     /// Everything left that stands before the task as things are now.
-    fn rest(&mut self) -> u64 {
+    fn rest(&self) -> u64 {
         let own = self.lanes.len() - 1;
         let mine = self.place(own, self.key);
-        let mut dues = BTreeMap::new();
         let mut count = 0;
         for no in 0..self.lanes.len() {
             let Some(head) = self.lanes[no].head else { continue };
-            let team = self.lanes[no].team;
-            let due = dues.entry(team).or_insert_with(|| self.teams.due(team)).clone();
-            let my_due = self.teams.due(self.lanes[own].team);
-            if due > my_due {
+            let order = self.teams.compare(self.lanes[no].team, self.lanes[own].team);
+            if order.is_gt() {
                 continue;
             }
-            let keys: Vec<QueueKey> = self.lanes[no].keys.range(head..).copied().collect();
-            for key in keys {
-                if due == my_due && self.place(no, key) >= mine {
+            for &key in self.lanes[no].keys.range(head..) {
+                if order.is_eq() && self.place(no, key) >= mine {
                     break;
                 }
                 count += tasks_of(self.case, &key);
@@ -225,9 +212,8 @@ impl<'a> Run<'a> {
     }
 
     /// Place among the tasks of one team.
-    fn place(&mut self, no: LaneNo, key: QueueKey) -> (Reverse<Priority>, u128, &'a str, QueueKey) {
-        let LaneView { lane, team, .. } = self.lanes[no];
-        let user = lane.user.as_str();
-        (key.priority, self.teams.user_due(team, user), user, key)
+    fn place(&self, no: LaneNo, key: QueueKey) -> (Reverse<Priority>, u128, &'a str, QueueKey) {
+        let LaneView { lane, user, .. } = self.lanes[no];
+        (key.priority, self.teams.user_due(user), lane.user.as_str(), key)
     }
 }

@@ -69,7 +69,10 @@ impl Ask {
     /// The most and the fewest nodes it takes; none where only GPUs count.
     pub fn node_counts(&self) -> Option<(u32, u32)> {
         let Spread::Nodes { nodes, .. } = self.spread else { return None };
-        Some((nodes, self.demand.least_nodes.unwrap_or(nodes).clamp(1, nodes)))
+        let least = self.demand.least_nodes.unwrap_or(nodes).clamp(1, nodes);
+        // One that may not leave a node does not grow beyond it.
+        let most = if least == 1 && self.within() <= Topology::Node { 1 } else { nodes };
+        Some((most, least))
     }
 
     /// The fewest GPUs it can start with.

@@ -1,12 +1,14 @@
 //! When the head of the queue can start, and what others must leave alone so that it does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Job, NodeId, PartPlacement, Policy, State, TaskId, Time, Topology};
+use tutti_model::{
+    Attempt, AttemptPhase, Job, NodeId, PartPlacement, Policy, Span, State, TaskId, Time, Topology,
+};
 
 use crate::ask::{Ask, Need, Room};
 use crate::candidates::Page;
-use crate::cluster::{Cluster, HeldPart, Share, Slot, SlotNo};
+use crate::cluster::{Cluster, HeldPart, Slot, SlotNo};
 use crate::domains::DomainNo;
 
 /// How many ends of running tasks are looked at to find a start. Beyond that the start is unknown,
@@ -18,18 +20,32 @@ const LOOK_AHEAD: usize = 4000;
 pub(crate) struct HeadRoom {
     pub task: TaskId,
     pub at: Time,
-    spare: BTreeMap<SlotNo, Room>,
+    nodes: BTreeMap<SlotNo, Kept>,
+}
+
+/// What a blocked task will use of a node.
+#[derive(Clone, Debug)]
+struct Kept {
+    part: PartPlacement,
+    /// It will have the node alone.
+    alone: bool,
+    beside: Room,
 }
 
 impl HeadRoom {
     pub fn nodes(&self, cluster: &Cluster) -> Vec<NodeId> {
-        self.spare.keys().map(|&no| cluster.get(no).node).collect()
+        self.nodes.keys().map(|&no| cluster.get(no).node).collect()
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = SlotNo> + '_ {
+        self.nodes.keys().copied()
     }
 
     /// Whether something that ends then (none: not known) may use this node.
-    pub fn allows(&self, slot: SlotNo, need: &Need, ends: Option<Time>) -> bool {
-        let Some(spare) = self.spare.get(&slot) else { return true };
-        ends.is_some_and(|end| end <= self.at) || spare.holds(need)
+    pub fn allows(&self, slot: SlotNo, need: &Need, alone: bool, ends: Option<Time>) -> bool {
+        let Some(kept) = self.nodes.get(&slot) else { return true };
+        let gone = ends.is_some_and(|end| end <= self.at);
+        gone || (!alone && !kept.alone && kept.beside.holds(need))
     }
 
     /// Something was placed; if it is still there when the head starts, less is left beside it.
@@ -37,10 +53,10 @@ impl HeadRoom {
         if ends.is_some_and(|end| end <= self.at) {
             return;
         }
-        if let Some(spare) = self.spare.get_mut(&slot) {
-            spare.gpus = spare.gpus.saturating_sub(need.gpus);
-            spare.cpus = spare.cpus.saturating_sub(need.cpus);
-            spare.mem.0 = spare.mem.0.saturating_sub(need.mem.0);
+        if let Some(Kept { beside, .. }) = self.nodes.get_mut(&slot) {
+            beside.gpus = beside.gpus.saturating_sub(need.gpus);
+            beside.cpus = beside.cpus.saturating_sub(need.cpus);
+            beside.mem.0 = beside.mem.0.saturating_sub(need.mem.0);
         }
     }
 }
@@ -50,7 +66,7 @@ pub(crate) fn ends_at(state: &State, policy: &Policy, job: &Job, start: Time) ->
     let learned = || {
         let longest = policy.durations.learn.then(|| state.learned.longest_run(job))??;
         let margin = longest.0 / 100 * u64::from(policy.durations.margin_percent);
-        Some(tutti_model::Span(longest.0 + margin))
+        Some(Span(longest.0 + margin))
     };
     job.spec.time.or_else(learned).map(|span| start.plus(span))
 }
@@ -62,26 +78,58 @@ pub(crate) struct Ends<'a> {
     pub now: Time,
     /// What this very pass placed.
     pub placed: &'a BTreeMap<(Time, TaskId), Vec<PartPlacement>>,
+    /// What this very pass stops.
+    pub victims: &'a BTreeSet<TaskId>,
 }
 
+/// Time between SIGTERM and SIGKILL for a job that does not say.
+const GRACE: Span = Span::secs(30);
+
 impl<'a> Ends<'a> {
-    fn soonest(&self) -> Vec<(Time, TaskId)> {
+    fn soonest(&self, cluster: &Cluster) -> Vec<(Time, TaskId)> {
+        let (state, now) = (self.state, self.now);
+        let end = |id: TaskId| Some((self.end_of(id)?, id));
         let mut ends: Vec<(Time, TaskId)> = if self.policy.durations.learn {
-            self.state.index.active.iter().filter_map(|&id| Some((self.end_of(id)?, id))).collect()
+            state.index.active.iter().filter_map(|&id| end(id)).collect()
         } else {
-            self.state.index.limits.iter().take(LOOK_AHEAD).copied().collect()
+            let limits = state.index.limits.iter().take(LOOK_AHEAD);
+            let limits = limits.filter(|(_, id)| !self.victims.contains(id));
+            let known = limits.map(|&(at, id)| (at.max(now), id));
+            // The index of limits has only what runs.
+            let rest = cluster.unsettled().chain(self.victims.iter().copied());
+            let rest = rest.filter(|id| !self.runs_on(*id)).filter_map(end);
+            known.chain(rest).collect()
         };
         ends.extend(self.placed.keys().copied());
         ends.sort();
+        ends.dedup();
         ends.truncate(LOOK_AHEAD);
         ends
     }
 
-    fn end_of(&self, id: TaskId) -> Option<Time> {
+    fn attempt(&self, id: TaskId) -> Option<(&'a Job, &'a Attempt)> {
         let job = self.state.job(id.job)?;
-        let since = job.task(id.index)?.attempt()?.running_since()?;
+        Some((job, job.task(id.index)?.attempt()?))
+    }
+
+    /// Runs, and nobody stops it.
+    fn runs_on(&self, id: TaskId) -> bool {
+        let runs = |(_, a): (_, &Attempt)| matches!(a.phase, AttemptPhase::Running { .. });
+        !self.victims.contains(&id) && self.attempt(id).is_some_and(runs)
+    }
+
+    fn end_of(&self, id: TaskId) -> Option<Time> {
+        let (job, attempt) = self.attempt(id)?;
+        let grace = job.spec.checkpoint.as_ref().and_then(|c| c.grace).or(job.spec.grace);
+        let end = match attempt.phase {
+            AttemptPhase::Stopping { since, .. } => Some(since.plus(grace.unwrap_or(GRACE))),
+            _ if self.victims.contains(&id) => Some(self.now.plus(grace.unwrap_or(GRACE))),
+            AttemptPhase::Running { since } => ends_at(self.state, self.policy, job, since),
+            // Its time begins when all of it runs.
+            AttemptPhase::Starting => ends_at(self.state, self.policy, job, self.now),
+        };
         // What has run longer than expected may end any moment.
-        ends_at(self.state, self.policy, job, since).map(|end| end.max(self.now))
+        end.map(|end| end.max(self.now))
     }
 
     /// Gives back what the task holds, node by node.
@@ -95,32 +143,38 @@ impl<'a> Ends<'a> {
         }
         for ((_, task), parts) in self.placed {
             for p in parts.iter().filter(|_| *task == id) {
-                let (share, cpus, mem) = (p.share, p.cpus, p.mem);
-                give(p.node, HeldPart { gpus: &p.gpus, share, cpus, mem, alone });
+                give(p.node, HeldPart::placed(p, alone));
             }
         }
     }
 }
 
-/// The first known end at which the ask fits. None if no known end is enough.
+/// The first known end at which the ask fits beside the heads before it. None if no known end is
+/// enough.
 pub(crate) fn head(
     cluster: &Cluster,
     page: &Page,
     task: TaskId,
     ends: &Ends<'_>,
+    before: &[HeadRoom],
     may_use: &dyn Fn(SlotNo) -> bool,
 ) -> Option<HeadRoom> {
-    let mut search = Search::new(cluster, page, may_use);
+    let mut search = Search::new(cluster, page, before, may_use);
     if let Some(domain) = search.enough() {
         return Some(search.room(task, ends.now, domain));
     }
-    for (at, id) in ends.soonest() {
-        ends.release(id, |node, held| search.give_back(node, &held));
-        if let Some(domain) = search.enough() {
-            return Some(search.room(task, at, domain));
+    let mut last = ends.now;
+    for (at, id) in ends.soonest(cluster) {
+        // All that ends at one time ends before anything starts.
+        if at > last
+            && let Some(domain) = search.enough()
+        {
+            return Some(search.room(task, last, domain));
         }
+        last = at;
+        ends.release(id, |node, held| search.give_back(node, &held));
     }
-    None
+    search.enough().map(|domain| search.room(task, last, domain))
 }
 
 struct Search<'a> {
@@ -132,7 +186,7 @@ struct Search<'a> {
     gives: BTreeMap<SlotNo, u32>,
     by_domain: BTreeMap<DomainNo, u64>,
     wanted: u64,
-    /// The domain that got something last: the only one that can have become enough.
+    /// Domains that got something: only they can have become enough.
     touched: Vec<DomainNo>,
 }
 
@@ -140,24 +194,31 @@ impl<'a> Search<'a> {
     fn new(
         cluster: &'a Cluster,
         page: &'a Page,
+        before: &[HeadRoom],
         may_use: &'a dyn Fn(SlotNo) -> bool,
     ) -> Search<'a> {
         let wanted = match page.ask.node_counts() {
             Some((_, least)) => least.into(),
             None => page.ask.least_gpus(),
         };
+        let mut later: BTreeMap<SlotNo, Slot> = BTreeMap::new();
+        for (&no, kept) in before.iter().flat_map(|head| &head.nodes) {
+            let slot = later.entry(no).or_insert_with(|| cluster.get(no).clone());
+            slot.take(&HeldPart::placed(&kept.part, kept.alone));
+        }
         let mut search = Search {
             cluster,
             page,
             may_use,
-            later: BTreeMap::new(),
+            later,
             gives: BTreeMap::new(),
             by_domain: BTreeMap::new(),
             wanted,
             touched: Vec::new(),
         };
         for no in page.fitting().filter(|&no| may_use(no)) {
-            search.set(no, offer(cluster, &page.ask, cluster.get(no)));
+            let slot = search.later.get(&no).unwrap_or_else(|| cluster.get(no));
+            search.set(no, offer(cluster, &page.ask, slot));
         }
         search
     }
@@ -197,24 +258,24 @@ impl<'a> Search<'a> {
     /// Nodes that are free soonest come first: those that need nobody's end.
     fn room(self, task: TaskId, at: Time, domain: DomainNo) -> HeadRoom {
         let in_domain = |no: &SlotNo| self.domain(*no) == domain && self.gives[no] > 0;
-        let mut nodes: Vec<SlotNo> = self.gives.keys().copied().filter(in_domain).collect();
-        nodes.sort_by_key(|no| (self.later.contains_key(no), *no));
+        let mut all: Vec<SlotNo> = self.gives.keys().copied().filter(in_domain).collect();
+        all.sort_by_key(|no| (self.later.contains_key(no), *no));
         let ask = &self.page.ask;
         let mut left = self.wanted;
-        let mut spare = BTreeMap::new();
-        for no in nodes {
+        let mut nodes = BTreeMap::new();
+        for no in all {
             if left == 0 {
                 break;
             }
             let slot = self.later.get(&no).unwrap_or_else(|| self.cluster.get(no));
-            let share = match ask.node_counts() {
-                Some(_) => Share { slot: no, gpus: ask.least().gpus },
-                None => Share { slot: no, gpus: (self.gives[&no]).min(left as u32) },
+            let gpus = match ask.node_counts() {
+                Some(_) => ask.least().gpus,
+                None => (self.gives[&no]).min(left as u32),
             };
-            left -= if ask.node_counts().is_some() { 1 } else { u64::from(share.gpus) };
-            spare.insert(no, beside(self.cluster, ask, slot, &ask.need(share.gpus)));
+            left -= if ask.node_counts().is_some() { 1 } else { u64::from(gpus) };
+            nodes.insert(no, keep(self.cluster, ask, slot, gpus));
         }
-        HeadRoom { task, at, spare }
+        HeadRoom { task, at, nodes }
     }
 }
 
@@ -230,14 +291,22 @@ fn offer(cluster: &Cluster, ask: &Ask, slot: &Slot) -> u32 {
     }
 }
 
-fn beside(cluster: &Cluster, ask: &Ask, slot: &Slot, need: &Need) -> Room {
-    if ask.demand.exclusive {
-        return Room::default();
-    }
+fn keep(cluster: &Cluster, ask: &Ask, slot: &Slot, gpus: u32) -> Kept {
+    let need = ask.need(gpus);
     let room = cluster.usable(slot, ask);
-    Room {
+    let beside = Room {
         gpus: room.gpus.saturating_sub(need.gpus),
         cpus: room.cpus.saturating_sub(need.cpus),
         mem: tutti_model::Bytes(room.mem.0.saturating_sub(need.mem.0)),
-    }
+    };
+    let cards = cluster.fitting_cards(slot, ask).take(gpus as usize).map(|c| c.index);
+    let part = PartPlacement {
+        node: slot.node,
+        gpus: cards.collect(),
+        cpus: need.cpus,
+        mem: need.mem,
+        ranks: ask.demand.ranks_for(gpus),
+        share: ask.demand.share,
+    };
+    Kept { part, alone: ask.demand.exclusive, beside }
 }

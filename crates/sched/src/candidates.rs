@@ -96,6 +96,11 @@ impl Book {
         &self.pages[no].ask
     }
 
+    /// The page as it was when last read.
+    pub fn page(&self, no: PageNo) -> &Page {
+        &self.pages[no]
+    }
+
     /// The page as of now.
     pub fn read(&mut self, no: PageNo, cluster: &Cluster, valuer: &Valuer) -> &Page {
         let page = &mut self.pages[no];

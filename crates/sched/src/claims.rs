@@ -1,15 +1,17 @@
 //! Room that is kept for a task until it is free: claims that come true, and claims that the head
 //! of the queue makes when it has waited long enough.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Claim, ClaimCause, NewClaim, Node, PartPlacement, Phase, Spread, State, TaskId, Topology,
+    Claim, ClaimCause, GpuIndex, JobState, NewClaim, Node, PartPlacement, Phase, Spread, State,
+    TaskId, Topology,
 };
 
 use crate::ask::Ask;
 use crate::candidates::Page;
-use crate::cluster::{Cluster, Share, Slot, SlotNo};
+use crate::cluster::{Card, Cluster, Share, Slot, SlotNo};
 use crate::domains::{DomainNo, LEVELS};
 
 /// How a claim stands.
@@ -24,14 +26,11 @@ pub(crate) enum Standing {
 }
 
 pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
-    let waits = match state.job(task.job) {
-        None => return Standing::Void,
-        Some(job) if job.held => return Standing::Void,
-        Some(job) => job.task(task.index),
-    };
-    match waits.map(|t| &t.phase) {
+    let Some(job) = state.job(task.job).filter(|job| !job.held) else { return Standing::Void };
+    match job.task(task.index).map(|t| &t.phase) {
         // A task of an array that never started has no record yet.
-        None => {}
+        None if job.task_state(task.index) == Some(JobState::Pending) => {}
+        None => return Standing::Void,
         Some(Phase::Pending { not_before, .. }) if not_before.0 == 0 => {}
         // It is being stopped to change its size.
         Some(Phase::Active(_)) if claim.cause == ClaimCause::Resize => {
@@ -41,9 +40,8 @@ pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
     }
     let mut holders = Vec::new();
     for part in &claim.parts {
-        let Some(node) = state.node(part.node).filter(|n| n.accepts_work()) else {
-            return Standing::Void;
-        };
+        let node = state.node(part.node).filter(|n| n.accepts_work() && has(n, part));
+        let Some(node) = node else { return Standing::Void };
         holders.extend(in_the_way(state, task, node, part));
     }
     if holders.is_empty() {
@@ -52,6 +50,13 @@ pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
     holders.sort();
     holders.dedup();
     Standing::Waiting(holders)
+}
+
+/// Whether the node is still large enough for the part, however empty.
+fn has(node: &Node, part: &PartPlacement) -> bool {
+    let facts = &node.facts;
+    let has_gpu = |index: &GpuIndex| facts.gpus.iter().any(|g| g.index == *index);
+    part.gpus.iter().all(has_gpu) && facts.cpus >= part.cpus && facts.mem >= part.mem
 }
 
 /// Who still holds what the part needs.
@@ -86,7 +91,7 @@ pub(crate) fn overdue(
 ) -> Option<NewClaim> {
     let ask = &page.ask;
     let suitable: Vec<SlotNo> = (0..cluster.slots.len() as SlotNo)
-        .filter(|&no| page.is_suitable_and_open(no) && may_use(no) && !cluster.get(no).alone)
+        .filter(|&no| page.is_suitable_and_open(no) && may_use(no) && cluster.get(no).claims == 0)
         .collect();
     let shares = match (ask.spread, ask.node_counts()) {
         (Spread::Nodes { gpus_each, .. }, Some((_, least))) => {
@@ -134,11 +139,11 @@ fn domain_of(
 ) -> Option<Vec<SlotNo>> {
     let free = |no: SlotNo| u64::from(cluster.usable(cluster.get(no), ask).gpus);
     let sorted = |mut nodes: Vec<SlotNo>| {
-        nodes.sort_by_key(|&no| (std::cmp::Reverse(free(no)), no));
+        nodes.sort_by_key(|&no| (Reverse(free(no)), no));
         nodes
     };
     let one = nodes.iter().filter(|&&no| u64::from(gives(cluster.get(no))) >= wanted);
-    if let Some(&best) = one.max_by_key(|&&no| (free(no), std::cmp::Reverse(no))) {
+    if let Some(&best) = one.max_by_key(|&&no| (free(no), Reverse(no))) {
         return Some(vec![best]);
     }
     let widest = match ask.within() {
@@ -164,9 +169,22 @@ fn domain_of(
 /// A part with the cards that have most free.
 fn part(cluster: &Cluster, ask: &Ask, share: &Share) -> PartPlacement {
     let slot = cluster.get(share.slot);
-    let mut cards: Vec<_> = slot.cards.iter().filter(|c| cluster.suits(c, ask)).collect();
-    cards.sort_by_key(|c| (std::cmp::Reverse(c.free), c.index));
-    let mut gpus: Vec<_> = cards.iter().take(share.gpus as usize).map(|c| c.index).collect();
+    let mut islands: BTreeMap<u16, Vec<Card>> = BTreeMap::new();
+    for card in slot.cards.iter().filter(|c| cluster.suits(c, ask)) {
+        let island = if ask.on_one_island() { card.island } else { 0 };
+        islands.entry(island).or_default().push(*card);
+    }
+    let wanted = share.gpus as usize;
+    let most_free = |cards: &Vec<Card>| {
+        let mut cards = cards.clone();
+        cards.sort_by_key(|c| (Reverse(c.free), c.index));
+        cards.truncate(wanted);
+        cards
+    };
+    let enough = islands.values().filter(|cards| cards.len() >= wanted).map(most_free);
+    let free = |cards: &Vec<Card>| cards.iter().map(|c| u32::from(c.free)).sum::<u32>();
+    let best = enough.max_by_key(free).unwrap_or_default();
+    let mut gpus: Vec<_> = best.iter().map(|c| c.index).collect();
     gpus.sort();
     let need = ask.need(share.gpus);
     PartPlacement {
@@ -178,3 +196,6 @@ fn part(cluster: &Cluster, ask: &Ask, share: &Share) -> PartPlacement {
         share: ask.demand.share,
     }
 }
+
+#[cfg(test)]
+mod tests;

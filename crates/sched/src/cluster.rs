@@ -1,11 +1,11 @@
 //! What is free on every node, as the scheduler sees it. Owned, so that it can be kept between
 //! passes and brought up to date node by node; taking from it leaves the state alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tutti_model::{
-    Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement, Place, Policy,
-    State, TaskId,
+    AttemptPhase, Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement,
+    Place, Policy, State, TaskId,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -22,11 +22,15 @@ pub(crate) struct Cluster {
     /// Sets of labels, by number.
     labels: Vec<BTreeMap<String, String>>,
     labels_known: BTreeMap<BTreeMap<String, String>, u32>,
+    tenants: Vec<Tenants>,
     /// What teams hold now: GPUs in thousandths, by model.
     pub held: BTreeMap<String, Vec<u64>>,
-    /// Leases by class, and tasks that can change their number of nodes.
+    /// What they hold of that but are about to give back.
+    pub leaving: BTreeMap<String, Vec<u64>>,
+    /// Parts of leases by class.
     pub classes: BTreeMap<String, u64>,
-    pub elastic: BTreeSet<TaskId>,
+    /// Parts of tasks that were starting or stopping when their nodes were last looked at.
+    unsettled: BTreeMap<TaskId, u32>,
     /// Slots that changed, in order. Whoever derives something from slots remembers how far it read.
     log: Vec<SlotNo>,
 }
@@ -44,19 +48,37 @@ pub(crate) struct Slot {
     pub rank: u32,
     /// How many leases and claims have a part here.
     pub tenants: u32,
-    /// Somebody has the node alone.
+    /// Somebody has the node alone, or will.
     pub alone: bool,
-    /// Tasks with a part here.
-    pub tasks: Vec<TaskId>,
+    loners: u32,
+    /// Claims with a part here.
+    pub claims: u32,
+    /// What was taken beyond what is free: claims on room that others still hold. Whatever is given
+    /// back pays for this first.
+    owed: Owed,
     labels: u32,
     /// Into [`Policy::reservations`].
     pub reservations: Vec<u32>,
-    /// (team, model, thousandths) of what is held here.
-    held: Vec<(String, u16, u64)>,
-    /// The class of each lease.
-    classes: Vec<String>,
     /// Grows with every change.
     pub stamp: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Owed {
+    cpus: u32,
+    mem: Bytes,
+}
+
+/// Who is on a node; of no interest to the search for room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Tenants {
+    /// (team, model, thousandths) of what is held.
+    held: Vec<(String, u16, u64)>,
+    /// Of that, what is about to be given back.
+    leaving: Vec<(String, u16, u64)>,
+    /// The class of each lease.
+    classes: Vec<String>,
+    unsettled: Vec<TaskId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +86,24 @@ pub(crate) struct Card {
     pub index: GpuIndex,
     pub model: u16,
     pub mem: Bytes,
-    /// A GPU without an island of its own is one.
+    /// GPUs of which nobody said where they belong count as one island.
     pub island: u16,
     /// In thousandths.
     pub free: u16,
+    owed: u16,
+}
+
+impl Card {
+    fn take(&mut self, milli: u16) {
+        self.owed = self.owed.saturating_add(milli.saturating_sub(self.free));
+        self.free = self.free.saturating_sub(milli);
+    }
+
+    fn give_back(&mut self, milli: u16) {
+        let left = milli.saturating_sub(self.owed);
+        self.owed = self.owed.saturating_sub(milli);
+        self.free = (self.free + left).min(1000);
+    }
 }
 
 /// Whether a node takes work, and if not, why.
@@ -107,32 +143,39 @@ impl Slot {
         self.free.gpus = self.cards.iter().filter(|c| c.free == 1000).count() as u32;
     }
 
-    /// Takes a part out of what is free.
-    fn take(&mut self, part: &PartPlacement, alone: bool) {
-        for card in self.cards.iter_mut().filter(|c| part.gpus.contains(&c.index)) {
-            card.free = card.free.saturating_sub(part.share.0);
-        }
-        self.free.cpus = self.free.cpus.saturating_sub(part.cpus);
-        self.free.mem.0 = self.free.mem.0.saturating_sub(part.mem.0);
+    /// Takes a part out of what is free, or will be.
+    pub fn take(&mut self, held: &HeldPart<'_>) {
+        let of_part = self.cards.iter_mut().filter(|c| held.gpus.contains(&c.index));
+        of_part.for_each(|card| card.take(held.share.0));
+        self.owed.cpus += held.cpus.saturating_sub(self.free.cpus);
+        self.owed.mem.0 += held.mem.0.saturating_sub(self.free.mem.0);
+        self.free.cpus = self.free.cpus.saturating_sub(held.cpus);
+        self.free.mem.0 = self.free.mem.0.saturating_sub(held.mem.0);
         self.tenants += 1;
-        self.alone |= alone;
+        self.loners += u32::from(held.alone);
+        self.alone = self.loners > 0;
         self.count_whole();
     }
 
-    /// Gives back what a lease holds here, to see what fits once it has ended.
+    /// Gives back what a lease or a claim holds here.
     pub fn give_back(&mut self, held: &HeldPart<'_>) {
-        for card in self.cards.iter_mut().filter(|c| held.gpus.contains(&c.index)) {
-            card.free = (card.free + held.share.0).min(1000);
-        }
-        self.free.cpus = self.free.cpus.saturating_add(held.cpus).min(self.total.cpus);
-        self.free.mem = Bytes(self.free.mem.0.saturating_add(held.mem.0)).min(self.total.mem);
+        let of_part = self.cards.iter_mut().filter(|c| held.gpus.contains(&c.index));
+        of_part.for_each(|card| card.give_back(held.share.0));
+        self.free.cpus += held.cpus.saturating_sub(self.owed.cpus);
+        self.free.mem.0 += held.mem.0.saturating_sub(self.owed.mem.0);
+        self.free.cpus = self.free.cpus.min(self.total.cpus);
+        self.free.mem = self.free.mem.min(self.total.mem);
+        self.owed.cpus = self.owed.cpus.saturating_sub(held.cpus);
+        self.owed.mem.0 = self.owed.mem.0.saturating_sub(held.mem.0);
         self.tenants = self.tenants.saturating_sub(1);
-        self.alone &= !held.alone;
+        self.loners = self.loners.saturating_sub(u32::from(held.alone));
+        self.alone = self.loners > 0;
         self.count_whole();
     }
 }
 
-/// What a lease holds on one node.
+/// What a lease or a claim holds on one node.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldPart<'a> {
     pub gpus: &'a [GpuIndex],
     pub share: Milli,
@@ -143,6 +186,10 @@ pub(crate) struct HeldPart<'a> {
 
 impl<'a> HeldPart<'a> {
     pub fn of(part: &'a tutti_model::Part, alone: bool) -> HeldPart<'a> {
+        HeldPart { gpus: &part.gpus, share: part.share, cpus: part.cpus, mem: part.mem, alone }
+    }
+
+    pub fn placed(part: &'a PartPlacement, alone: bool) -> HeldPart<'a> {
         HeldPart { gpus: &part.gpus, share: part.share, cpus: part.cpus, mem: part.mem, alone }
     }
 }
@@ -156,11 +203,12 @@ impl Cluster {
         let ranks = ranks(state, &paths);
         let claims = Claims::of(state);
         for ((node, path), rank) in state.nodes.values().zip(paths).zip(ranks) {
-            let mut slot = cluster.slot(state, policy, &claims, node);
+            let (mut slot, tenants) = cluster.slot(state, policy, &claims, node);
             slot.path = path;
             slot.rank = rank;
-            cluster.add_held(&slot);
+            cluster.move_in(&tenants);
             cluster.slots.push(slot);
+            cluster.tenants.push(tenants);
         }
         cluster
     }
@@ -169,26 +217,43 @@ impl Cluster {
     /// again.
     pub fn refresh(&mut self, state: &State, policy: &Policy, claims: &Claims, id: NodeId) -> bool {
         let (Some(no), Some(node)) = (self.slot_of(id), state.node(id)) else { return false };
-        let mut slot = self.slot(state, policy, claims, node);
+        let (mut slot, tenants) = self.slot(state, policy, claims, node);
         let old = &self.slots[no as usize];
-        // Labels may say where a node stands.
-        if old.labels != slot.labels {
+        // Labels may say where a node stands, and models are numbered as they are met.
+        let same = |(a, b): (&Card, &Card)| (a.index, a.model) == (b.index, b.model);
+        if old.labels != slot.labels
+            || old.cards.len() != slot.cards.len()
+            || !old.cards.iter().zip(&slot.cards).all(same)
+        {
             return false;
         }
         slot.path = old.path;
         slot.rank = old.rank;
         slot.stamp = old.stamp + 1;
-        self.remove_held(no);
-        self.add_held(&slot);
+        let before = std::mem::take(&mut self.tenants[no as usize]);
+        self.move_out(&before);
+        self.move_in(&tenants);
         self.slots[no as usize] = slot;
+        self.tenants[no as usize] = tenants;
         self.log.push(no);
         true
     }
 
-    fn slot(&mut self, state: &State, policy: &Policy, claims: &Claims, node: &Node) -> Slot {
+    fn slot(
+        &mut self,
+        state: &State,
+        policy: &Policy,
+        claims: &Claims<'_>,
+        node: &Node,
+    ) -> (Slot, Tenants) {
         let facts = &node.facts;
         let mut cards: Vec<Card> = facts.gpus.iter().map(|g| self.card(node, g)).collect();
         cards.sort_by_key(|c| c.index);
+        // A node may come back smaller than what it runs.
+        let owed = Owed {
+            cpus: node.used.cpus.saturating_sub(facts.cpus),
+            mem: Bytes(node.used.mem.0.saturating_sub(facts.mem.0)),
+        };
         let mut slot = Slot {
             node: node.id,
             standing: Standing::of(node),
@@ -197,38 +262,22 @@ impl Cluster {
             cards,
             path: Path::default(),
             rank: 0,
-            tenants: 0,
+            tenants: node.used.leases.len() as u32,
             alone: false,
-            tasks: Vec::new(),
+            loners: 0,
+            claims: 0,
+            owed,
             labels: self.label_set(&facts.labels),
             reservations: reservations(policy, &facts.name),
-            held: Vec::new(),
-            classes: Vec::new(),
             stamp: 0,
         };
+        let tenants = tenants(state, node, &mut slot);
         slot.count_whole();
-        for lease in &node.used.leases {
-            slot.tenants += 1;
-            slot.tasks.push(lease.task);
-            let Some(job) = state.job(lease.task.job) else { continue };
-            slot.alone |= job.spec.exclusive;
-            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
-            slot.classes.push(class.to_owned());
-            if job.spec.elastic.is_some() {
-                self.elastic.insert(lease.task);
-            }
-            for card in &slot.cards {
-                let of_lease = node.used.gpus.get(&card.index).and_then(|u| u.leases.get(lease));
-                if let Some(milli) = of_lease {
-                    note(&mut slot.held, &job.team, card.model, u64::from(milli.0));
-                }
-            }
-        }
         for (task, part) in claims.on(node.id) {
-            let alone = state.job(task.job).is_some_and(|j| j.spec.exclusive);
-            slot.take(part, alone);
+            slot.take(&HeldPart::placed(part, is_alone(state, task)));
+            slot.claims += 1;
         }
-        slot
+        (slot, tenants)
     }
 
     fn card(&mut self, node: &Node, gpu: &Gpu) -> Card {
@@ -237,8 +286,9 @@ impl Cluster {
             self.models.push(gpu.model.clone());
             self.models.len() - 1
         }) as u16;
-        let island = gpu.island.unwrap_or(0);
-        Card { index: gpu.index, model, mem: gpu.mem, island, free: node.free_milli(gpu.index) }
+        let island = gpu.island.unwrap_or(u16::MAX);
+        let free = node.free_milli(gpu.index);
+        Card { index: gpu.index, model, mem: gpu.mem, island, free, owed: 0 }
     }
 
     fn label_set(&mut self, labels: &BTreeMap<String, String>) -> u32 {
@@ -255,29 +305,38 @@ impl Cluster {
         ask.demand.labels.iter().all(|rule| rule.holds(&self.labels[slot.labels as usize]))
     }
 
-    fn add_held(&mut self, slot: &Slot) {
-        for class in &slot.classes {
+    fn move_in(&mut self, tenants: &Tenants) {
+        for class in &tenants.classes {
             *self.classes.entry(class.clone()).or_default() += 1;
         }
-        for (team, model, milli) in &slot.held {
-            let of_team = self.held.entry(team.clone()).or_default();
-            let at = usize::from(*model);
-            of_team.resize(of_team.len().max(at + 1), 0);
-            of_team[at] += milli;
+        for task in &tenants.unsettled {
+            *self.unsettled.entry(*task).or_default() += 1;
         }
+        tenants.held.iter().for_each(|held| add(&mut self.held, held));
+        tenants.leaving.iter().for_each(|held| add(&mut self.leaving, held));
     }
 
-    fn remove_held(&mut self, no: SlotNo) {
-        for class in &self.slots[no as usize].classes {
+    fn move_out(&mut self, tenants: &Tenants) {
+        for class in &tenants.classes {
             if let Some(count) = self.classes.get_mut(class) {
                 *count -= 1;
             }
         }
-        for (team, model, milli) in &self.slots[no as usize].held {
-            if let Some(of_team) = self.held.get_mut(team) {
-                of_team[usize::from(*model)] -= milli;
+        for task in &tenants.unsettled {
+            if let Some(count) = self.unsettled.get_mut(task) {
+                *count -= 1;
+                if *count == 0 {
+                    self.unsettled.remove(task);
+                }
             }
         }
+        tenants.held.iter().for_each(|held| subtract(&mut self.held, held));
+        tenants.leaving.iter().for_each(|held| subtract(&mut self.leaving, held));
+    }
+
+    /// Tasks that may be starting or stopping. Some may have settled since.
+    pub fn unsettled(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.unsettled.keys().copied()
     }
 
     pub fn slot_of(&self, node: NodeId) -> Option<SlotNo> {
@@ -292,14 +351,21 @@ impl Cluster {
         &self.log
     }
 
-    /// A copy to try things on, without what is derived.
-    pub fn sketch(&self) -> Cluster {
-        Cluster {
-            slots: self.slots.clone(),
-            models: self.models.clone(),
-            labels: self.labels.clone(),
-            ..Cluster::default()
-        }
+    /// Looks at the cluster with some slots as they will be.
+    pub fn with_slots<T>(
+        &mut self,
+        mut later: BTreeMap<SlotNo, Slot>,
+        look: impl FnOnce(&Cluster) -> T,
+    ) -> T {
+        let mut swap = |slots: &mut Vec<Slot>| {
+            for (no, slot) in &mut later {
+                std::mem::swap(&mut slots[*no as usize], slot);
+            }
+        };
+        swap(&mut self.slots);
+        let seen = look(self);
+        swap(&mut self.slots);
+        seen
     }
 
     /// Starts the log again; readers must have forgotten where they were.
@@ -319,7 +385,31 @@ impl Cluster {
     pub fn take(&mut self, parts: &[PartPlacement], alone: bool) {
         for part in parts {
             if let Some(no) = self.slot_of(part.node) {
-                self.change(no, |slot| slot.take(part, alone));
+                self.change(no, |slot| slot.take(&HeldPart::placed(part, alone)));
+            }
+        }
+    }
+
+    /// Keeps room for a claim.
+    pub fn keep(&mut self, parts: &[PartPlacement], alone: bool) {
+        for part in parts {
+            if let Some(no) = self.slot_of(part.node) {
+                self.change(no, |slot| {
+                    slot.take(&HeldPart::placed(part, alone));
+                    slot.claims += 1;
+                });
+            }
+        }
+    }
+
+    /// Gives back what was kept for a claim.
+    pub fn unkeep(&mut self, parts: &[PartPlacement], alone: bool) {
+        for part in parts {
+            if let Some(no) = self.slot_of(part.node) {
+                self.change(no, |slot| {
+                    slot.give_back(&HeldPart::placed(part, alone));
+                    slot.claims -= 1;
+                });
             }
         }
     }
@@ -370,6 +460,48 @@ fn most_on_one_island<'c>(cards: impl Iterator<Item = &'c Card>) -> u32 {
     let mut islands: BTreeMap<u16, u32> = BTreeMap::new();
     cards.for_each(|c| *islands.entry(c.island).or_default() += 1);
     islands.into_values().max().unwrap_or(0)
+}
+
+/// Everybody with a lease here; sets whether one of them has the node alone.
+fn tenants(state: &State, node: &Node, slot: &mut Slot) -> Tenants {
+    let mut tenants = Tenants::default();
+    for lease in &node.used.leases {
+        let Some(job) = state.job(lease.task.job) else { continue };
+        slot.loners += u32::from(job.spec.exclusive);
+        tenants.classes.push(job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS).to_owned());
+        let phase = job.task(lease.task.index).and_then(|t| t.attempt()).map(|a| &a.phase);
+        if !matches!(phase, Some(AttemptPhase::Running { .. })) {
+            tenants.unsettled.push(lease.task);
+        }
+        let leaves = matches!(phase, Some(AttemptPhase::Stopping { .. }));
+        for card in &slot.cards {
+            let of_lease = node.used.gpus.get(&card.index).and_then(|u| u.leases.get(lease));
+            let Some(milli) = of_lease else { continue };
+            note(&mut tenants.held, &job.team, card.model, u64::from(milli.0));
+            if leaves {
+                note(&mut tenants.leaving, &job.team, card.model, u64::from(milli.0));
+            }
+        }
+    }
+    slot.alone = slot.loners > 0;
+    tenants
+}
+
+fn is_alone(state: &State, task: TaskId) -> bool {
+    state.job(task.job).is_some_and(|j| j.spec.exclusive)
+}
+
+fn add(sums: &mut BTreeMap<String, Vec<u64>>, (team, model, milli): &(String, u16, u64)) {
+    let of_team = sums.entry(team.clone()).or_default();
+    let at = usize::from(*model);
+    of_team.resize(of_team.len().max(at + 1), 0);
+    of_team[at] += milli;
+}
+
+fn subtract(sums: &mut BTreeMap<String, Vec<u64>>, (team, model, milli): &(String, u16, u64)) {
+    if let Some(of_team) = sums.get_mut(team) {
+        of_team[usize::from(*model)] -= milli;
+    }
 }
 
 fn note(held: &mut Vec<(String, u16, u64)>, team: &str, model: u16, milli: u64) {

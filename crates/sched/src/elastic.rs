@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Stop, TaskId, Topology, Verdict, Victim,
+    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Part, Stop, TaskId, Topology, Verdict, Victim,
 };
 
-use crate::cluster::SlotNo;
+use crate::cluster::{Share, SlotNo, Standing};
 use crate::fit;
 use crate::pass::Pass;
 use crate::preempt::as_placement;
+use crate::teams::by_model;
 
 /// Jobs resized in one pass: each is a restart, and room changes with each.
 const AT_ONCE: usize = 4;
@@ -20,12 +21,11 @@ pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
         matches!(v, Verdict::Busy(_) | Verdict::Behind { .. } | Verdict::NodesUnavailable(_))
     };
     let (lanes, tasks) = (pass.plan.by_lane.values(), pass.plan.by_task.values());
-    if pass.view.cluster.elastic.is_empty() || lanes.chain(tasks).any(wants_room) {
+    if pass.state.index.elastic.is_empty() || lanes.chain(tasks).any(wants_room) {
         return;
     }
-    let elastic: Vec<TaskId> = pass.view.cluster.elastic.iter().copied().collect();
     let mut grown = 0;
-    for task in elastic {
+    for &task in &pass.state.index.elastic {
         let Some(job) = pass.state.job(task.job) else { continue };
         let Some(attempt) = job.task(task.index).and_then(|t| t.attempt()) else { continue };
         if grown < AT_ONCE
@@ -44,7 +44,15 @@ fn may_grow(pass: &Pass<'_, '_>, job: &Job, task: TaskId, attempt: &Attempt) -> 
         && pass.now.since(since) >= pass.policy.resize_every
         && !pass.victims.contains(&task)
         && !pass.state.claims.contains_key(&task)
-        && attempt.parts.iter().all(|p| !p.phase.is_over())
+        && attempt.parts.iter().all(|p| !p.phase.is_over() && stays(pass, job, task, p))
+}
+
+/// Whether the job can start again where this part is.
+fn stays(pass: &Pass<'_, '_>, job: &Job, task: TaskId, part: &Part) -> bool {
+    let cluster = &pass.view.cluster;
+    cluster
+        .slot_of(part.node)
+        .is_some_and(|no| cluster.get(no).standing == Standing::Open && pass.may_use(no, job, task))
 }
 
 fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &Attempt) -> bool {
@@ -61,23 +69,24 @@ fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &A
     let gpus = page.ask.least().gpus;
     let ask = page.ask.clone();
     let near = fitting.into_iter().filter(|&no| {
-        Some(pass.view.cluster.get(no).path.at(within)) == home && pass.may_use(no, job)
+        Some(pass.view.cluster.get(no).path.at(within)) == home && pass.may_use(no, job, task)
     });
-    let more: Vec<_> = near
-        .take(most - attempt.parts.len())
-        .map(|slot| crate::cluster::Share { slot, gpus })
-        .collect();
+    let mut more: Vec<_> =
+        near.take(most - attempt.parts.len()).map(|slot| Share { slot, gpus }).collect();
+    let team = pass.teams.find(&job.team);
+    let over = |more: &[Share]| {
+        let cluster = &pass.view.cluster;
+        let held = by_model(cluster, &fit::place(cluster, &pass.view.valuer, &ask, more));
+        team.is_some_and(|team| pass.teams.over_limit(team, &held, &cluster.models).is_some())
+    };
+    while !more.is_empty() && over(&more) {
+        more.pop();
+    }
     if more.is_empty() {
         return false;
     }
     let mut parts: Vec<_> = attempt.parts.iter().map(as_placement).collect();
     let new = fit::place(&pass.view.cluster, &pass.view.valuer, &ask, &more);
-    let held = crate::teams::by_model(&pass.view.cluster, &new);
-    let team = pass.teams.find(&job.team);
-    let models = &pass.view.cluster.models;
-    if team.is_some_and(|team| pass.teams.over_limit(team, &held, models).is_some()) {
-        return false;
-    }
     parts.extend(new);
     let rank = |node| pass.view.cluster.slot_of(node).map(|no| pass.view.cluster.get(no).rank);
     parts.sort_by_key(|p| rank(p.node));

@@ -11,8 +11,9 @@ use crate::cluster::{Card, Cluster, Share, Slot, SlotNo};
 use crate::domains::{DomainNo, LEVELS};
 use crate::value::Valuer;
 
-/// Whether a node that has room may be used, too: it may be reserved or kept for somebody.
-pub(crate) type Guard<'g> = dyn Fn(SlotNo) -> bool + 'g;
+/// Whether so many GPUs of a node that has room may be used, too: it may be reserved or kept for
+/// somebody.
+pub(crate) type Guard<'g> = dyn Fn(SlotNo, u32) -> bool + 'g;
 
 /// A node that could take part, and how much it would give: GPUs where only they count, else 1.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +55,7 @@ pub(crate) fn find_among(
             gang(cluster, ask, offers, counts, gpus_each)?
         }
         (Spread::Gpus { total }, _) | (Spread::Nodes { gpus_each: total, .. }, None) => {
-            let offers = gpu_offers(cluster, ask, nodes, &|_| true);
+            let offers = gpu_offers(cluster, ask, nodes, &|_, _| true);
             of_gpus(cluster, ask, offers, &BTreeSet::new(), total)?
         }
     };
@@ -71,7 +72,7 @@ fn on_nodes(
 ) -> Option<Vec<Share>> {
     let (most, least) = page.ask.node_counts()?;
     let avoided = |slot: &SlotNo| avoid.contains(&cluster.get(*slot).node);
-    let allowed = || page.fitting().filter(|slot| guard(*slot));
+    let allowed = || page.fitting().filter(|slot| guard(*slot, gpus));
     if most == 1 {
         let slot = if avoid.is_empty() {
             allowed().next()
@@ -83,7 +84,10 @@ fn on_nodes(
     let offer = |slot| Offer { slot, gives: 1 };
     let good: Vec<Offer> = allowed().filter(|slot| !avoided(slot)).map(offer).collect();
     gang(cluster, &page.ask, good, (most, least), gpus).or_else(|| {
-        let all = || allowed().map(offer).collect();
+        let all = || {
+            let unwanted = allowed().filter(avoided);
+            allowed().filter(|slot| !avoided(slot)).chain(unwanted).map(offer).collect()
+        };
         (!avoid.is_empty()).then(|| gang(cluster, &page.ask, all(), (most, least), gpus))?
     })
 }
@@ -116,8 +120,13 @@ fn gpu_offers(
     nodes: impl Iterator<Item = SlotNo>,
     guard: &Guard<'_>,
 ) -> Vec<Offer> {
-    let gives = |slot| ask.share_of(&cluster.usable(cluster.get(slot), ask));
-    nodes.filter(|slot| guard(*slot)).map(|slot| Offer { slot, gives: gives(slot) }).collect()
+    let offer = |slot| {
+        let room = ask.share_of(&cluster.usable(cluster.get(slot), ask));
+        // What may be used of a node only shrinks with what is asked of it.
+        let gives = (1..=room).rev().find(|&gpus| guard(slot, gpus))?;
+        Some(Offer { slot, gives })
+    };
+    nodes.filter_map(offer).collect()
 }
 
 fn of_gpus(
@@ -127,11 +136,12 @@ fn of_gpus(
     avoid: &BTreeSet<NodeId>,
     total: u32,
 ) -> Option<Vec<Share>> {
-    let good: Vec<Offer> =
-        offers.iter().filter(|o| !avoid.contains(&cluster.get(o.slot).node)).copied().collect();
-    let all_good = good.len() == offers.len();
-    few_nodes(cluster, ask, good, total)
-        .or_else(|| (!all_good).then(|| few_nodes(cluster, ask, offers, total))?)
+    let wanted = |o: &Offer| !avoid.contains(&cluster.get(o.slot).node);
+    let (good, unwanted): (Vec<Offer>, Vec<Offer>) = offers.into_iter().partition(wanted);
+    few_nodes(cluster, ask, good.clone(), total).or_else(|| {
+        let all = || good.into_iter().chain(unwanted.iter().copied()).collect();
+        (!unwanted.is_empty()).then(|| few_nodes(cluster, ask, all(), total))?
+    })
 }
 
 /// This many GPUs on as few nodes as possible, in the narrowest domain.

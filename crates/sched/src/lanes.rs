@@ -5,10 +5,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use tutti_model::{Job, JobId, Lane, Priority, QueueKey, State, Tasks};
+use tutti_model::{
+    Job, JobId, Lane, Phase, Priority, QueueKey, State, TaskId, Tasks, Time, Verdict,
+};
 
 use crate::candidates::PageNo;
-use crate::teams::{TeamNo, Teams};
+use crate::teams::{TeamNo, Teams, UserNo};
 
 pub(crate) type LaneNo = usize;
 
@@ -19,15 +21,37 @@ pub(crate) struct LaneView<'a> {
     pub keys: &'a BTreeSet<QueueKey>,
     pub page: PageNo,
     pub team: TeamNo,
+    pub user: UserNo,
     /// The entry to try next; none when the lane is through.
     pub head: Option<QueueKey>,
     /// In the untouched rest of an array: the next index.
     pub next_index: Option<u32>,
     /// Entries that fitted but had to stand back.
     pub stood_back: usize,
+    /// Whatever ends then or later has to stand back, too. None: whatever has no known end.
+    pub too_long: Option<(Option<Time>, Verdict)>,
 }
 
-impl LaneView<'_> {
+impl<'a> LaneView<'a> {
+    pub fn new(
+        lane: &'a Lane,
+        keys: &'a BTreeSet<QueueKey>,
+        page: PageNo,
+        team: TeamNo,
+        user: UserNo,
+    ) -> LaneView<'a> {
+        let head = keys.first().copied();
+        let (next_index, stood_back, too_long) = (None, 0, None);
+        LaneView { lane, keys, page, team, user, head, next_index, stood_back, too_long }
+    }
+
+    /// The verdict of an entry like this, if an entry that would end no later had to stand back.
+    pub fn stands_back(&self, ends: Option<Time>) -> Option<&Verdict> {
+        let far = |end: Option<Time>| end.unwrap_or(Time(u64::MAX));
+        let (least, verdict) = self.too_long.as_ref()?;
+        (far(ends) >= far(*least)).then_some(verdict)
+    }
+
     /// Goes on to the entry after this one.
     pub fn advance(&mut self, left_out: Option<JobId>) {
         self.next_index = None;
@@ -50,87 +74,84 @@ impl LaneView<'_> {
     }
 }
 
-/// The lanes of one class, by team.
+/// Some lanes of one class in the order of their turns. Costs what changes, not what waits.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
-    by_team: BTreeMap<TeamNo, TeamLine>,
+pub(crate) struct Line<'a> {
+    teams: BTreeMap<TeamNo, TeamLine<'a>>,
 }
 
 #[derive(Debug, Default)]
-struct TeamLine {
-    lanes: Vec<LaneNo>,
-    /// What it would try next, unless something changed.
-    next: Option<LaneNo>,
-    fresh: bool,
+struct TeamLine<'a> {
+    users: BTreeMap<UserNo, UserLine<'a>>,
+    order: BTreeSet<(UserTurn<'a>, UserNo)>,
 }
 
-impl Line {
-    pub fn add(&mut self, team: TeamNo, lane: LaneNo) {
-        self.by_team.entry(team).or_default().lanes.push(lane);
-    }
+/// The most important work of a user, then what the user has had, then the name.
+type UserTurn<'a> = (Reverse<Priority>, u128, &'a str);
+/// Inside a user's work of one team: priority, rank, age.
+type LaneTurn = (Reverse<Priority>, u64, JobId);
 
-    /// Something of this team was placed or went on.
-    pub fn changed(&mut self, team: TeamNo) {
-        if let Some(line) = self.by_team.get_mut(&team) {
-            line.fresh = false;
-        }
-    }
+#[derive(Debug, Default)]
+struct UserLine<'a> {
+    turn: UserTurn<'a>,
+    lanes: BTreeSet<(LaneTurn, LaneNo)>,
+    turns: BTreeMap<LaneNo, LaneTurn>,
+}
 
-    pub fn changed_all(&mut self) {
-        self.by_team.values_mut().for_each(|line| line.fresh = false);
-    }
-
-    /// The lane whose turn it is, among those that `may` go.
-    pub fn next<'a>(
-        &mut self,
+impl<'a> Line<'a> {
+    /// Of these lanes, those that have something to try.
+    pub fn new(
+        of: impl Iterator<Item = LaneNo>,
         lanes: &[LaneView<'a>],
-        teams: &mut Teams<'a>,
-        may: &dyn Fn(&LaneView<'a>, &Teams<'a>) -> bool,
-    ) -> Option<LaneNo> {
-        for line in self.by_team.values_mut().filter(|line| !line.fresh) {
-            line.lanes.retain(|&no| lanes[no].head.is_some());
-            line.next = best_of_team(&line.lanes, lanes, teams, may);
-            line.fresh = true;
-        }
-        self.by_team.retain(|_, line| !line.lanes.is_empty());
-        let waiting = self.by_team.iter().filter_map(|(&team, line)| Some((team, line.next?)));
-        let mut waiting = waiting.peekable();
-        let first = waiting.next()?;
-        if waiting.peek().is_none() {
-            return Some(first.1);
-        }
-        let all = std::iter::once(first).chain(waiting);
-        all.min_by_key(|(team, _)| teams.due(*team)).map(|(_, lane)| lane)
+        teams: &Teams<'_>,
+    ) -> Line<'a> {
+        let mut line = Line::default();
+        of.for_each(|no| line.update(no, lanes, teams));
+        line
     }
-}
 
-fn best_of_team<'a>(
-    of_team: &[LaneNo],
-    lanes: &[LaneView<'a>],
-    teams: &mut Teams<'a>,
-    may: &dyn Fn(&LaneView<'a>, &Teams<'a>) -> bool,
-) -> Option<LaneNo> {
-    let mut best: Option<((Reverse<Priority>, u128, &str, u64, JobId), LaneNo)> = None;
-    for &no in of_team {
+    /// The lane whose turn it is.
+    pub fn next(&self, teams: &Teams<'_>) -> Option<LaneNo> {
+        let waiting = self.teams.iter().filter(|(_, line)| !line.order.is_empty());
+        let (_, line) = waiting.min_by(|(a, _), (b, _)| teams.compare(**a, **b))?;
+        let (_, user) = line.order.first()?;
+        line.users.get(user)?.lanes.first().map(|(_, lane)| *lane)
+    }
+
+    /// The lane went on, or its user got something.
+    pub fn update(&mut self, no: LaneNo, lanes: &[LaneView<'a>], teams: &Teams<'_>) {
         let lane = &lanes[no];
-        let Some(head) = lane.head else { continue };
-        if !may(lane, teams) {
-            continue;
+        let turn = lane.head.map(|head| (head.priority, head.rank, head.job));
+        self.put(no, lane, turn, teams);
+    }
+
+    /// Whatever the lane still has is not tried here.
+    pub fn leave(&mut self, no: LaneNo, lanes: &[LaneView<'a>], teams: &Teams<'_>) {
+        self.put(no, &lanes[no], None, teams);
+    }
+
+    fn put(&mut self, no: LaneNo, lane: &LaneView<'a>, turn: Option<LaneTurn>, teams: &Teams<'_>) {
+        let team = self.teams.entry(lane.team).or_default();
+        let user = team.users.entry(lane.user).or_default();
+        team.order.remove(&(user.turn, lane.user));
+        if let Some(old) = user.turns.remove(&no) {
+            user.lanes.remove(&(old, no));
         }
-        let user = lane.lane.user.as_str();
-        let key = (head.priority, teams.user_due(lane.team, user), user, head.rank, head.job);
-        if best.as_ref().is_none_or(|(least, _)| key < *least) {
-            best = Some((key, no));
+        if let Some(turn) = turn {
+            user.turns.insert(no, turn);
+            user.lanes.insert((turn, no));
+        }
+        if let Some(((priority, ..), _)) = user.lanes.first() {
+            user.turn = (*priority, teams.user_due(lane.user), lane.lane.user.as_str());
+            team.order.insert((user.turn, lane.user));
         }
     }
-    best.map(|(_, no)| no)
 }
 
 /// Active tasks of a job.
-pub(crate) fn active_tasks(active: &BTreeSet<tutti_model::TaskId>, job: JobId) -> u32 {
-    let first = tutti_model::TaskId::single(job);
-    let last = tutti_model::TaskId::of_array(job, u32::MAX);
-    active.range(first..=last).count() as u32
+pub(crate) fn active_tasks(active: &BTreeSet<TaskId>, job: JobId) -> u32 {
+    let all = TaskId::single(job)..=TaskId::of_array(job, u32::MAX);
+    active.range(all).count() as u32
 }
 
 pub(crate) fn array_limit(job: &Job) -> Option<u32> {
@@ -138,10 +159,13 @@ pub(crate) fn array_limit(job: &Job) -> Option<u32> {
 }
 
 /// Since when an entry of the queue has waited.
-pub(crate) fn waiting_since(state: &State, key: &QueueKey) -> tutti_model::Time {
-    let Some(job) = state.job(key.job) else { return tutti_model::Time(u64::MAX) };
+pub(crate) fn waiting_since(state: &State, key: &QueueKey) -> Time {
+    let Some(job) = state.job(key.job) else { return Time(u64::MAX) };
     match job.task(key.index).map(|task| &task.phase) {
-        Some(tutti_model::Phase::Pending { since, .. }) => *since,
+        Some(Phase::Pending { since, .. }) => *since,
         _ => job.submitted_at,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,22 +3,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+mod bars;
+mod blocked;
+
 use tutti_model::{
-    ClaimCause, Head, Job, JobId, NewClaim, NodeId, PartPlacement, Placement, Plan, Policy,
-    QueueKey, State, Stop, TaskId, Tasks, Time, Topology, Verdict, Victim,
+    Claim, ClaimCause, Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy,
+    QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
 };
 
 use crate::ask::Need;
-use crate::backfill::{self, Ends, HeadRoom, ends_at};
+use crate::backfill::{HeadRoom, ends_at};
 use crate::candidates::{Book, PageNo};
 use crate::claims;
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::elastic;
 use crate::fit;
-use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, waiting_since};
-use crate::preempt;
-use crate::teams::{Teams, Wanted, by_model};
+use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit};
+use crate::teams::{TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
+use bars::{Bars, reservation};
+use blocked::Onward;
 
 /// The nodes as the scheduler sees them, and everything derived from them.
 #[derive(Debug, Default)]
@@ -73,7 +77,7 @@ pub(crate) struct Pass<'a, 'v> {
     spares: BTreeSet<SlotNo>,
     /// Pages for which there is no room at all, and for whom nobody can be stopped.
     full: BTreeSet<PageNo>,
-    no_victims: BTreeSet<(PageNo, i32, usize)>,
+    no_victims: BTreeSet<(PageNo, i32, TeamNo)>,
     /// Active tasks of arrays that limit them.
     running: BTreeMap<JobId, u32>,
     placed: BTreeMap<(Time, TaskId), Vec<PartPlacement>>,
@@ -86,10 +90,14 @@ pub(crate) struct Pass<'a, 'v> {
 #[derive(Debug, PartialEq, Eq)]
 enum Tried {
     Placed,
-    /// Nothing to do: an array at its limit, or a task that was placed already.
+    /// It was placed, or has its claim already.
+    Done,
+    /// An array at its limit.
     Skipped,
-    /// There is room, but it must stand back for somebody else.
+    /// There is room, but it must stand back for somebody who is before it in line.
     StandsBack(Verdict),
+    /// There is room, but it is reserved, kept as a spare or of a model its team has enough of.
+    Barred(Verdict),
     /// Its team may not have more.
     AtTeamLimit(Verdict),
     NoRoom,
@@ -182,141 +190,166 @@ impl<'a> Pass<'a, '_> {
 
     fn claims(&mut self) {
         for (&task, claim) in &self.state.claims {
+            let job = self.state.job(task.job);
+            let alone = job.is_some_and(|j| j.spec.exclusive);
             if Some(task.job) == self.what_if.left_out {
+                self.view.cluster.unkeep(&claim.parts, alone);
                 continue;
             }
-            match claims::standing(self.state, task, claim) {
-                claims::Standing::Void => self.plan.dropped.push(task),
-                claims::Standing::Waiting(waiting_for) => {
+            match (claims::standing(self.state, task, claim), job) {
+                (claims::Standing::Waiting(waiting_for), Some(job)) => {
                     let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
                     self.plan.by_task.insert(task, verdict);
+                    self.note_claim(job, task, claim);
                 }
-                claims::Standing::Ready => {
-                    if let Some(job) = self.state.job(task.job) {
-                        self.start(job, task, claim.parts.clone(), None);
-                    }
+                (claims::Standing::Ready, Some(job)) if !self.is_reserved(job, claim) => {
+                    let ends = ends_at(self.state, self.policy, job, self.now);
+                    self.start(job, task, claim.parts.clone(), ends);
+                }
+                _ => {
+                    self.plan.dropped.push(task);
+                    self.view.cluster.unkeep(&claim.parts, alone);
                 }
             }
         }
     }
 
+    /// A claim that waits counts as if it had come true.
+    fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
+        // An overdue task starts elsewhere if it can.
+        if claim.cause != ClaimCause::Overdue {
+            self.done.insert(task);
+        }
+        let team = self.teams.number(&job.team);
+        let attempt = job.task(task.index).and_then(|t| t.attempt());
+        let Some(attempt) = attempt else {
+            let charge = self.charge(job, &claim.parts);
+            let held = by_model(&self.view.cluster, &claim.parts);
+            self.teams.charge(team, &job.user, &held, charge);
+            self.count_running(job);
+            return;
+        };
+        // It changes its size: what it holds is counted, and given back as far as it shrinks.
+        let both = |p: &&PartPlacement| attempt.part_on(p.node).is_some();
+        let (stays, more): (Vec<_>, Vec<_>) = claim.parts.iter().partition(both);
+        let owned = |parts: Vec<&PartPlacement>| parts.into_iter().cloned().collect::<Vec<_>>();
+        let cluster = &self.view.cluster;
+        let (stays, more) = (by_model(cluster, &owned(stays)), by_model(cluster, &owned(more)));
+        self.teams.add(team, &more);
+        self.teams.unrelease(team, &stays);
+    }
+
+    fn is_reserved(&self, job: &Job, claim: &Claim) -> bool {
+        let ends = ends_at(self.state, self.policy, job, self.now);
+        let until = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
+        let cluster = &self.view.cluster;
+        let mut slots = claim.parts.iter().filter_map(|p| cluster.slot_of(p.node));
+        slots.any(|no| reservation(self.policy, cluster, no, job, self.now, until).is_some())
+    }
+
     /// Classes from the highest rank down.
     fn queue(&mut self) {
         let state = self.state;
-        let mut classes: BTreeMap<std::cmp::Reverse<i32>, Line> = BTreeMap::new();
+        let mut classes: BTreeMap<std::cmp::Reverse<i32>, Vec<LaneNo>> = BTreeMap::new();
         for (lane, keys) in state.index.queue.iter() {
             let page = self.view.book.page_of(&lane.demand);
             let team = self.teams.number(&lane.team);
+            let user = self.teams.user_number(team, &lane.user);
             let head = keys.iter().find(|k| Some(k.job) != self.what_if.left_out).copied();
             let rank = std::cmp::Reverse(self.policy.class_rank(&lane.class));
-            classes.entry(rank).or_default().add(team, self.lanes.len());
-            let (next_index, stood_back) = (None, 0);
-            self.lanes.push(LaneView { lane, keys, page, team, head, next_index, stood_back });
+            classes.entry(rank).or_default().push(self.lanes.len());
+            self.lanes.push(LaneView { head, ..LaneView::new(lane, keys, page, team, user) });
         }
-        for (std::cmp::Reverse(rank), mut line) in classes {
+        for (std::cmp::Reverse(rank), lanes) in classes {
             if self.is_full() {
                 break;
             }
             self.starving(rank);
-            line.changed_all();
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
-                self.run_line(&mut line, rank, true);
-                line.changed_all();
+                let has = |no: &&LaneNo| self.teams.has_guarantee(self.lanes[**no].team);
+                let of = lanes.iter().filter(has).copied();
+                let line = Line::new(of, &self.lanes, &self.teams);
+                self.run_line(line, rank, true);
             }
-            self.run_line(&mut line, rank, false);
+            let line = Line::new(lanes.into_iter(), &self.lanes, &self.teams);
+            self.run_line(line, rank, false);
         }
     }
 
     /// Tasks that have waited beyond bearing go before everything else of their class.
     fn starving(&mut self, rank: i32) {
         let before = Time(self.now.0.saturating_sub(self.policy.starve_after.0));
-        let lane_of: BTreeMap<_, LaneNo> = match self.state.index.waiting.first() {
+        let lane_of: BTreeMap<&Lane, LaneNo> = match self.state.index.waiting.first() {
             Some((since, _)) if *since < before => {
-                (0..).zip(&self.lanes).map(|(no, l)| (l.lane, no)).collect::<BTreeMap<_, _>>()
+                self.lanes.iter().enumerate().map(|(no, l)| (l.lane, no)).collect()
             }
             _ => return,
         };
         let starving = self.state.index.waiting.iter().take_while(|(since, _)| *since < before);
-        let starving: Vec<TaskId> =
-            starving.take(self.policy.backfill_depth).map(|(_, id)| *id).collect();
-        for task in starving {
-            let Some(job) = self.state.job(task.job) else { continue };
-            let Some(&lane) = lane_of.get(&tutti_model::Lane::of(job)) else { continue };
-            if self.policy.class_rank(&self.lanes[lane].lane.class) != rank {
-                continue;
-            }
-            let record = job.task(task.index);
-            let key = QueueKey::of(self.policy, job, task.index, record);
+        let of_class = starving.filter_map(|(_, task)| {
+            let job = self.state.job(task.job)?;
+            let lane = Lane::of(job);
+            let rank_of = self.policy.class_rank(&lane.class);
+            (rank_of == rank).then_some((job, *task, *lane_of.get(&lane)?))
+        });
+        let of_class: Vec<_> = of_class.take(self.policy.backfill_depth).collect();
+        for (job, task, lane) in of_class {
             if Some(job.id) == self.what_if.left_out || self.is_full() {
                 continue;
             }
+            let key = QueueKey::of(self.policy, job, task.index, job.task(task.index));
             let tried = self.try_entry(lane, &key);
             self.note_blocked(lane, &key, tried, rank);
         }
     }
 
-    fn run_line(&mut self, line: &mut Line, rank: i32, guaranteed: bool) {
-        loop {
-            let models = self.view.cluster.models.clone();
-            let book = &self.view.book;
-            let may = |lane: &LaneView<'a>, teams: &Teams<'a>| {
-                if !guaranteed {
-                    return true;
-                }
-                let wanted = Wanted::by(book.ask(lane.page), &models);
-                teams.has_guarantee(lane.team) && teams.in_guarantee(lane.team, &wanted)
-            };
-            let Some(no) = line.next(&self.lanes, &mut self.teams, &may) else { return };
+    fn run_line(&mut self, mut line: Line<'a>, rank: i32, guaranteed: bool) {
+        while let Some(no) = line.next(&self.teams) {
             if self.is_full() {
                 return;
             }
-            let Some(key) = self.lanes[no].head else { return };
-            let team = self.lanes[no].team;
+            let LaneView { page, team, head: Some(key), .. } = self.lanes[no] else {
+                line.leave(no, &self.lanes, &self.teams);
+                continue;
+            };
+            if guaranteed && self.guarantor(team, page).is_none() {
+                line.leave(no, &self.lanes, &self.teams);
+                continue;
+            }
+            let index = self.turn(no, &key).and_then(|turn| turn.index);
             let tried = self.try_entry(no, &key);
-            // In the first round a lane that is blocked is left for the second.
-            self.go_on(no, &key, tried, rank, guaranteed);
-            if guaranteed {
-                line.changed_all();
-            } else {
-                line.changed(team);
+            let onward = self.note_blocked(no, &key, tried, rank);
+            let left_out = self.what_if.left_out;
+            match (onward, self.state.job(key.job)) {
+                (Onward::Task, Some(job)) => self.lanes[no].advance_task(job, index, left_out),
+                (Onward::Over, _) => self.lanes[no].head = None,
+                _ => self.lanes[no].advance(left_out),
             }
+            line.update(no, &self.lanes, &self.teams);
         }
     }
 
-    fn go_on(&mut self, no: LaneNo, key: &QueueKey, tried: Tried, rank: i32, _guaranteed: bool) {
-        let left_out = self.what_if.left_out;
-        match &tried {
-            Tried::Placed => {
-                if let Some(job) = self.state.job(key.job) {
-                    let index = self.current_index(no, key, job);
-                    self.lanes[no].advance_task(job, index, left_out);
-                }
-            }
-            Tried::Skipped => self.lanes[no].advance(left_out),
-            Tried::PassFull => {}
-            _ => {
-                let goes_on = self.note_blocked(no, key, tried, rank);
-                if goes_on {
-                    self.lanes[no].advance(left_out);
-                } else {
-                    self.lanes[no].head = None;
-                }
-            }
-        }
+    pub fn wanted(&self, page: PageNo) -> Wanted {
+        Wanted::by(self.view.book.ask(page), &self.view.cluster.models)
     }
 
-    fn current_index(&self, no: LaneNo, key: &QueueKey, job: &Job) -> Option<u32> {
-        match (&job.tasks, key.index) {
-            (Tasks::Array(array), None) => {
-                self.lanes[no].next_index.or_else(|| array.waiting.first())
-            }
-            (_, index) => index,
+    /// The team whose guarantee covers this.
+    pub fn guarantor(&self, team: TeamNo, page: PageNo) -> Option<TeamNo> {
+        if !self.teams.has_guarantee(team) {
+            return None;
         }
+        self.teams.guarantor(team, &self.wanted(page), &self.view.cluster.models)
     }
 
     fn turn(&self, no: LaneNo, key: &QueueKey) -> Option<Turn<'a>> {
         let job = self.state.job(key.job)?;
-        let index = self.current_index(no, key, job);
+        let index = match (&job.tasks, key.index) {
+            (Tasks::Array(array), None) if self.lanes[no].head == Some(*key) => {
+                self.lanes[no].next_index.or_else(|| array.waiting.first())
+            }
+            (Tasks::Array(array), None) => array.waiting.first(),
+            (_, index) => index,
+        };
         let task = job.task(index);
         Some(Turn {
             lane: no,
@@ -333,7 +366,15 @@ impl<'a> Pass<'a, '_> {
             return Tried::Skipped;
         };
         if self.done.contains(&turn.task()) {
-            return Tried::Skipped;
+            return Tried::Done;
+        }
+        if self.is_full() {
+            return Tried::PassFull;
+        }
+        if let Some(claim) = self.state.claims.get(&turn.task())
+            && !self.plan.dropped.contains(&turn.task())
+        {
+            return self.try_elsewhere(&turn, claim);
         }
         if self.at_array_limit(turn.job) {
             let max_running = array_limit(turn.job).unwrap_or_default();
@@ -341,76 +382,139 @@ impl<'a> Pass<'a, '_> {
             self.plan.by_task.insert(rest, Verdict::ArrayLimit { max_running });
             return Tried::Skipped;
         }
-        if self.is_full() {
-            return Tried::PassFull;
+        if self.full.contains(&self.lanes[turn.lane].page) {
+            return match self.team_limit(&turn) {
+                Some(verdict) => Tried::AtTeamLimit(verdict),
+                None => Tried::NoRoom,
+            };
         }
         self.try_task(&turn)
     }
 
+    /// An overdue task need not wait for the very nodes that are kept for it.
+    fn try_elsewhere(&mut self, turn: &Turn<'a>, claim: &Claim) -> Tried {
+        let alone = turn.job.spec.exclusive;
+        self.view.cluster.unkeep(&claim.parts, alone);
+        let page = self.lanes[turn.lane].page;
+        let was_full = self.full.contains(&page);
+        let held = by_model(&self.view.cluster, &claim.parts);
+        self.teams.give_back(self.lanes[turn.lane].team, &held);
+        if self.try_task(turn) == Tried::Placed {
+            self.plan.dropped.push(turn.task());
+            return Tried::Done;
+        }
+        if !was_full {
+            self.full.remove(&page);
+        }
+        self.teams.add(self.lanes[turn.lane].team, &held);
+        self.view.cluster.keep(&claim.parts, alone);
+        self.done.insert(turn.task());
+        Tried::Done
+    }
+
     fn at_array_limit(&mut self, job: &Job) -> bool {
-        let Some(limit) = array_limit(job) else { return false };
+        array_limit(job).is_some_and(|limit| self.running_tasks(job) >= limit)
+    }
+
+    fn running_tasks(&mut self, job: &Job) -> u32 {
         let (active, ended) = (&self.state.index.active, &self.what_if.ended);
         let count = || active_tasks(active, job.id) - active_tasks(ended, job.id);
-        *self.running.entry(job.id).or_insert_with(count) >= limit
+        *self.running.entry(job.id).or_insert_with(count)
+    }
+
+    /// One more task of an array that limits them runs, or will.
+    fn count_running(&mut self, job: &Job) {
+        if array_limit(job).is_some() {
+            let running = self.running_tasks(job) + 1;
+            self.running.insert(job.id, running);
+        }
     }
 
     fn try_task(&mut self, turn: &Turn<'a>) -> Tried {
-        let LaneView { page: page_no, team, .. } = self.lanes[turn.lane];
-        if let Some(verdict) = self.team_limit(team, page_no) {
+        if let Some(verdict) = self.team_limit(turn) {
             return Tried::AtTeamLimit(verdict);
         }
-        if self.full.contains(&page_no) {
-            return Tried::NoRoom;
-        }
-        let need = self.view.book.ask(page_no).least();
         let ends = ends_at(self.state, self.policy, turn.job, self.now);
+        if !turn.restarted
+            && let Some(verdict) = self.lanes[turn.lane].stands_back(ends)
+        {
+            return Tried::StandsBack(verdict.clone());
+        }
+        let mut barred = Vec::new();
+        loop {
+            let parts = match self.find(turn, ends, &barred) {
+                Ok(found) => found,
+                Err(tried) => return tried,
+            };
+            let (team, models) = (self.lanes[turn.lane].team, &self.view.cluster.models);
+            let held = by_model(&self.view.cluster, &parts);
+            let Some(over) = self.teams.over_limit(team, &held, models) else {
+                self.tell_heads(&parts, ends);
+                self.view.cluster.take(&parts, turn.job.spec.exclusive);
+                self.start(turn.job, turn.task(), parts, ends);
+                return Tried::Placed;
+            };
+            match over.model {
+                // It may do with another model.
+                Some(model) if !barred.contains(&model) => barred.push(model),
+                _ => return Tried::AtTeamLimit(over.verdict(held.iter().sum())),
+            }
+        }
+    }
+
+    fn find(
+        &mut self,
+        turn: &Turn<'a>,
+        ends: Option<Time>,
+        barred: &[usize],
+    ) -> Result<Vec<PartPlacement>, Tried> {
+        let LaneView { page: page_no, team, .. } = self.lanes[turn.lane];
         let View { cluster, book, valuer } = &mut *self.view;
         let page = book.read(page_no, cluster, valuer);
-        let guard = Bars {
-            state: self.state,
+        let bars = Bars {
             policy: self.policy,
             now: self.now,
             cluster,
             heads: &self.heads,
             spares: (!turn.restarted).then_some(&self.spares),
+            job: turn.job,
+            ask: &page.ask,
+            ends,
+            models: barred,
         };
-        let allows = |slot: SlotNo| guard.allows(slot, turn.job, &need, ends);
-        let Some(shares) = fit::find(cluster, page, &allows, turn.avoid) else {
-            if fit::find(cluster, page, &|_| true, &AVOID_NONE).is_none() {
+        let found = fit::find(cluster, page, &|slot, gpus| bars.allows(slot, gpus), turn.avoid);
+        let Some(mut shares) = found else {
+            if fit::find(cluster, page, &|_, _| true, &AVOID_NONE).is_none() {
                 self.full.insert(page_no);
-                return Tried::NoRoom;
+                return Err(Tried::NoRoom);
             }
-            let verdict = guard.verdict(page, turn.job, &need, ends);
-            return Tried::StandsBack(verdict);
-        };
-        let parts = fit::place(cluster, valuer, &page.ask, &shares);
-        let held = by_model(cluster, &parts);
-        if let Some(over) = self.teams.over_limit(team, &held, &cluster.models) {
-            let wanted = (held.iter().sum::<u64>()).div_ceil(1000) as u32;
-            return Tried::AtTeamLimit(Verdict::TeamLimit {
-                team: over.team.to_owned(),
-                limit: over.limit,
-                used: over.used,
-                wanted,
+            let standing = |slot, _| bars.allows_but_for_heads(slot);
+            let behind =
+                !bars.has_standing() || fit::find(cluster, page, &standing, &AVOID_NONE).is_some();
+            let verdict = if behind { bars.behind(page) } else { None };
+            return Err(match verdict {
+                Some(verdict) => Tried::StandsBack(verdict),
+                None => Tried::Barred(bars.verdict(page)),
             });
+        };
+        let mut parts = fit::place(cluster, valuer, &page.ask, &shares);
+        // An elastic gang takes no more than its team may have.
+        let least = page.ask.node_counts().map_or(usize::MAX, |(_, least)| least as usize);
+        while shares.len() > least
+            && self.teams.over_limit(team, &by_model(cluster, &parts), &cluster.models).is_some()
+        {
+            shares.pop();
+            parts = fit::place(cluster, valuer, &page.ask, &shares);
         }
-        for share in &shares {
-            let need = page.ask.need(share.gpus);
-            self.heads.iter_mut().for_each(|head| head.note(share.slot, &need, ends));
-        }
-        cluster.take(&parts, page.ask.demand.exclusive);
-        self.start(turn.job, turn.task(), parts, ends);
-        Tried::Placed
+        Ok(parts)
     }
 
     /// Whether the team could have the least that this needs, of whatever model.
-    fn team_limit(&self, team: usize, page: PageNo) -> Option<Verdict> {
+    fn team_limit(&self, turn: &Turn<'_>) -> Option<Verdict> {
+        let LaneView { page, team, .. } = self.lanes[turn.lane];
         let ask = self.view.book.ask(page);
         let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
-        let over = self.teams.over_limit(team, &[milli], &[])?;
-        let (limit, used) = (over.limit, over.used);
-        let wanted = milli.div_ceil(1000) as u32;
-        Some(Verdict::TeamLimit { team: over.team.to_owned(), limit, used, wanted })
+        Some(self.teams.over_limit(team, &[milli], &[])?.verdict(milli))
     }
 
     /// Puts a placement into the plan and on the books.
@@ -422,13 +526,21 @@ impl<'a> Pass<'a, '_> {
         if let Some(ends) = ends {
             self.placed.insert((ends, task), parts.clone());
         }
-        if let Some(running) = self.running.get_mut(&job.id) {
-            *running += 1;
-        }
+        self.count_running(job);
         self.done.insert(task);
         self.plan.by_task.remove(&task);
         self.settled |= self.what_if.is_about(task);
         self.plan.placements.push(Placement { task, parts });
+    }
+
+    /// Heads know that something will be on their nodes.
+    fn tell_heads(&mut self, parts: &[PartPlacement], ends: Option<Time>) {
+        for part in parts {
+            let Some(slot) = self.view.cluster.slot_of(part.node) else { continue };
+            let gpus = part.gpus.len() as u32;
+            let need = Need { gpus, share: part.share, cpus: part.cpus, mem: part.mem };
+            self.heads.iter_mut().for_each(|head| head.note(slot, &need, ends));
+        }
     }
 
     fn charge(&self, job: &Job, parts: &[PartPlacement]) -> u64 {
@@ -438,232 +550,7 @@ impl<'a> Pass<'a, '_> {
         };
         parts.iter().filter_map(of_part).sum()
     }
-
-    /// What becomes of a task that can't start now. False if nothing behind it in its lane can
-    /// either.
-    fn note_blocked(&mut self, no: LaneNo, key: &QueueKey, tried: Tried, rank: i32) -> bool {
-        match tried {
-            Tried::Placed | Tried::Skipped => true,
-            Tried::PassFull => false,
-            Tried::AtTeamLimit(verdict) => {
-                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
-                false
-            }
-            Tried::StandsBack(verdict) => {
-                self.lanes[no].stood_back += 1;
-                if matches!(verdict, Verdict::Reserved { .. }) {
-                    self.make_way(no, key, rank);
-                }
-                if let Some(turn) = self.turn(no, key) {
-                    let rest = TaskId { job: turn.job.id, index: key.index };
-                    self.plan.by_task.entry(rest).or_insert(verdict.clone());
-                }
-                let goes_on = self.lanes[no].stood_back < self.policy.backfill_depth;
-                if !goes_on {
-                    self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
-                }
-                goes_on
-            }
-            Tried::NoRoom => {
-                let page_no = self.lanes[no].page;
-                let View { cluster, book, valuer } = &mut *self.view;
-                let verdict = book.read(page_no, cluster, valuer).verdict(cluster);
-                let busy = matches!(verdict, Verdict::Busy(_));
-                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
-                self.make_way(no, key, rank) || {
-                    if busy {
-                        self.become_head(no, key);
-                    }
-                    false
-                }
-            }
-        }
-    }
-
-    /// Stops others for a task, if the rules allow it and it helps. True if the next in the lane
-    /// may try as well.
-    fn make_way(&mut self, no: LaneNo, key: &QueueKey, rank: i32) -> bool {
-        if !self.policy.preemption.enabled || self.what_if.peaceful {
-            return false;
-        }
-        let Some(turn) = self.turn(no, key) else { return false };
-        let (page, team) = (self.lanes[no].page, self.lanes[no].team);
-        if self.state.claims.contains_key(&turn.task()) {
-            return true;
-        }
-        if self.no_victims.contains(&(page, rank, team)) {
-            return false;
-        }
-        let Some(claim) = preempt::search(self, page, turn.task(), turn.job, team, rank) else {
-            self.no_victims.insert((page, rank, team));
-            return false;
-        };
-        self.claim(turn.job, claim);
-        true
-    }
-
-    /// Puts a claim into the plan, and keeps its room from everybody else.
-    pub fn claim(&mut self, job: &'a Job, claim: NewClaim) {
-        let held = by_model(&self.view.cluster, &claim.parts);
-        for victim in &claim.victims {
-            self.victims.insert(victim.task);
-            self.release_victim(victim, claim.task);
-        }
-        if claim.cause != ClaimCause::Resize {
-            let charge = self.charge(job, &claim.parts);
-            let team = self.teams.number(&job.team);
-            self.teams.charge(team, &job.user, &held, charge);
-        }
-        self.view.cluster.take(&claim.parts, job.spec.exclusive);
-        self.done.insert(claim.task);
-        let waiting_for = claim.victims.iter().map(|v| v.task).collect();
-        let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
-        self.plan.by_task.insert(claim.task, verdict);
-        self.plan.claims.push(claim);
-    }
-
-    /// What a victim gives up no longer counts for its team.
-    fn release_victim(&mut self, victim: &Victim, claimant: TaskId) {
-        let Some(job) = self.state.job(victim.task.job) else { return };
-        let attempt = job.task(victim.task.index).and_then(|t| t.attempt());
-        if victim.task == claimant {
-            return;
-        }
-        let kept: &[PartPlacement] = match &victim.how {
-            Stop::Requeue => &[],
-            Stop::Shrink { keep } => keep,
-        };
-        let parts = attempt.into_iter().flat_map(|a| &a.parts);
-        let gone = parts.filter(|p| !kept.iter().any(|k| k.node == p.node));
-        let gone: Vec<PartPlacement> = gone.map(preempt::as_placement).collect();
-        let held = by_model(&self.view.cluster, &gone);
-        if let Some(team) = self.teams.find(&job.team) {
-            self.teams.release(team, &held);
-        }
-    }
-
-    /// The first blocked task gets a time to start that nobody behind it may delay or, if nobody
-    /// knows one and it has waited long, nodes of its own.
-    fn become_head(&mut self, no: LaneNo, key: &QueueKey) {
-        let Some(turn) = self.turn(no, key) else { return };
-        let (task, page_no) = (turn.task(), self.lanes[no].page);
-        let kept = self.state.claims.values().filter(|c| c.cause == ClaimCause::Overdue).count();
-        let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
-        if self.heads.len() + kept + new >= self.policy.reserved_heads
-            || self.state.claims.contains_key(&task)
-        {
-            return;
-        }
-        let View { cluster, book, valuer } = &mut *self.view;
-        let page = book.read(page_no, cluster, valuer);
-        let placed = &self.placed;
-        let ends = Ends { state: self.state, policy: self.policy, now: self.now, placed };
-        let may_use =
-            |slot: SlotNo| !is_reserved(self.policy, cluster, slot, turn.job, self.now, self.now);
-        if let Some(head) = backfill::head(cluster, page, task, &ends, &may_use) {
-            self.heads.push(head);
-            return;
-        }
-        let waited = self.now.since(waiting_since(self.state, key));
-        if waited > self.policy.patience
-            && let Some(claim) = claims::overdue(cluster, page, task, &may_use)
-        {
-            self.claim(turn.job, claim);
-        }
-    }
-
-    /// What preemption may not touch for the sake of this job.
-    pub fn may_use(&self, slot: SlotNo, job: &Job) -> bool {
-        let ends = ends_at(self.state, self.policy, job, self.now);
-        let ends = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
-        !is_reserved(self.policy, &self.view.cluster, slot, job, self.now, ends)
-    }
 }
 
-/// What keeps a task off a node that has room for it.
-struct Bars<'b> {
-    state: &'b State,
-    policy: &'b Policy,
-    now: Time,
-    cluster: &'b Cluster,
-    heads: &'b [HeadRoom],
-    spares: Option<&'b BTreeSet<SlotNo>>,
-}
-
-impl Bars<'_> {
-    fn allows(&self, slot: SlotNo, job: &Job, need: &Need, ends: Option<Time>) -> bool {
-        let kept = self.spares.is_some_and(|spares| spares.contains(&slot));
-        let until = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
-        !kept
-            && self.heads.iter().all(|head| head.allows(slot, need, ends))
-            && !is_reserved(self.policy, self.cluster, slot, job, self.now, until)
-    }
-
-    /// Why there is room and it may not be used.
-    fn verdict(
-        &self,
-        page: &crate::candidates::Page,
-        job: &Job,
-        need: &Need,
-        ends: Option<Time>,
-    ) -> Verdict {
-        let until = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
-        let (mut kept, mut reserved, mut by) = (0, 0, None);
-        for slot in page.fitting() {
-            match reservation(self.policy, self.cluster, slot, job, self.now, until) {
-                Some(r) => {
-                    reserved += 1;
-                    by = by.or(Some(r));
-                }
-                None => kept += u32::from(!self.allows(slot, job, need, ends)),
-            }
-        }
-        let mut shortage = match page.verdict(self.cluster) {
-            Verdict::Busy(s) | Verdict::NodesUnavailable(s) => s,
-            _ => Default::default(),
-        };
-        shortage.nodes_fitting = shortage.nodes_fitting.saturating_sub(kept + reserved);
-        (shortage.blocked.kept, shortage.blocked.reserved) = (kept, reserved);
-        let delayed = |head: &&HeadRoom| page.fitting().any(|s| !head.allows(s, need, ends));
-        match (by, self.heads.iter().find(delayed)) {
-            (Some(r), None) => {
-                Verdict::Reserved { reservation: r.name.clone(), until: r.until, shortage }
-            }
-            (_, Some(head)) => Verdict::Behind { job: head.task.job },
-            (None, None) => {
-                let _ = self.state;
-                Verdict::Busy(shortage)
-            }
-        }
-    }
-}
-
-/// The reservation that keeps a job off a node between two times, if any.
-fn reservation<'p>(
-    policy: &'p Policy,
-    cluster: &Cluster,
-    slot: SlotNo,
-    job: &Job,
-    from: Time,
-    until: Time,
-) -> Option<&'p tutti_model::Reservation> {
-    let all = cluster.get(slot).reservations.iter();
-    let mut meant = all.filter_map(|&n| policy.reservations.get(n as usize));
-    meant.find(|r| {
-        let meets = r.from < until.max(Time(from.0 + 1)) && r.until > from;
-        let theirs =
-            r.team.as_ref().is_some_and(|t| policy.line_of(&job.team).contains(&t.as_str()));
-        meets && !theirs
-    })
-}
-
-fn is_reserved(
-    policy: &Policy,
-    cluster: &Cluster,
-    slot: SlotNo,
-    job: &Job,
-    from: Time,
-    until: Time,
-) -> bool {
-    reservation(policy, cluster, slot, job, from, until).is_some()
-}
+#[cfg(test)]
+mod tests;

@@ -14,11 +14,11 @@ use tutti_model::{
 
 use crate::ask::Ask;
 use crate::candidates::{Page, PageNo};
-use crate::cluster::{Cluster, HeldPart, Slot, SlotNo};
+use crate::cluster::{Cluster, HeldPart, Slot, SlotNo, Standing};
 use crate::domains::DomainNo;
 use crate::fit;
-use crate::pass::Pass;
-use crate::teams::{Wanted, by_model};
+use crate::pass::{Pass, View};
+use crate::teams::{TeamNo, Teams, by_model};
 
 /// All sets are tried when there are this few candidates.
 const TRY_ALL: usize = 10;
@@ -29,6 +29,7 @@ const TRY_ALL_ON_NODE: usize = 8;
 #[derive(Clone, Debug)]
 struct Candidate<'a> {
     task: TaskId,
+    team: Option<TeamNo>,
     cost: u64,
     parts: Vec<(SlotNo, &'a Part)>,
     alone: bool,
@@ -36,125 +37,137 @@ struct Candidate<'a> {
     of_group: Option<u32>,
 }
 
+/// Who wants room, and in what right.
+struct Claimant<'a> {
+    task: TaskId,
+    job: &'a Job,
+    team: TeamNo,
+    rank: i32,
+    page: PageNo,
+    cause: ClaimCause,
+    /// Whose guarantee it is.
+    guarantor: Option<TeamNo>,
+}
+
 pub(crate) fn search<'a>(
     pass: &mut Pass<'a, '_>,
     page: PageNo,
     task: TaskId,
     job: &'a Job,
-    team: usize,
+    team: TeamNo,
     rank: i32,
 ) -> Option<NewClaim> {
-    let causes = [ClaimCause::Class, ClaimCause::Guarantee];
-    let claims =
-        causes.into_iter().filter_map(|cause| for_cause(pass, page, task, job, team, rank, cause));
-    claims.min_by_key(|claim| claim.victims.iter().map(|v| v.cost).sum::<u64>())
+    let mut best: Option<(u64, NewClaim)> = None;
+    for cause in [ClaimCause::Class, ClaimCause::Guarantee] {
+        let guarantor = match cause {
+            ClaimCause::Guarantee => pass.guarantor(team, page),
+            _ => None,
+        };
+        let claimant = Claimant { task, job, team, rank, page, cause, guarantor };
+        let Some(claim) = for_cause(pass, &claimant) else { continue };
+        let cost = claim.victims.iter().map(|v| v.cost).sum();
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, claim));
+        }
+    }
+    best.map(|(_, claim)| claim)
 }
 
-fn for_cause<'a>(
-    pass: &mut Pass<'a, '_>,
-    page_no: PageNo,
-    task: TaskId,
-    job: &'a Job,
-    team: usize,
-    rank: i32,
-    cause: ClaimCause,
-) -> Option<NewClaim> {
-    if !could_help(pass, page_no, team, rank, cause) {
+fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim> {
+    if !could_help(pass, who) {
         return None;
     }
-    let may_use: BTreeSet<SlotNo> = {
-        let slots = 0..pass.view.cluster.slots.len() as SlotNo;
-        slots.filter(|&no| pass.may_use(no, job)).collect()
-    };
-    let candidates = candidates(pass, task, team, rank, cause);
+    let candidates = candidates(pass, who);
     if candidates.is_empty() {
         return None;
     }
+    let may_use = usable_slots(pass, who);
     let view = &mut *pass.view;
-    let page = view.book.read(page_no, &view.cluster, &view.valuer);
-    let hunt = Hunt::new(&view.cluster, page, &candidates, &may_use);
-    let mut chosen = hunt.cheapest(pass.policy.preemption.victims_max)?;
-    if cause == ClaimCause::Guarantee {
-        chosen = within_guarantees(pass, &candidates, chosen, team)?;
-    }
-    let view = &*pass.view;
-    let parts = placement(view, page_no, &candidates, &chosen, &may_use)?;
-    let over = pass.teams.over_limit(team, &by_model(&view.cluster, &parts), &view.cluster.models);
-    if over.is_some() {
+    let page = view.book.read(who.page, &view.cluster, &view.valuer);
+    let rights =
+        Rights { teams: &pass.teams, models: &view.cluster.models, guarantor: who.guarantor };
+    let hunt = Hunt::new(&view.cluster, page, &candidates, &may_use, rights);
+    let chosen = hunt.cheapest(pass.policy.preemption.victims_max)?;
+    let fitting = hunt.fitting(&chosen);
+    let later = hunt.later(&chosen);
+    let parts = placement(view, who.page, later, fitting)?;
+    let held = by_model(&view.cluster, &parts);
+    let models = &view.cluster.models;
+    let guaranteed = |of: TeamNo| pass.teams.is_guaranteed(of, &held, models);
+    if pass.teams.over_limit(who.team, &held, models).is_some()
+        || who.guarantor.is_some_and(|of| !guaranteed(of))
+    {
         return None;
     }
     let victims = victims(&candidates, &chosen, pass);
-    Some(NewClaim { task, parts, cause, victims })
+    Some(NewClaim { task: who.task, parts, cause: who.cause, victims })
 }
 
 /// A quick look before an expensive search.
-fn could_help(
-    pass: &Pass<'_, '_>,
-    page: PageNo,
-    team: usize,
-    rank: i32,
-    cause: ClaimCause,
-) -> bool {
-    match cause {
+fn could_help(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> bool {
+    match who.cause {
         ClaimCause::Class => {
             let mut running = pass.view.cluster.classes.iter().filter(|(_, n)| **n > 0);
-            running.any(|(class, _)| pass.policy.class_rank(class) < rank)
+            running.any(|(class, _)| pass.policy.class_rank(class) < who.rank)
         }
-        _ => {
-            let models = &pass.view.cluster.models;
-            let wanted = Wanted::by(pass.view.book.ask(page), models);
-            pass.teams.in_guarantee(team, &wanted)
-        }
+        _ => who.guarantor.is_some(),
     }
 }
 
-fn candidates<'a>(
-    pass: &Pass<'a, '_>,
-    claimant: TaskId,
-    team: usize,
-    rank: i32,
-    cause: ClaimCause,
-) -> Vec<Candidate<'a>> {
+/// Nodes that it may use, with GPUs that its guarantee is about.
+fn usable_slots(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> BTreeSet<SlotNo> {
+    let cluster = &pass.view.cluster;
+    let ask = pass.view.book.ask(who.page);
+    let covered = who
+        .guarantor
+        .map(|of| pass.teams.covered_models(of, &pass.wanted(who.page), &cluster.models));
+    let is_covered = |no: SlotNo| match &covered {
+        None => true,
+        Some(covered) => {
+            let cards = cluster.get(no).cards.iter().filter(|c| cluster.suits(c, ask));
+            let mut models = cards.map(|c| usize::from(c.model));
+            models.all(|m| covered[m])
+        }
+    };
+    let slots = 0..cluster.slots.len() as SlotNo;
+    slots.filter(|&no| is_covered(no) && pass.may_take(no, who.job, who.page, who.task)).collect()
+}
+
+fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>) -> Vec<Candidate<'a>> {
     let state = pass.state;
     let mut found = Vec::new();
     for &id in &state.index.active {
         let Some(job) = state.job(id.job) else { continue };
-        let Some(task) = job.task(id.index) else { continue };
-        let Some(attempt) = task.attempt() else { continue };
-        if id == claimant || pass.victims.contains(&id) || !may_stop(pass, job, task, attempt) {
-            continue;
-        }
         let class = job.spec.class.as_deref().unwrap_or(tutti_model::DEFAULT_CLASS);
         let class = pass.policy.class_rank(class);
-        let allowed = match cause {
-            ClaimCause::Class => class < rank,
-            _ => class <= rank && borrows(pass, &job.team, team),
+        let allowed = match who.guarantor {
+            None => class < who.rank,
+            Some(guarantor) => class <= who.rank && borrows(pass, &job.team, guarantor),
         };
-        if allowed {
+        if !allowed || id == who.task || pass.victims.contains(&id) {
+            continue;
+        }
+        let Some(task) = job.task(id.index) else { continue };
+        let Some(attempt) = task.attempt() else { continue };
+        if may_stop(pass, id, job, task, attempt) {
             add(pass, id, job, attempt, &mut found);
         }
     }
     found
 }
 
-fn borrows(pass: &Pass<'_, '_>, of: &str, claimant: usize) -> bool {
-    match pass.teams.find(of) {
-        Some(of) => {
-            of != claimant
-                && pass.teams.is_beyond_guarantee(of, claimant, &pass.view.cluster.models)
-        }
-        // A team that the policy does not know has no guarantee.
-        None => true,
-    }
+fn borrows(pass: &Pass<'_, '_>, of: &str, guarantor: TeamNo) -> bool {
+    let models = &pass.view.cluster.models;
+    // A team that the policy does not know has no guarantee.
+    pass.teams.find(of).is_none_or(|of| pass.teams.borrows(of, guarantor, models, &|_| &[]))
 }
 
-fn may_stop(pass: &Pass<'_, '_>, job: &Job, task: &Task, attempt: &Attempt) -> bool {
+fn may_stop(pass: &Pass<'_, '_>, id: TaskId, job: &Job, task: &Task, attempt: &Attempt) -> bool {
     let again = task.preempted_at.is_some()
         && pass.now.since(attempt.placed_at) < pass.policy.preemption.not_again_within;
     let never = job.spec.preempt.as_ref().is_some_and(|p| p.mode == PreemptMode::Never);
-    let claimed = pass.state.claims.contains_key(&TaskId { job: job.id, index: None });
     let stopping = matches!(attempt.phase, AttemptPhase::Stopping { .. });
-    !again && !never && !stopping && !claimed
+    !again && !never && !stopping && !pass.state.claims.contains_key(&id)
 }
 
 fn add<'a>(
@@ -169,15 +182,22 @@ fn add<'a>(
     let parts: Vec<_> =
         attempt.parts.iter().filter(|p| !p.phase.is_over()).filter_map(slot).collect();
     let alone = job.spec.exclusive;
-    if let Some(elastic) = &job.spec.elastic {
+    // It starts again on what it keeps, so all of that must take work.
+    let stays = |(no, _): &(SlotNo, &Part)| {
+        cluster.get(*no).standing == Standing::Open && pass.may_use(*no, job, task)
+    };
+    if let Some(elastic) = &job.spec.elastic
+        && parts.iter().all(stays)
+    {
         let spare = (parts.len() as u32).saturating_sub(elastic.min_nodes.max(1));
         for part in parts.iter().filter(|_| spare > 0) {
             let parts = vec![*part];
-            found.push(Candidate { task, cost: 0, parts, alone, of_group: Some(spare) });
+            let (cost, team) = (0, pass.teams.find(&job.team));
+            found.push(Candidate { task, team, cost, parts, alone, of_group: Some(spare) });
         }
     }
-    let cost = cost(job, attempt, pass.now);
-    found.push(Candidate { task, cost, parts, alone, of_group: None });
+    let (cost, team) = (cost(job, attempt, pass.now), pass.teams.find(&job.team));
+    found.push(Candidate { task, team, cost, parts, alone, of_group: None });
 }
 
 /// GPU-milliseconds of work lost: since the last time it was safe; of a job that saves when it is
@@ -199,9 +219,43 @@ struct Hunt<'h, 'a> {
     page: &'h Page,
     candidates: &'h [Candidate<'a>],
     by_slot: BTreeMap<SlotNo, Vec<usize>>,
+    may_use: &'h BTreeSet<SlotNo>,
     /// What each domain offers without stopping anybody.
     base: BTreeMap<DomainNo, u64>,
     wanted: u64,
+    rights: Rights<'h, 'a>,
+}
+
+/// What makes a set of victims just.
+struct Rights<'h, 'a> {
+    teams: &'h Teams<'a>,
+    models: &'h [String],
+    guarantor: Option<TeamNo>,
+}
+
+impl Rights<'_, '_> {
+    /// Taking back a guarantee takes nobody's own: victims go one by one, the smallest first, and
+    /// each must still be borrowing when its turn comes.
+    fn hold<'c>(
+        &self,
+        cluster: &Cluster,
+        victims: impl Iterator<Item = &'c Candidate<'c>>,
+    ) -> bool {
+        let Some(guarantor) = self.guarantor else { return true };
+        let held = |v: &'c Candidate<'c>| Some((v.team?, held_by(cluster, v)));
+        let mut victims: Vec<(TeamNo, Vec<u64>)> = victims.filter_map(held).collect();
+        victims.sort_by_key(|(team, held)| (held.iter().sum::<u64>(), *team));
+        let mut released: BTreeMap<TeamNo, Vec<u64>> = BTreeMap::new();
+        victims.into_iter().all(|(team, held)| {
+            let gone = |at: TeamNo| released.get(&at).map_or(&[][..], Vec::as_slice);
+            let borrows = self.teams.borrows(team, guarantor, self.models, &gone);
+            for above in self.teams.line(team) {
+                let sums = released.entry(above).or_insert_with(|| vec![0; self.models.len()]);
+                sums.iter_mut().zip(&held).for_each(|(sum, n)| *sum += n);
+            }
+            borrows
+        })
+    }
 }
 
 type Set = BTreeSet<usize>;
@@ -212,6 +266,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
         page: &'h Page,
         candidates: &'h [Candidate<'a>],
         may_use: &'h BTreeSet<SlotNo>,
+        rights: Rights<'h, 'a>,
     ) -> Hunt<'h, 'a> {
         let wanted = match page.ask.node_counts() {
             Some((_, least)) => least.into(),
@@ -225,7 +280,8 @@ impl<'h, 'a> Hunt<'h, 'a> {
                 }
             }
         }
-        let mut hunt = Hunt { cluster, page, candidates, by_slot, base: BTreeMap::new(), wanted };
+        let base = BTreeMap::new();
+        let mut hunt = Hunt { cluster, page, candidates, by_slot, may_use, base, wanted, rights };
         for slot in page.fitting().filter(|slot| may_use.contains(slot)) {
             let offers = offer(cluster, &page.ask, cluster.get(slot));
             *hunt.base.entry(hunt.domain(slot)).or_default() += offers;
@@ -261,6 +317,17 @@ impl<'h, 'a> Hunt<'h, 'a> {
             }
         }
         parts.values().all(|&(parts, spare, whole)| parts == 0 || (parts <= spare && !whole))
+            && self.rights.hold(self.cluster, set.iter().map(|&at| &self.candidates[at]))
+    }
+
+    /// Where a part of the claimant fits once these have stopped.
+    fn fitting(&self, set: &Set) -> Vec<SlotNo> {
+        let later = self.later(set);
+        let fits = |no: &SlotNo| {
+            let slot = later.get(no).unwrap_or_else(|| self.cluster.get(*no));
+            self.page.is_suitable_and_open(*no) && offer(self.cluster, &self.page.ask, slot) > 0
+        };
+        self.may_use.iter().copied().filter(fits).collect()
     }
 
     /// Whether the claimant fits once these have stopped.
@@ -373,19 +440,22 @@ impl<'h, 'a> Hunt<'h, 'a> {
             let before = offer(self.cluster, &self.page.ask, self.cluster.get(slot));
             offer(self.cluster, &self.page.ask, &later) > before
         };
+        let sound = |set: &Set| self.is_sound(&chosen.union(set).copied().collect());
         if ok(&Set::new()) {
             return Some(Set::new());
         }
         let mut open: Vec<usize> = here.iter().copied().filter(|at| !chosen.contains(at)).collect();
         open.sort_by_key(|&at| (self.candidates[at].cost, at));
         if open.len() <= TRY_ALL_ON_NODE {
-            return self.try_all(&open, &ok);
+            return self.try_all(&open, &|set| ok(set) && sound(set));
         }
         // Too many to try all: add the cheapest until it fits, then drop what is not needed.
         let mut set = Set::new();
         for at in open {
             set.insert(at);
-            if self.is_sound(&set) && ok(&set) {
+            if !sound(&set) {
+                set.remove(&at);
+            } else if ok(&set) {
                 let mut dearest: Vec<usize> = set.iter().copied().collect();
                 dearest.sort_by_key(|&at| std::cmp::Reverse((self.candidates[at].cost, at)));
                 for at in dearest {
@@ -425,33 +495,6 @@ fn offer(cluster: &Cluster, ask: &Ask, slot: &Slot) -> u64 {
     }
 }
 
-/// Taking back a guarantee must not push the lender's creditor below its own: victims are taken
-/// one by one, and each must still be borrowing when its turn comes.
-fn within_guarantees(
-    pass: &Pass<'_, '_>,
-    candidates: &[Candidate<'_>],
-    chosen: Set,
-    team: usize,
-) -> Option<Set> {
-    let models = &pass.view.cluster.models;
-    let mut released: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for &at in &chosen {
-        let candidate = &candidates[at];
-        let of = pass.state.job(candidate.task.job).and_then(|j| pass.teams.find(&j.team));
-        let Some(of) = of else { continue };
-        let gone = |at: usize| released.get(&at).map_or(&[][..], Vec::as_slice);
-        if !pass.teams.is_beyond_guarantee_after(of, team, models, &gone) {
-            return None;
-        }
-        let held = held_by(&pass.view.cluster, candidate);
-        for above in pass.teams.line(of).collect::<Vec<_>>() {
-            let sums = released.entry(above).or_insert_with(|| vec![0; models.len()]);
-            sums.iter_mut().zip(&held).for_each(|(sum, n)| *sum += n);
-        }
-    }
-    Some(chosen)
-}
-
 fn held_by(cluster: &Cluster, candidate: &Candidate<'_>) -> Vec<u64> {
     let mut sums = vec![0; cluster.models.len()];
     for (slot, part) in &candidate.parts {
@@ -463,30 +506,17 @@ fn held_by(cluster: &Cluster, candidate: &Candidate<'_>) -> Vec<u64> {
 
 /// Where the claimant goes once the victims have stopped.
 fn placement(
-    view: &crate::pass::View,
-    page_no: PageNo,
-    candidates: &[Candidate<'_>],
-    chosen: &Set,
-    may_use: &BTreeSet<SlotNo>,
+    view: &mut View,
+    page: PageNo,
+    later: BTreeMap<SlotNo, Slot>,
+    fitting: Vec<SlotNo>,
 ) -> Option<Vec<PartPlacement>> {
-    let ask = view.book.ask(page_no);
-    let mut later = view.cluster.sketch();
-    for &at in chosen {
-        for (no, part) in &candidates[at].parts {
-            later.slots[*no as usize].give_back(&HeldPart::of(part, candidates[at].alone));
-        }
-    }
-    let least = ask.least();
-    let fitting: Vec<SlotNo> = may_use
-        .iter()
-        .copied()
-        .filter(|&no| {
-            let slot = later.get(no);
-            later.labels_hold(slot, ask) && later.fits(slot, ask, &least)
-        })
-        .collect();
-    let shares = fit::find_among(&later, ask, fitting.into_iter())?;
-    Some(fit::place(&later, &view.valuer, ask, &shares))
+    let View { cluster, book, valuer } = view;
+    let ask = book.ask(page);
+    cluster.with_slots(later, |cluster| {
+        let shares = fit::find_among(cluster, ask, fitting.into_iter())?;
+        Some(fit::place(cluster, valuer, ask, &shares))
+    })
 }
 
 /// The chosen candidates as victims, parts of one elastic attempt put together.
@@ -531,3 +561,6 @@ pub(crate) fn as_placement(part: &Part) -> PartPlacement {
         share: part.share,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,11 +18,17 @@ pub struct Scheduler {
 
 /// The plan for a state, by a scheduler that remembers nothing.
 pub fn plan(state: &State, policy: &Policy, now: Time) -> Plan {
-    if state.index.queue.is_empty() && state.claims.is_empty() {
+    if is_idle(state) {
         return Plan::default();
     }
     let mut view = View::new(state, policy);
     pass::run(&mut view, state, policy, now, WhatIf::default())
+}
+
+/// Nothing waits, and nothing that runs wants more.
+fn is_idle(state: &State) -> bool {
+    let index = &state.index;
+    index.queue.is_empty() && index.elastic.is_empty() && state.claims.is_empty()
 }
 
 impl Scheduler {
@@ -32,12 +38,17 @@ impl Scheduler {
 
     /// The plan in another state of affairs.
     pub(crate) fn plan_if(&mut self, state: &State, now: Time, what_if: WhatIf) -> Plan {
+        if is_idle(state) {
+            return Plan::default();
+        }
         let policy = state.policy.clone();
-        let plan = pass::run(self.look(state), state, &policy, now, what_if);
+        let view = self.look(state);
+        let read = view.cluster.log().len();
+        let plan = pass::run(view, state, &policy, now, what_if);
         // What the pass took in its own view is taken again, or not, by what becomes of the plan.
-        let placed = plan.placements.iter().flat_map(|p| &p.parts);
-        let claimed = plan.claims.iter().flat_map(|c| &c.parts);
-        self.touched.extend(placed.chain(claimed).map(|part| part.node));
+        let changed = &view.cluster.log()[read..];
+        let changed: Vec<NodeId> = changed.iter().map(|&no| view.cluster.get(no).node).collect();
+        self.touched.extend(changed);
         plan
     }
 
@@ -83,3 +94,6 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

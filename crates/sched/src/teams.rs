@@ -1,19 +1,23 @@
 //! The tree of teams during a pass: what each has had, has now, may have and is due.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use tutti_model::{GpuQuota, PartPlacement, Policy, Span, State, Time};
+use tutti_model::{GpuQuota, PartPlacement, Policy, Span, State, Time, Verdict};
 
 use crate::ask::Ask;
 use crate::cluster::Cluster;
 
 pub(crate) type TeamNo = usize;
+/// A user in a team.
+pub(crate) type UserNo = usize;
 
 #[derive(Debug)]
 pub(crate) struct Teams<'a> {
     pub teams: Vec<Team<'a>>,
     by_name: BTreeMap<&'a str, TeamNo>,
-    users: BTreeMap<(TeamNo, &'a str), Account>,
+    users: Vec<Account>,
+    user_numbers: BTreeMap<(TeamNo, &'a str), UserNo>,
     policy: &'a Policy,
     state: &'a State,
     now: Time,
@@ -23,27 +27,39 @@ pub(crate) struct Teams<'a> {
 pub(crate) struct Team<'a> {
     pub name: &'a str,
     pub parent: Option<TeamNo>,
+    /// From the top of the tree down to this team.
+    path: Vec<TeamNo>,
     account: Account,
     /// Everything of its own users, without the teams below.
     own: Account,
-    /// GPUs held now in thousandths, by model, the teams below included.
+    /// GPUs held now or kept for it, in thousandths, by model, the teams below included.
     pub held: Vec<u64>,
+    /// The same without what is about to be given back.
+    pub keeps: Vec<u64>,
     pub quota: Option<&'a tutti_model::Team>,
 }
 
-/// Past and present use, and the weight it is divided by.
+/// Past and present use, and what follows from it: whoever is due least goes first.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     past: u128,
     rate: u64,
     weight: u64,
+    due: u128,
 }
 
 impl Account {
+    fn new(past: u128, rate: u64, weight: u64, half_life: Span) -> Account {
+        let mut account = Account { past, rate, weight, due: 0 };
+        account.add(0, half_life);
+        account
+    }
+
     /// What is held now counts as if it were held for a while longer: a placement tells at once.
-    fn due(&self, half_life: Span) -> u128 {
+    fn add(&mut self, rate: u64, half_life: Span) {
+        self.rate += rate;
         let ahead = u128::from(self.rate) * u128::from(half_life.0 / 8);
-        (self.past + ahead) * 1000 / u128::from(self.weight.max(1))
+        self.due = (self.past + ahead) * 1000 / u128::from(self.weight.max(1));
     }
 }
 
@@ -52,7 +68,8 @@ impl<'a> Teams<'a> {
         let mut teams = Teams {
             teams: Vec::new(),
             by_name: BTreeMap::new(),
-            users: BTreeMap::new(),
+            users: Vec::new(),
+            user_numbers: BTreeMap::new(),
             policy,
             state,
             now,
@@ -70,7 +87,10 @@ impl<'a> Teams<'a> {
                 continue;
             };
             let no = teams.number(known);
-            teams.add_held(no, held);
+            teams.add(no, held);
+            if let Some(leaving) = cluster.leaving.get(name) {
+                teams.release(no, leaving);
+            }
         }
         teams
     }
@@ -84,76 +104,117 @@ impl<'a> Teams<'a> {
         let parent = quota.and_then(|q| q.parent.as_deref()).filter(|p| *p != name);
         let parent = parent.map(|p| self.number(p));
         let usage = self.state.ledger.teams.get(name).copied().unwrap_or_default();
-        let account = Account {
-            past: usage.at(self.now, self.policy.half_life),
-            rate: usage.rate(),
-            weight: quota.map_or(1000, |q| q.weight.into()),
-        };
+        let half_life = self.policy.half_life;
+        let weight = quota.map_or(1000, |q| q.weight.into());
+        let account = Account::new(usage.at(self.now, half_life), usage.rate(), weight, half_life);
         let own = self.own(name);
-        self.teams.push(Team { name, parent, account, own, held: Vec::new(), quota });
-        self.by_name.insert(name, self.teams.len() - 1);
-        self.teams.len() - 1
+        let no = self.teams.len();
+        let above = parent.map_or(&[][..], |p| self.teams[p].path.as_slice());
+        let path = above.iter().copied().chain([no]).collect();
+        let (held, keeps) = (Vec::new(), Vec::new());
+        self.teams.push(Team { name, parent, path, account, own, held, keeps, quota });
+        self.by_name.insert(name, no);
+        no
     }
 
     fn own(&self, name: &str) -> Account {
-        let mut own = Account { past: 0, rate: 0, weight: 1000 };
+        let (mut past, mut rate) = (0, 0);
         let from = (name.to_owned(), String::new());
         let of_team =
             self.state.ledger.users.range(from..).take_while(|((team, _), _)| team == name);
         for (_, usage) in of_team {
-            own.past += usage.at(self.now, self.policy.half_life);
-            own.rate += usage.rate();
+            past += usage.at(self.now, self.policy.half_life);
+            rate += usage.rate();
         }
-        own
+        Account::new(past, rate, 1000, self.policy.half_life)
     }
 
-    fn add_held(&mut self, no: TeamNo, held: &[u64]) {
+    /// The team has this much more, or will have.
+    pub fn add(&mut self, no: TeamNo, more: &[u64]) {
         let mut at = Some(no);
         while let Some(no) = at {
             let team = &mut self.teams[no];
-            team.held.resize(team.held.len().max(held.len()), 0);
-            team.held.iter_mut().zip(held).for_each(|(sum, n)| *sum += n);
+            for sums in [&mut team.held, &mut team.keeps] {
+                sums.resize(sums.len().max(more.len()), 0);
+                sums.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+            }
+            at = team.parent;
+        }
+    }
+
+    /// The team is about to give this much back.
+    pub fn release(&mut self, no: TeamNo, less: &[u64]) {
+        let mut at = Some(no);
+        while let Some(no) = at {
+            let team = &mut self.teams[no];
+            team.keeps.iter_mut().zip(less).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
+            at = team.parent;
+        }
+    }
+
+    /// What it was about to give back it will have again.
+    pub fn unrelease(&mut self, no: TeamNo, more: &[u64]) {
+        let mut at = Some(no);
+        while let Some(no) = at {
+            let team = &mut self.teams[no];
+            team.keeps.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+            at = team.parent;
+        }
+    }
+
+    /// What was kept for it is no longer.
+    pub fn give_back(&mut self, no: TeamNo, less: &[u64]) {
+        self.release(no, less);
+        let mut at = Some(no);
+        while let Some(no) = at {
+            let team = &mut self.teams[no];
+            team.held.iter_mut().zip(less).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
             at = team.parent;
         }
     }
 
     pub fn line(&self, no: TeamNo) -> impl Iterator<Item = TeamNo> + '_ {
-        std::iter::successors(Some(no), |&at| self.teams[at].parent)
+        self.teams[no].path.iter().rev().copied()
     }
 
-    /// What decides between teams: the use of each team on the way down from the top, the team's
-    /// own users last. Smaller goes first.
-    pub fn due(&self, no: TeamNo) -> Vec<(u128, TeamNo)> {
+    /// Whose turn it is: on the way down from the top, the first team that is due less, a team's
+    /// own users counting as one more team below it.
+    pub fn compare(&self, a: TeamNo, b: TeamNo) -> Ordering {
+        let steps = |no: TeamNo| {
+            let team = &self.teams[no];
+            let way = team.path.iter().map(|&at| (self.teams[at].account.due, at));
+            way.chain([(team.own.due, no)])
+        };
+        steps(a).cmp(steps(b))
+    }
+
+    pub fn user_number(&mut self, no: TeamNo, user: &'a str) -> UserNo {
+        if let Some(&known) = self.user_numbers.get(&(no, user)) {
+            return known;
+        }
+        let key = (self.teams[no].name.to_owned(), user.to_owned());
+        let usage = self.state.ledger.users.get(&key).copied().unwrap_or_default();
         let half_life = self.policy.half_life;
-        let mut path = vec![(self.teams[no].own.due(half_life), no)];
-        path.extend(self.line(no).map(|at| (self.teams[at].account.due(half_life), at)));
-        path.reverse();
-        path
+        self.users.push(Account::new(usage.at(self.now, half_life), usage.rate(), 1000, half_life));
+        self.user_numbers.insert((no, user), self.users.len() - 1);
+        self.users.len() - 1
     }
 
-    pub fn user_due(&mut self, no: TeamNo, user: &'a str) -> u128 {
-        let half_life = self.policy.half_life;
-        self.user(no, user).due(half_life)
-    }
-
-    fn user(&mut self, no: TeamNo, user: &'a str) -> &mut Account {
-        let (state, now, half_life) = (self.state, self.now, self.policy.half_life);
-        let team = self.teams[no].name;
-        self.users.entry((no, user)).or_insert_with(|| {
-            let usage = state.ledger.users.get(&(team.to_owned(), user.to_owned()));
-            let usage = usage.copied().unwrap_or_default();
-            Account { past: usage.at(now, half_life), rate: usage.rate(), weight: 1000 }
-        })
+    pub fn user_due(&self, user: UserNo) -> u128 {
+        self.users[user].due
     }
 
     /// Something was placed for a user of the team.
     pub fn charge(&mut self, no: TeamNo, user: &'a str, held: &[u64], charge: u64) {
-        self.add_held(no, held);
-        self.user(no, user).rate += charge;
-        self.teams[no].own.rate += charge;
-        let line: Vec<TeamNo> = self.line(no).collect();
-        for at in line {
-            self.teams[at].account.rate += charge;
+        self.add(no, held);
+        let half_life = self.policy.half_life;
+        let user = self.user_number(no, user);
+        self.users[user].add(charge, half_life);
+        self.teams[no].own.add(charge, half_life);
+        let mut at = Some(no);
+        while let Some(no) = at {
+            self.teams[no].account.add(charge, half_life);
+            at = self.teams[no].parent;
         }
     }
 
@@ -168,31 +229,49 @@ impl<'a> Teams<'a> {
             let team = &self.teams[at];
             let limit = team.quota?.limit.as_ref()?;
             let used = |m: usize| team.held.get(m).copied().unwrap_or(0);
-            let over = |limit: u32, used: u64, wanted: u64| {
-                (used + wanted > u64::from(limit) * 1000 && wanted > 0).then(|| OverLimit {
-                    team: team.name,
-                    limit,
-                    used: used.div_ceil(1000) as u32,
-                })
+            let over = |model: Option<usize>, limit: u32, used: u64, wanted: u64| {
+                let used_gpus = used.div_ceil(1000) as u32;
+                let is_over = used + wanted > u64::from(limit) * 1000 && wanted > 0;
+                is_over.then_some(OverLimit { team: team.name, limit, used: used_gpus, model })
             };
             let of_model = models.iter().enumerate().find_map(|(m, name)| {
                 let limit = *limit.models.get(name)?;
-                over(limit, used(m), wanted.get(m).copied().unwrap_or(0))
+                over(Some(m), limit, used(m), wanted.get(m).copied().unwrap_or(0))
             });
             of_model.or_else(|| {
                 let counts = limit.any > 0 || limit.models.is_empty();
                 let all = (team.held.iter().sum(), wanted.iter().sum());
-                counts.then(|| over(limit.any, all.0, all.1))?
+                counts.then(|| over(None, limit.any, all.0, all.1))?
             })
         })
     }
 
-    /// Whether these GPUs would still be inside the guarantee of the team, or of one above it.
-    pub fn in_guarantee(&self, no: TeamNo, wanted: &Wanted<'_>) -> bool {
-        self.line(no).any(|at| {
+    /// The nearest team of the line, itself first, in whose guarantee these GPUs would still be.
+    pub fn guarantor(&self, no: TeamNo, wanted: &Wanted, models: &[String]) -> Option<TeamNo> {
+        self.line(no).find(|&at| {
             let team = &self.teams[at];
-            team.quota.is_some_and(|q| covers(&q.guarantee, &team.held, wanted))
+            team.quota.is_some_and(|q| covers(&q.guarantee, &team.keeps, wanted, models))
         })
+    }
+
+    /// Which models could be had inside the guarantee of this very team.
+    pub fn covered_models(&self, no: TeamNo, wanted: &Wanted, models: &[String]) -> Vec<bool> {
+        let team = &self.teams[no];
+        let covered = |m: usize| {
+            let only = Wanted { milli: wanted.milli, of: one_of(models.len(), m) };
+            wanted.of[m]
+                && team.quota.is_some_and(|q| covers(&q.guarantee, &team.keeps, &only, models))
+        };
+        (0..models.len()).map(covered).collect()
+    }
+
+    /// Whether these GPUs, of known models, are inside the guarantee of this very team.
+    pub fn is_guaranteed(&self, no: TeamNo, held: &[u64], models: &[String]) -> bool {
+        let team = &self.teams[no];
+        let Some(guarantee) = team.quota.map(|q| &q.guarantee) else { return false };
+        let sum = |m: usize| team.keeps.get(m).unwrap_or(&0) + held.get(m).unwrap_or(&0);
+        let then: Vec<u64> = (0..models.len()).map(sum).collect();
+        !guarantee.is_none() && beyond(guarantee, &then, models) == 0
     }
 
     /// Whether any team of the line has a guarantee at all.
@@ -200,37 +279,28 @@ impl<'a> Teams<'a> {
         self.line(no).any(|at| self.teams[at].quota.is_some_and(|q| !q.guarantee.is_none()))
     }
 
-    /// Whether what this team has is borrowed, from the point of view of another: no team of its
-    /// line, up to where the lines meet, is within its guarantee.
-    pub fn is_beyond_guarantee(&self, no: TeamNo, other: TeamNo, models: &[String]) -> bool {
-        self.is_beyond_guarantee_after(no, other, models, &|_| &[])
-    }
-
-    /// The same, once each team has given back this much.
-    pub fn is_beyond_guarantee_after<'r>(
+    /// Whether a team outside the guarantor's has something that the guarantor may take back: no
+    /// team of its line, up to where the lines meet, is within its guarantee once each has given
+    /// back this much already.
+    pub fn borrows<'r>(
         &self,
         no: TeamNo,
-        other: TeamNo,
+        guarantor: TeamNo,
         models: &[String],
         gone: &dyn Fn(TeamNo) -> &'r [u64],
     ) -> bool {
-        let others: Vec<TeamNo> = self.line(other).collect();
-        self.line(no).take_while(|at| !others.contains(at)).all(|at| {
+        if self.teams[no].path.contains(&guarantor) {
+            return false;
+        }
+        let above = &self.teams[guarantor].path;
+        self.line(no).take_while(|at| !above.contains(at)).all(|at| {
             let team = &self.teams[at];
             let Some(guarantee) = team.quota.map(|q| &q.guarantee) else { return true };
-            let mut held = team.held.clone();
-            held.iter_mut().zip(gone(at)).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
-            guarantee.is_none() || beyond(guarantee, &held, models) > 0
+            let gone = gone(at);
+            let left = |(m, keeps): (usize, &u64)| keeps.saturating_sub(*gone.get(m).unwrap_or(&0));
+            let keeps: Vec<u64> = team.keeps.iter().enumerate().map(left).collect();
+            guarantee.is_none() || beyond(guarantee, &keeps, models) > 0
         })
-    }
-
-    /// Takes back what a victim held.
-    pub fn release(&mut self, no: TeamNo, held: &[u64]) {
-        let line: Vec<TeamNo> = self.line(no).collect();
-        for at in line {
-            let sums = self.teams[at].held.iter_mut();
-            sums.zip(held).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
-        }
     }
 
     pub fn find(&self, name: &str) -> Option<TeamNo> {
@@ -242,21 +312,35 @@ pub(crate) struct OverLimit<'a> {
     pub team: &'a str,
     pub limit: u32,
     pub used: u32,
+    /// The limit is for this model alone.
+    pub model: Option<usize>,
+}
+
+impl OverLimit<'_> {
+    pub fn verdict(&self, milli: u64) -> Verdict {
+        let wanted = milli.div_ceil(1000) as u32;
+        let (limit, used) = (self.limit, self.used);
+        Verdict::TeamLimit { team: self.team.to_owned(), limit, used, wanted }
+    }
 }
 
 /// GPUs that are asked for, before it is known of which model they will be.
-pub(crate) struct Wanted<'m> {
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
     pub milli: u64,
     /// By model number: whether it may be that.
     pub of: Vec<bool>,
-    pub models: &'m [String],
 }
 
-impl<'m> Wanted<'m> {
-    pub fn by(ask: &Ask, models: &'m [String]) -> Wanted<'m> {
+impl Wanted {
+    pub fn by(ask: &Ask, models: &[String]) -> Wanted {
         let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
-        Wanted { milli, of: models.iter().map(|m| ask.wants_model(m)).collect(), models }
+        Wanted { milli, of: models.iter().map(|m| ask.wants_model(m)).collect() }
     }
+}
+
+fn one_of(count: usize, one: usize) -> Vec<bool> {
+    (0..count).map(|at| at == one).collect()
 }
 
 /// What is used beyond the guarantees for certain models, less the guarantee for any.
@@ -269,12 +353,12 @@ fn beyond(guarantee: &GpuQuota, held: &[u64], models: &[String]) -> u64 {
     sum.saturating_sub(u64::from(guarantee.any) * 1000)
 }
 
-fn covers(guarantee: &GpuQuota, held: &[u64], wanted: &Wanted<'_>) -> bool {
+fn covers(guarantee: &GpuQuota, held: &[u64], wanted: &Wanted, models: &[String]) -> bool {
     if guarantee.is_none() || wanted.milli == 0 {
         return false;
     }
     let (mut used, mut cover) = (0, 0);
-    for (m, name) in wanted.models.iter().enumerate() {
+    for (m, name) in models.iter().enumerate() {
         let held = held.get(m).copied().unwrap_or(0);
         let own = u64::from(guarantee.models.get(name).copied().unwrap_or(0)) * 1000;
         used += held.saturating_sub(own);
@@ -295,3 +379,6 @@ pub(crate) fn by_model(cluster: &Cluster, parts: &[PartPlacement]) -> Vec<u64> {
     }
     sums
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,7 +108,7 @@ impl<'c> Shapes<'c> {
         let no = view.book.page_of(&demand);
         let cluster = &view.cluster;
         let page = view.book.read(no, cluster, &view.valuer);
-        let open = |slot| !strict || !kept.contains(&cluster.get(slot).node);
+        let open = |slot, _| !strict || !kept.contains(&cluster.get(slot).node);
         fit::find(cluster, page, &open, &BTreeSet::new()).is_some()
     }
 
@@ -120,6 +120,8 @@ impl<'c> Shapes<'c> {
             spec: Arc::new(spec),
             submitted_at: now,
             held: false,
+            // What jobs like it became is not looked up: it goes last.
+            rank: u64::MAX,
             tasks: Tasks::One(Task::pending(now)),
             ..job.clone()
         };

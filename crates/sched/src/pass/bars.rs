@@ -1,0 +1,125 @@
+//! What keeps a task off a node that has room for it: reservations, spares, heads of the queue and
+//! models of which its team may have no more.
+
+use std::collections::BTreeSet;
+
+use tutti_model::{Job, Policy, Reservation, Shortage, Time, Verdict};
+
+use crate::ask::Ask;
+use crate::backfill::HeadRoom;
+use crate::candidates::Page;
+use crate::cluster::{Cluster, SlotNo};
+
+pub(crate) struct Bars<'b> {
+    pub policy: &'b Policy,
+    pub now: Time,
+    pub cluster: &'b Cluster,
+    pub heads: &'b [HeadRoom],
+    /// None if it may use them.
+    pub spares: Option<&'b BTreeSet<SlotNo>>,
+    pub job: &'b Job,
+    pub ask: &'b Ask,
+    /// When it will have ended, if anybody knows.
+    pub ends: Option<Time>,
+    /// Models of which its team has all it may have.
+    pub models: &'b [usize],
+}
+
+impl<'b> Bars<'b> {
+    fn until(&self) -> Time {
+        self.ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed))
+    }
+
+    /// Whether there are any but for the heads.
+    pub fn has_standing(&self) -> bool {
+        !self.policy.reservations.is_empty()
+            || self.spares.is_some_and(|s| !s.is_empty())
+            || !self.models.is_empty()
+    }
+
+    pub fn allows(&self, slot: SlotNo, gpus: u32) -> bool {
+        self.allows_but_for_heads(slot) && !self.delays_any(slot, gpus)
+    }
+
+    pub fn allows_but_for_heads(&self, slot: SlotNo) -> bool {
+        self.spares.is_none_or(|spares| !spares.contains(&slot))
+            && self.reservation(slot).is_none()
+            && (self.models.is_empty() || !self.has_barred_model(slot))
+    }
+
+    fn delays_any(&self, slot: SlotNo, gpus: u32) -> bool {
+        if self.heads.is_empty() {
+            return false;
+        }
+        let need = self.ask.need(gpus);
+        let alone = self.ask.demand.exclusive;
+        !self.heads.iter().all(|head| head.allows(slot, &need, alone, self.ends))
+    }
+
+    fn reservation(&self, slot: SlotNo) -> Option<&'b Reservation> {
+        reservation(self.policy, self.cluster, slot, self.job, self.now, self.until())
+    }
+
+    fn has_barred_model(&self, slot: SlotNo) -> bool {
+        let cards = self.cluster.get(slot).cards.iter();
+        cards
+            .filter(|c| self.models.contains(&usize::from(c.model)))
+            .any(|c| self.cluster.suits(c, self.ask))
+    }
+
+    /// The head that it would delay.
+    pub fn behind(&self, page: &Page) -> Option<Verdict> {
+        let gpus = self.ask.least().gpus;
+        let need = self.ask.need(gpus);
+        let alone = self.ask.demand.exclusive;
+        let delayed = |head: &&HeadRoom| {
+            let mut free = page.fitting().filter(|s| self.allows_but_for_heads(*s));
+            free.any(|slot| !head.allows(slot, &need, alone, self.ends))
+        };
+        let head = self.heads.iter().find(delayed).or(self.heads.first())?;
+        Some(Verdict::Behind { job: head.task.job })
+    }
+
+    /// There is room, but too little of it may be used, whoever else waits.
+    pub fn verdict(&self, page: &Page) -> Verdict {
+        let (mut kept, mut reserved, mut by) = (0, 0, None);
+        for slot in page.fitting() {
+            match self.reservation(slot) {
+                Some(r) => {
+                    reserved += 1;
+                    by = by.or(Some(r));
+                }
+                None => kept += u32::from(!self.allows_but_for_heads(slot)),
+            }
+        }
+        let mut shortage = match page.verdict(self.cluster) {
+            Verdict::Busy(s) | Verdict::NodesUnavailable(s) => s,
+            _ => Shortage::default(),
+        };
+        shortage.nodes_fitting = shortage.nodes_fitting.saturating_sub(kept + reserved);
+        (shortage.blocked.kept, shortage.blocked.reserved) = (kept, reserved);
+        match by {
+            Some(r) => Verdict::Reserved { reservation: r.name.clone(), until: r.until, shortage },
+            None => Verdict::Busy(shortage),
+        }
+    }
+}
+
+/// The reservation that keeps a job off a node between two times, if any.
+pub(crate) fn reservation<'p>(
+    policy: &'p Policy,
+    cluster: &Cluster,
+    slot: SlotNo,
+    job: &Job,
+    from: Time,
+    until: Time,
+) -> Option<&'p Reservation> {
+    let all = cluster.get(slot).reservations.iter();
+    let mut meant = all.filter_map(|&n| policy.reservations.get(n as usize));
+    meant.find(|r| {
+        let meets = r.from < until.max(Time(from.0 + 1)) && r.until > from;
+        let theirs =
+            r.team.as_ref().is_some_and(|t| policy.line_of(&job.team).contains(&t.as_str()));
+        meets && !theirs
+    })
+}

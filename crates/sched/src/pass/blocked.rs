@@ -1,0 +1,241 @@
+//! What becomes of a task that can't start now: others are stopped for it, or it gets a time to
+//! start that nobody behind it may delay, or nodes of its own; and in any case a reason.
+
+use tutti_model::{
+    ClaimCause, Job, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time, Verdict, Victim,
+};
+
+use super::bars::reservation;
+use super::{Pass, Tried, Turn, View};
+use crate::backfill::{self, Ends, HeadRoom, ends_at};
+use crate::candidates::PageNo;
+use crate::claims;
+use crate::cluster::SlotNo;
+use crate::lanes::{LaneNo, array_limit, waiting_since};
+use crate::preempt;
+use crate::teams::by_model;
+
+/// How a lane goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Onward {
+    /// With the next task, which may be one of the same array.
+    Task,
+    /// With the next entry: all tasks of an array fare alike.
+    Entry,
+    /// Nothing behind it can start either.
+    Over,
+}
+
+/// A claim comes true later than it is made. It must not meet a reservation then.
+const CLAIM_MARGIN: Span = Span::secs(600);
+
+impl<'a> Pass<'a, '_> {
+    pub(super) fn note_blocked(
+        &mut self,
+        no: LaneNo,
+        key: &QueueKey,
+        tried: Tried,
+        rank: i32,
+    ) -> Onward {
+        match tried {
+            Tried::Placed | Tried::Done => Onward::Task,
+            Tried::Skipped => Onward::Entry,
+            Tried::PassFull => Onward::Over,
+            Tried::AtTeamLimit(verdict) => {
+                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+                Onward::Over
+            }
+            Tried::StandsBack(verdict) => self.stand_back(no, key, verdict),
+            Tried::Barred(verdict) => {
+                if self.make_way(no, key, rank) {
+                    return Onward::Task;
+                }
+                self.become_head(no, key);
+                self.stand_back(no, key, verdict)
+            }
+            Tried::NoRoom => {
+                let page_no = self.lanes[no].page;
+                let View { cluster, book, valuer } = &mut *self.view;
+                let verdict = book.read(page_no, cluster, valuer).verdict(cluster);
+                let busy = matches!(verdict, Verdict::Busy(_));
+                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+                if self.make_way(no, key, rank) {
+                    return Onward::Task;
+                }
+                if busy {
+                    self.become_head(no, key);
+                }
+                Onward::Over
+            }
+        }
+    }
+
+    /// Shorter work of the same lane may still go before.
+    fn stand_back(&mut self, no: LaneNo, key: &QueueKey, verdict: Verdict) -> Onward {
+        let Some(job) = self.state.job(key.job) else { return Onward::Entry };
+        let ends = ends_at(self.state, self.policy, job, self.now);
+        let task = TaskId { job: key.job, index: key.index };
+        self.plan.by_task.entry(task).or_insert(verdict.clone());
+        let lane = &mut self.lanes[no];
+        lane.stood_back += 1;
+        if lane.stands_back(ends).is_none() && !self.may_use_spares(job, task) {
+            self.lanes[no].too_long = Some((ends, verdict.clone()));
+        }
+        if self.lanes[no].stood_back < self.policy.backfill_depth {
+            return Onward::Entry;
+        }
+        self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+        Onward::Over
+    }
+
+    /// Stops others for a task, if the rules allow it and it helps.
+    fn make_way(&mut self, no: LaneNo, key: &QueueKey, rank: i32) -> bool {
+        if !self.policy.preemption.enabled || self.what_if.peaceful {
+            return false;
+        }
+        let Some(turn) = self.turn(no, key) else { return false };
+        let (page, team) = (self.lanes[no].page, self.lanes[no].team);
+        if self.no_victims.contains(&(page, rank, team)) {
+            return false;
+        }
+        let Some(claim) = preempt::search(self, page, turn.task(), turn.job, team, rank) else {
+            self.no_victims.insert((page, rank, team));
+            return false;
+        };
+        self.claim(turn.job, claim);
+        true
+    }
+
+    /// Puts a claim into the plan, and keeps its room from everybody else.
+    pub fn claim(&mut self, job: &'a Job, claim: NewClaim) {
+        for victim in &claim.victims {
+            self.victims.insert(victim.task);
+            self.release_victim(victim, claim.task);
+        }
+        if claim.cause != ClaimCause::Resize {
+            let held = by_model(&self.view.cluster, &claim.parts);
+            let charge = self.charge(job, &claim.parts);
+            let team = self.teams.number(&job.team);
+            self.teams.charge(team, &job.user, &held, charge);
+            self.count_running(job);
+            self.tell_heads(&claim.parts, ends_at(self.state, self.policy, job, self.now));
+        }
+        self.view.cluster.keep(&claim.parts, job.spec.exclusive);
+        self.done.insert(claim.task);
+        let waiting_for = claim.victims.iter().map(|v| v.task).collect();
+        let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
+        self.plan.by_task.insert(claim.task, verdict);
+        self.plan.claims.push(claim);
+    }
+
+    /// What a victim gives up no longer counts for its team.
+    fn release_victim(&mut self, victim: &Victim, claimant: TaskId) {
+        let Some(job) = self.state.job(victim.task.job) else { return };
+        let attempt = job.task(victim.task.index).and_then(|t| t.attempt());
+        if victim.task == claimant {
+            return;
+        }
+        let kept: &[PartPlacement] = match &victim.how {
+            Stop::Requeue => &[],
+            Stop::Shrink { keep } => keep,
+        };
+        let parts = attempt.into_iter().flat_map(|a| &a.parts);
+        let gone = parts.filter(|p| !kept.iter().any(|k| k.node == p.node));
+        let gone: Vec<PartPlacement> = gone.map(preempt::as_placement).collect();
+        let held = by_model(&self.view.cluster, &gone);
+        if let Some(team) = self.teams.find(&job.team) {
+            self.teams.release(team, &held);
+        }
+        // It goes on with these, and they are its own meanwhile.
+        self.view.cluster.keep(kept, job.spec.exclusive);
+    }
+
+    /// The first blocked task gets a time to start that nobody behind it may delay or, if nobody
+    /// knows one and it has waited long, nodes of its own.
+    fn become_head(&mut self, no: LaneNo, key: &QueueKey) {
+        let Some(turn) = self.turn(no, key) else { return };
+        let (task, page) = (turn.task(), self.lanes[no].page);
+        let kept = self.state.claims.values().filter(|c| c.cause == ClaimCause::Overdue).count();
+        let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
+        if self.heads.len() + kept + new >= self.policy.reserved_heads
+            || self.heads.iter().any(|head| head.task == task)
+        {
+            return;
+        }
+        if let Some(head) = self.find_head(&turn, page) {
+            self.heads.push(head);
+            return;
+        }
+        let Some(turn) = self.overdue(no, key) else { return };
+        let task = turn.task();
+        self.view.book.read(page, &self.view.cluster, &self.view.valuer);
+        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
+        let claim = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use);
+        if let Some(claim) = claim {
+            self.claim(turn.job, claim);
+        }
+    }
+
+    /// The task itself if it has waited longer than patience allows, or one like it further back.
+    fn overdue(&self, no: LaneNo, first: &QueueKey) -> Option<Turn<'a>> {
+        let keys = self.lanes[no].keys.range(first..).take(self.policy.backfill_depth);
+        let waited = |key: &QueueKey| self.now.since(waiting_since(self.state, key));
+        let mut overdue = keys.filter(|key| waited(key) > self.policy.patience);
+        overdue.find_map(|key| {
+            let turn = self.turn(no, key)?;
+            // Whether an array further back may run more was not looked at.
+            let may_run = key == first || array_limit(turn.job).is_none();
+            let has_claim = self.state.claims.contains_key(&turn.task());
+            let is_free = !self.done.contains(&turn.task()) && !has_claim && may_run;
+            is_free.then_some(turn)
+        })
+    }
+
+    /// When it can start, on nodes that are not reserved for others then.
+    fn find_head(&mut self, turn: &Turn<'a>, page_no: PageNo) -> Option<HeadRoom> {
+        let (state, policy, now, job) = (self.state, self.policy, self.now, turn.job);
+        let spares = (!turn.restarted).then_some(&self.spares);
+        let View { cluster, book, valuer } = &mut *self.view;
+        let page = book.read(page_no, cluster, valuer);
+        let (cluster, page) = (&*cluster, page);
+        let (placed, victims) = (&self.placed, &self.victims);
+        let ends = Ends { state, policy, now, placed, victims };
+        let free_of = |slot: SlotNo, from: Time, until: Time| {
+            !spares.is_some_and(|spares| spares.contains(&slot))
+                && reservation(policy, cluster, slot, job, from, until).is_none()
+        };
+        let search = |may_use: &dyn Fn(SlotNo) -> bool| {
+            backfill::head(cluster, page, turn.task(), &ends, &self.heads, may_use)
+        };
+        let never_reserved = |slot: SlotNo| free_of(slot, now, Time(u64::MAX));
+        search(&never_reserved).or_else(|| {
+            let not_now = |slot: SlotNo| free_of(slot, now, now);
+            let head = search(&not_now).filter(|_| !policy.reservations.is_empty())?;
+            let run = ends_at(state, policy, job, head.at);
+            let until = run.unwrap_or_else(|| head.at.plus(policy.durations.assumed));
+            let free_then = head.slots().all(|slot| free_of(slot, head.at, until));
+            free_then.then_some(head)
+        })
+    }
+
+    fn may_use_spares(&self, job: &Job, task: TaskId) -> bool {
+        job.task(task.index).is_some_and(|t| t.restarts.node_failure > 0)
+    }
+
+    /// Whether a claim of this job may name the node: not a spare, not reserved for others.
+    pub fn may_use(&self, slot: SlotNo, job: &Job, task: TaskId) -> bool {
+        let from = self.now.plus(CLAIM_MARGIN);
+        let ends = ends_at(self.state, self.policy, job, from);
+        let until = ends.unwrap_or_else(|| from.plus(self.policy.durations.assumed));
+        (!self.spares.contains(&slot) || self.may_use_spares(job, task))
+            && reservation(self.policy, &self.view.cluster, slot, job, self.now, until).is_none()
+    }
+
+    /// The same for one that does not run yet, and must not delay those before it in line.
+    pub fn may_take(&self, slot: SlotNo, job: &Job, page: PageNo, task: TaskId) -> bool {
+        let need = self.view.book.ask(page).least();
+        let alone = job.spec.exclusive;
+        self.heads.iter().all(|head| head.allows(slot, &need, alone, None))
+            && self.may_use(slot, job, task)
+    }
+}
