@@ -13,7 +13,7 @@ use crate::teams::{Teams, Wanted};
 use crate::verdict::Waiting;
 
 /// Tasks counted by running the order. Those behind are counted by where they stand by then.
-const STEPS: usize = 4000;
+const STEPS: usize = 10_000;
 
 /// Tasks that would be tried before this one if each that is tried before it started, so that
 /// teams and users take turns as they will. Those that may not start are not counted: arrays and
@@ -60,10 +60,15 @@ fn tasks_of(case: &Case<'_>, key: &QueueKey) -> u64 {
 fn siblings(case: &Case<'_>) -> u64 {
     match (&case.job.tasks, case.task.index) {
         (Tasks::Array(array), Some(index)) if array.waiting.contains(index) => {
-            array.waiting.iter().take_while(|&i| i < index).count() as u64
+            waiting_before(case.job, index)
         }
         _ => 0,
     }
+}
+
+fn waiting_before(job: &Job, index: u32) -> u64 {
+    let Tasks::Array(array) = &job.tasks else { return 0 };
+    array.waiting.iter().take_while(|&i| i < index).count() as u64
 }
 
 /// Tasks of the class that have waited beyond bearing; and if this is one, how many before it.
@@ -205,10 +210,18 @@ impl<'a> Run<'a> {
                 if order.is_eq() && self.place(no, key) >= mine {
                     break;
                 }
-                count += tasks_of(self.case, &key);
+                let counted = if key == head { self.counted(no, &key) } else { 0 };
+                count += tasks_of(self.case, &key) - counted;
             }
         }
         count
+    }
+
+    /// Of the array whose turn it is in a lane, the tasks that had theirs.
+    fn counted(&self, no: LaneNo, key: &QueueKey) -> u64 {
+        let Some(next) = self.lanes[no].next_index else { return 0 };
+        let job = self.case.state.job(key.job);
+        job.map_or(0, |job| waiting_before(job, next))
     }
 
     /// Place among the tasks of one team.

@@ -20,8 +20,14 @@ pub(crate) fn reindex(state: &mut State) {
         {
             enqueue(state, job, TaskId::single(job.id), None, job.submitted_at);
         }
+        for dep in &job.spec.after {
+            state.index.dependents.entry(dep.job).or_default().insert(job.id);
+        }
         for (id, task) in job.live_tasks() {
             match &task.phase {
+                Phase::Pending { not_before, .. } if not_before.0 > 0 => {
+                    state.index.back_off.insert((*not_before, id));
+                }
                 Phase::Pending { since, not_before } if ready && not_before.0 == 0 => {
                     enqueue(state, job, id, Some(task), *since);
                 }
