@@ -46,7 +46,7 @@ struct FileArgs {
 }
 
 enum Given {
-    Whole(Policy),
+    Whole(Box<Policy>),
     Topology(TopologyMap),
 }
 
@@ -74,7 +74,7 @@ fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
     let client = session::open(cluster)?;
     let old = client.policy()?;
     let new = match given {
-        Given::Whole(policy) => policy,
+        Given::Whole(policy) => *policy,
         Given::Topology(topology) => Policy { topology, ..old.clone() },
     };
     client.set_policy(&new)?;
@@ -89,7 +89,7 @@ fn given(args: &FileArgs) -> Result<Given, Fail> {
     Ok(if args.topology {
         Given::Topology(policyfile::parse_topology(Some(&name), &text)?)
     } else {
-        Given::Whole(policyfile::parse(Some(&name), &text)?)
+        Given::Whole(Box::new(policyfile::parse(Some(&name), &text)?))
     })
 }
 
