@@ -440,10 +440,14 @@ impl<'a> Pass<'a, '_> {
         {
             return Tried::StandsBack(verdict.clone());
         }
-        let mut barred = Vec::new();
+        let (mut barred, mut at_limit) = (Vec::new(), None);
         loop {
             let parts = match self.find(turn, ends, &barred) {
                 Ok(found) => found,
+                // What room is left is of models that its team has enough of.
+                Err(Tried::Barred(_)) if let Some(verdict) = at_limit => {
+                    return Tried::AtTeamLimit(verdict);
+                }
                 Err(tried) => return tried,
             };
             let (team, models) = (self.lanes[turn.lane].team, &self.view.cluster.models);
@@ -456,7 +460,10 @@ impl<'a> Pass<'a, '_> {
             };
             match over.model {
                 // It may do with another model.
-                Some(model) if !barred.contains(&model) => barred.push(model),
+                Some(model) if !barred.contains(&model) => {
+                    barred.push(model);
+                    at_limit = Some(over.verdict(held.iter().sum()));
+                }
                 _ => return Tried::AtTeamLimit(over.verdict(held.iter().sum())),
             }
         }
