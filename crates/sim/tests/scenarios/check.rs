@@ -12,8 +12,9 @@ use crate::show;
 use crate::words::{Spot, since_epoch};
 use crate::world::World;
 
-/// Shares of past use are known to this many thousandths.
+/// Thousandths by which a share of past use may miss what is expected, and a rounded per cent.
 const SHARE_TOLERANCE: u64 = 20;
+const ROUNDING: u64 = 5;
 
 /// What was expected and what is, if they differ.
 type Found = Result<(), String>;
@@ -296,7 +297,11 @@ fn quota(world: &World, team: &str, rows: &[(String, u64)]) -> Found {
     };
     for (key, wanted) in rows {
         let found = column(share, key);
-        let tolerance = if key == "share" { SHARE_TOLERANCE } else { 0 };
+        let tolerance = match key.as_str() {
+            "share" => SHARE_TOLERANCE,
+            "target" => ROUNDING,
+            _ => 0,
+        };
         if found.abs_diff(*wanted) > tolerance {
             return Err(format!("{key} of {team}: not {wanted}, but {found} (in thousandths)"));
         }

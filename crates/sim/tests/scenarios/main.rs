@@ -55,6 +55,7 @@ scenarios! {
     a_node_that_was_cut_off_stops_its_old_jobs
     a_part_of_a_gpu_beside_whole_ones
     a_policy_may_change_while_jobs_run
+    a_preempted_job_is_left_alone_and_then_not
     a_reservation_of_a_team
     a_restarted_job_keeps_off_the_node_that_failed
     a_team_inside_its_guarantee_is_left_alone
@@ -65,6 +66,7 @@ scenarios! {
     an_agent_may_restart_while_jobs_run
     an_agent_that_does_nothing_loses_its_job
     an_array_runs_as_many_as_it_may
+    an_overdue_job_may_still_take_its_guarantee
     backfill_beside_the_head
     backfill_that_ends_before_the_head_starts
     backfill_that_would_delay_the_head_waits
@@ -87,6 +89,7 @@ scenarios! {
     nobody_is_preempted_twice_in_a_row
     nobody_knows_how_long_jobs_take
     nobody_starves
+    nodes_kept_for_the_overdue_are_not_kept_from_higher_classes
     one_hung_agent_does_not_stop_the_others
     one_model_or_another
     parts_of_a_gpu_are_packed
@@ -164,16 +167,14 @@ fn play_steps(world: &mut World, steps: &[(usize, Step)]) -> Result<(), Trouble>
         if let Some((line, reason)) = refused {
             return Err((line, with_state(world, format!("refused: {reason}"))));
         }
-        refused = take_step(world, step)
-            .map_err(|Broken(problem)| fail(world, problem))?
-            .map(|rejected| (*line, rejected));
+        let taken = take_step(world, step);
+        let taken = taken.and_then(|refused| world.settle().map(|()| refused));
+        let rejected = taken.map_err(|Broken(problem)| fail(world, problem))?;
+        refused = rejected.map(|reason| (*line, reason));
     }
     match refused {
         Some((line, reason)) => Err((line, with_state(world, format!("refused: {reason}")))),
-        None => {
-            let line = steps.last().map_or(1, |(line, _)| *line);
-            world.settle().map_err(|Broken(p)| (line, with_state(world, p)))
-        }
+        None => Ok(()),
     }
 }
 
@@ -205,7 +206,6 @@ fn take_step(world: &mut World, step: &Step) -> Result<Option<Rejected>, Broken>
         Step::Node(node, what) => done(world.mishap(node, *what))?,
         Step::RestartController => done(world.restart_controller())?,
         Step::Expect(expect) => {
-            world.settle()?;
             check::check(world, expect).map_err(Broken)?;
             Ok(Reply::Done)
         }

@@ -19,10 +19,15 @@ pub fn state(world: &World) -> String {
     for node in state.nodes.values() {
         let _ = writeln!(out, "  {}", node_line(node));
     }
-    for job in state.jobs.values() {
+    for job in state.jobs.values().filter(|job| !job.is_over()) {
         for task in tasks_of(job) {
             let _ = writeln!(out, "  {}", task_line(world, job, task));
         }
+    }
+    let over = state.jobs.values().filter(|job| job.is_over());
+    let over: Vec<String> = over.map(|j| format!("{} {}", j.id, j.state().as_str())).collect();
+    if !over.is_empty() {
+        let _ = writeln!(out, "  {}", over.join(", "));
     }
     for (task, claim) in &state.claims {
         let (cause, parts) = (cause(claim.cause), placements(state, &claim.parts));

@@ -301,7 +301,8 @@ impl World {
                 self.agents.insert(node, agent);
             }
         }
-        Ok(())
+        // Controllers tick every second: it has seen that everybody is there.
+        accepted(self.command(Command::Tick)?)
     }
 
     /// At the end: nobody was stopped in vain, unless room is still being made.
