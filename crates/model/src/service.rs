@@ -181,9 +181,8 @@ fn best_chance(own: &Own, gpus: u64, usual: &[f64; LEVELS]) -> f64 {
     let gpus = gpus.max(1) as f64;
     let (mut stays, mut ends, mut cost, mut best) = (1.0_f64, 0.0, 0.0, 0.0_f64);
     let mut begin = if own.level == 0 { 0.0 } else { end_of(own.level - 1) };
-    for level in own.level..LEVELS {
-        let chance =
-            (own.ended[level] + SIZE_JOBS * usual[level]) / (own.at_risk[level] + SIZE_JOBS);
+    for (level, usual) in usual.iter().enumerate().skip(own.level) {
+        let chance = (own.ended[level] + SIZE_JOBS * usual) / (own.at_risk[level] + SIZE_JOBS);
         let end = end_of(level);
         ends += stays * chance;
         cost += stays * gpus * (end - begin) * (1.0 - chance / 2.0);
@@ -243,7 +242,7 @@ fn level_of(ran: Span) -> u8 {
 /// How many quarter doublings below 2^64 a number is. By its bits: the same on every machine.
 fn steps_below(index: f64) -> u64 {
     const QUARTERS: [f64; 3] =
-        [1.189_207_115_002_721, 1.414_213_562_373_095, 1.681_792_830_507_429];
+        [1.189_207_115_002_721, std::f64::consts::SQRT_2, 1.681_792_830_507_429];
     let bits = index.max(f64::MIN_POSITIVE).to_bits();
     let exponent = (bits >> 52) & 0x7ff;
     let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
