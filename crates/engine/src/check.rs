@@ -69,11 +69,10 @@ impl<'a> Checker<'a> {
         ask::is_met(self.state, job, id, parts)?;
         start::not_reserved(self.state, job, id, parts, self.now)?;
         self.books.claim_ends(id);
-        self.quota.claim_ends(id);
         self.books.fits_now(id, parts, job.spec.exclusive)?;
         self.quota.within_limit(job, id, parts)?;
         self.books.place(id, parts, job.spec.exclusive);
-        self.quota.add(job, parts);
+        self.quota.placed(job, parts);
         Ok(())
     }
 
@@ -99,7 +98,7 @@ impl<'a> Checker<'a> {
         for victim in &claim.victims {
             self.quota.victim_goes(victim);
         }
-        self.quota.add(job, parts);
+        self.quota.claimed(job, parts);
         Ok(())
     }
 }

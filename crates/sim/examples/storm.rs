@@ -7,11 +7,15 @@ fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>().expect("a seed"));
     let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
     let (mut failures, mut stale, mut restarts) = (0, 0, 0);
+    let (mut preempting, mut started, mut resizes) = (0, 0, 0);
     for seed in first..first + count {
         match run(seed, &Storm::default()) {
             Ok(s) => {
                 stale += s.stale_seen;
                 restarts += s.restarts;
+                preempting += s.preempting;
+                started += s.preempting_started;
+                resizes += s.resizes;
             }
             Err(failure) => {
                 failures += 1;
@@ -20,4 +24,5 @@ fn main() {
         }
     }
     println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
+    println!("{preempting} claims stopped others, {started} of them started, {resizes} resizes");
 }

@@ -1,7 +1,10 @@
 //! The controller's shell, without IO: journal, crash, replay.
 
-use tutti_engine::{Command, Effect, Engine, Record, Rejected, Reply, Settings};
-use tutti_model::{State, Time};
+use std::collections::BTreeMap;
+
+use tutti_engine::invariants::{Breach, PreemptionPays};
+use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
+use tutti_model::{State, TaskId, Time};
 
 /// When the controller dies during a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,6 +23,11 @@ pub struct Controller {
     journal: Vec<Vec<u8>>,
     snapshot: Option<(usize, State)>,
     hasher: blake3::Hasher,
+    pub preemption: PreemptionPays,
+    /// The first plan that was refused, or claim that came to nothing.
+    pub breach: Option<Breach>,
+    /// Attempts that ended only to go on with more or fewer nodes.
+    pub resizes: BTreeMap<TaskId, u32>,
 }
 
 pub struct Done {
@@ -35,6 +43,9 @@ impl Controller {
             journal: Vec::new(),
             snapshot: None,
             hasher: blake3::Hasher::new(),
+            preemption: PreemptionPays::default(),
+            breach: None,
+            resizes: BTreeMap::new(),
         };
         controller.step(Command::Start, Time(1_000_000), Crash::No);
         controller
@@ -46,7 +57,8 @@ impl Controller {
         if self.engine.wants_schedule() {
             let pass = self.engine.schedule(now);
             if let Err(refused) = &pass.reply {
-                panic!("the scheduler made a plan that the checker refused: {refused}");
+                let found = refused.to_string();
+                self.breach.get_or_insert(Breach { property: "plan_accepted", found });
             }
             records.extend(pass.records);
             effects.extend(pass.effects);
@@ -67,6 +79,12 @@ impl Controller {
         let bytes = rmp_serde::to_vec_named(record).expect("a record encodes");
         self.hasher.update(&bytes);
         self.journal.push(bytes);
+        if let Err(breach) = self.preemption.note(record) {
+            self.breach.get_or_insert(breach);
+        }
+        if let Event::Requeued { lease, cause: RetryCause::Resize, .. } = &record.event {
+            *self.resizes.entry(lease.task).or_default() += 1;
+        }
     }
 
     /// Takes a snapshot as the real journal does: encoded, without the indexes.

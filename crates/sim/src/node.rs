@@ -40,6 +40,7 @@ impl Node {
             model: "sim".into(),
             uuid: format!("SIM-{name}-{i}"),
             mem: Bytes::gib(80),
+            island: Some(i / 2),
         };
         Node {
             facts: NodeFacts {
@@ -51,7 +52,7 @@ impl Node {
                 simulated: true,
                 isolation: "none".into(),
                 agent_version: "sim".into(),
-                labels: BTreeMap::new(),
+                labels: labels(name),
             },
             parts: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -117,8 +118,10 @@ impl Node {
         if self.parts.contains_key(&lease) || self.refused.contains(&lease) {
             return;
         }
+        // Shares of a GPU do not replace each other, so their order says nothing.
         let older = |g: &GpuIndex| {
-            self.gpu_generation.get(g).is_some_and(|newest| *newest > lease.generation)
+            let newest = self.gpu_generation.get(g);
+            share(&launch) == 1000 && newest.is_some_and(|newest| *newest > lease.generation)
         };
         let newer_task =
             self.parts.keys().any(|l| l.task == lease.task && l.generation > lease.generation);
@@ -128,7 +131,10 @@ impl Node {
             self.parts.insert(lease, Part { launch, phase });
             return;
         }
-        self.gpu_generation.extend(launch.gpus.iter().map(|&g| (g, lease.generation)));
+        for &gpu in &launch.gpus {
+            let newest = self.gpu_generation.entry(gpu).or_default();
+            *newest = (*newest).max(lease.generation);
+        }
         let waits = launch.wait_for_go;
         let phase = PartPhase::Prepared { port: 20_000 };
         self.parts.insert(lease, Part { launch, phase });
@@ -189,12 +195,14 @@ impl Node {
         out
     }
 
-    /// Leases whose processes are alive on each GPU: there must never be two.
-    pub fn busy_gpus(&self) -> BTreeMap<GpuIndex, Vec<LeaseId>> {
-        let mut busy: BTreeMap<GpuIndex, Vec<LeaseId>> = BTreeMap::new();
+    /// Leases whose processes are alive on each GPU, and how much of it each has: there must never
+    /// be more than a whole GPU.
+    pub fn busy_gpus(&self) -> BTreeMap<GpuIndex, Vec<(LeaseId, u32)>> {
+        let mut busy: BTreeMap<GpuIndex, Vec<(LeaseId, u32)>> = BTreeMap::new();
         for (lease, part) in &self.parts {
             if matches!(part.phase, PartPhase::Running { .. } | PartPhase::Stopping { .. }) {
-                part.launch.gpus.iter().for_each(|&g| busy.entry(g).or_default().push(*lease));
+                let of = (*lease, share(&part.launch));
+                part.launch.gpus.iter().for_each(|&g| busy.entry(g).or_default().push(of));
             }
         }
         busy
@@ -206,6 +214,19 @@ impl Node {
         let phase = ReportedPhase::Done { exits: Vec::new(), error: None };
         unknown.then_some(PartReport { lease, phase })
     }
+}
+
+/// Thousandths of each of its GPUs.
+fn share(launch: &Launch) -> u32 {
+    launch.spec.gpu_share.map_or(1000, |part| u32::from(tutti_model::Milli::from_part(part).0))
+}
+
+/// Odd nodes are in zone a, even ones in zone b; two neighbours share a rack.
+fn labels(name: &str) -> BTreeMap<String, String> {
+    let number: u32 = name.trim_start_matches('n').parse().unwrap_or(0);
+    let zone = if number % 2 == 1 { "a" } else { "b" };
+    let rack = format!("r{}", number.div_ceil(2));
+    [("zone".to_owned(), zone.to_owned()), ("rack".to_owned(), rack)].into()
 }
 
 fn report(lease: LeaseId, part: &Part) -> PartReport {

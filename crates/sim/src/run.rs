@@ -12,7 +12,7 @@ use tutti_model::{
 use crate::controller::{Controller, Crash};
 use crate::net::{Link, ToController, Weather, chance};
 use crate::node::Node;
-use crate::workload::random_spec;
+use crate::workload::{USERS, random_policy, random_spec};
 
 const STEP_MS: u64 = 100;
 const HEARTBEAT_MS: u64 = 1000;
@@ -67,6 +67,10 @@ pub struct Summary {
     pub controller_crashes: u32,
     /// Leases that a node still ran when it came back, after they had been given up.
     pub stale_seen: u32,
+    /// Claims for which others were stopped, and how many of their tasks started.
+    pub preempting: u64,
+    pub preempting_started: u64,
+    pub resizes: u32,
 }
 
 /// What went wrong, with everything needed to see it again.
@@ -96,6 +100,7 @@ pub fn journal(seed: u64, storm: &Storm) -> Result<Vec<Vec<u8>>, Failure> {
 
 struct Request {
     spec: JobSpec,
+    user: &'static str,
     key: String,
     answer: Option<Result<JobId, Rejected>>,
 }
@@ -124,14 +129,16 @@ impl World {
     fn new(seed: u64, storm: Storm) -> World {
         let nodes: Vec<Node> =
             (1..=storm.nodes).map(|i| Node::new(&format!("n{i}"), storm.gpus_per_node)).collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let settings = Settings { policy: random_policy(&mut rng), ..Settings::default() };
         World {
             seed,
             step: 0,
             weather: storm.weather,
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng,
             now: Time(1_000_000),
             skew: 0,
-            controller: Controller::new(Settings::default()),
+            controller: Controller::new(settings),
             links: nodes.iter().map(|_| Link::default()).collect(),
             nodes,
             ids: BTreeMap::new(),
@@ -219,7 +226,8 @@ impl World {
             .collect();
         let spec = random_spec(&mut self.rng, &known, self.storm.nodes);
         let key = format!("key-{}", self.requests.len());
-        self.requests.push(Request { spec, key, answer: None });
+        let user = USERS[self.rng.random_range(0..USERS.len())];
+        self.requests.push(Request { spec, user, key, answer: None });
     }
 
     /// Somebody does something to a random job or node.
@@ -231,7 +239,7 @@ impl World {
             0 => return Ok(()),
             n => jobs[self.rng.random_range(0..n)],
         };
-        let command = match self.rng.random_range(0..8) {
+        let command = match self.rng.random_range(0..10) {
             0 => Command::Cancel { actor, target: TaskId::single(job) },
             1 => {
                 let index = Some(self.rng.random_range(0..6));
@@ -244,6 +252,8 @@ impl World {
                 Command::SetPriority { actor, job, priority }
             }
             6 => Command::Drain { actor, node, reason: "sim".into() },
+            7 => Command::Saved { actor, task: TaskId::single(job) },
+            8 => Command::SetPolicy { actor, policy: Box::new(random_policy(&mut self.rng)) },
             _ => Command::Resume { actor, node },
         };
         self.command(command)?;
@@ -295,7 +305,12 @@ impl World {
                 continue;
             }
             let (spec, key) = (self.requests[i].spec.clone(), self.requests[i].key.clone());
-            let actor = Actor { user: "ada".into(), role: Role::User };
+            // Only an admin may call a job urgent.
+            let role = match spec.class.as_deref() {
+                Some("urgent") => Role::Admin,
+                _ => Role::User,
+            };
+            let actor = Actor { user: self.requests[i].user.into(), role };
             let command =
                 Command::Submit { actor, spec: Box::new(spec), user: None, key: Some(key) };
             let reply = self.command(command)?;
@@ -445,6 +460,9 @@ impl World {
         if let Err(breach) = invariants::history_forward(&self.before, state) {
             return Err(self.failure(breach.to_string()));
         }
+        if let Some(breach) = self.controller.breach.clone() {
+            return Err(self.failure(breach.to_string()));
+        }
         let stale = |s: &State| s.nodes.values().map(|n| n.stale.len()).sum::<usize>();
         self.stale_seen += stale(state).saturating_sub(stale(&self.before)) as u32;
         self.before = state.clone();
@@ -454,11 +472,11 @@ impl World {
         Ok(())
     }
 
-    /// No GPU runs processes of two leases, whatever the controller believes.
+    /// No GPU runs processes for more than the whole of it, whatever the controller believes.
     fn exclusive_gpus(&self) -> Result<(), Failure> {
         for node in &self.nodes {
             for (gpu, leases) in node.busy_gpus() {
-                if leases.len() > 1 {
+                if leases.iter().map(|(_, milli)| milli).sum::<u32>() > 1000 {
                     let found = format!("GPU {gpu} of {} runs {leases:?}", node.facts.name);
                     return Err(self.failure(found));
                 }
@@ -484,6 +502,9 @@ impl World {
         if let Some(job) = state.jobs.values().find(|j| !j.is_over()) {
             return Err(format!("job {} is {:?}", job.id, job.tasks));
         }
+        if let Err(breach) = self.controller.preemption.finish() {
+            return Err(breach.to_string());
+        }
         match self.nodes.iter().find(|n| !n.reports().is_empty()) {
             Some(n) => Err(format!("{} still remembers {:?}", n.facts.name, n.reports())),
             None => Ok(()),
@@ -506,9 +527,10 @@ impl World {
             for (index, ended) in endings(job) {
                 let task = TaskId { job: job.id, index };
                 let leases = self.leases_of(task);
+                let resized = self.controller.resizes.get(&task).copied().unwrap_or(0);
                 let completed = ended.outcome == tutti_model::Outcome::Completed;
                 let counted = leases.len() as u32 <= ended.attempts
-                    && ended.attempts <= ended.restarts.total() + 1
+                    && ended.attempts <= ended.restarts.total() + resized + 1
                     && (!completed || !leases.is_empty());
                 if !counted {
                     return Err(self.failure(format!("{task} ran as {leases:?}: {ended:?}")));
@@ -539,6 +561,9 @@ impl World {
             restarts: state.jobs.values().map(|j| restarts(j)).sum(),
             controller_crashes: self.crashes,
             stale_seen: self.stale_seen,
+            preempting: self.controller.preemption.claimed,
+            preempting_started: self.controller.preemption.started,
+            resizes: self.controller.resizes.values().sum(),
         }
     }
 }

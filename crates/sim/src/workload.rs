@@ -3,9 +3,12 @@
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use tutti_model::{
-    Command, DependOn, Dependency, ExitStatus, GpuRequest, JobId, JobSpec, Launcher, Priority,
-    Retry, Span,
+    Checkpoint, Command, DependOn, Dependency, DurationRule, Elastic, ExitStatus, GpuQuota,
+    GpuRequest, JobId, JobSpec, Launcher, PlacementRule, Policy, Preempt, PreemptMode,
+    PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Team, Time, Topology,
 };
+
+pub const USERS: [&str; 3] = ["ada", "bob", "eve"];
 
 /// How a job behaves, written into its command so that any node can tell.
 pub struct Fate {
@@ -55,6 +58,7 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
     if rng.random_range(0..4) == 0 {
         spec.time = Some(Span::secs(rng.random_range(1..30)));
     }
+    fit_rules(rng, &mut spec);
     spec.priority = Priority(rng.random_range(-1..=1));
     spec.hold = rng.random_range(0..12) == 0;
     spec.retry = Retry {
@@ -68,4 +72,97 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
         spec.after.push(Dependency { job, on });
     }
     spec
+}
+
+/// Shares, labels, topology, elastic sizes, classes: only such as some node can always give.
+fn fit_rules(rng: &mut ChaCha8Rng, spec: &mut JobSpec) {
+    match rng.random_range(0..12) {
+        0 | 1 => {
+            (spec.nodes, spec.gpus, spec.gpus_per_node) = (None, None, None);
+            spec.gpu_share = Some([0.2, 0.25, 0.5, 0.7][rng.random_range(0..4usize)]);
+        }
+        2 | 3 => {
+            let count = rng.random_range(1..=4);
+            (spec.nodes, spec.gpus) = (None, None);
+            spec.gpus_per_node = Some(GpuRequest { model: None, count });
+            let max_nodes = rng.random_range(2..=3);
+            spec.elastic = Some(Elastic { min_nodes: rng.random_range(1..=2), max_nodes });
+        }
+        _ => {}
+    }
+    let small = spec.elastic.is_none() && spec.gpus.is_none() && spec.nodes.unwrap_or(1) <= 2;
+    match rng.random_range(0..10) {
+        0 if small => drop(spec.labels.insert("zone".into(), "a".into())),
+        1 if small => drop(spec.avoid_labels.insert("zone".into(), "a".into())),
+        2 | 3 if small => spec.topology = Some(Topology::Rack),
+        4 if small && spec.nodes.unwrap_or(1) == 1 => spec.topology = Some(Topology::Node),
+        5 => spec.exclusive = true,
+        _ => {}
+    }
+    if rng.random_range(0..3) == 0 {
+        spec.class = Some(["scavenger", "urgent"][rng.random_range(0..2usize)].to_owned());
+    }
+    if rng.random_range(0..6) == 0 {
+        let signal = Some("USR1".to_owned());
+        spec.checkpoint =
+            Some(Checkpoint { dir: "/ckpt".into(), signal, grace: Some(Span::secs(2)) });
+    }
+    if rng.random_range(0..10) == 0 {
+        spec.preempt = Some(Preempt { mode: PreemptMode::Never });
+    }
+}
+
+/// Teams that can all run the largest job, with times that fit into a storm.
+pub fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
+    let orders = [QueueOrder::Fair, QueueOrder::FairKnown, QueueOrder::Fifo, QueueOrder::Srsf];
+    let rules = [PlacementRule::Fragments, PlacementRule::BestFit, PlacementRule::FirstFit];
+    let mut policy = Policy {
+        order: orders[rng.random_range(0..orders.len())],
+        placement: rules[rng.random_range(0..rules.len())],
+        patience: Span::secs(rng.random_range(5..60)),
+        starve_after: Span::secs(rng.random_range(60..300)),
+        reserved_heads: rng.random_range(0..3),
+        half_life: Span::secs(60),
+        preemption: PreemptionRule {
+            enabled: rng.random_range(0..8) != 0,
+            not_again_within: Span::secs(rng.random_range(0..30)),
+            victims_max: rng.random_range(1..6),
+        },
+        durations: DurationRule {
+            learn: rng.random_range(0..2) == 0,
+            assumed: Span::secs(40),
+            ..DurationRule::default()
+        },
+        resize_every: Span::secs(rng.random_range(5..60)),
+        ..Policy::default()
+    };
+    if rng.random_range(0..3) == 0 {
+        let from = Time(1_000_000 + rng.random_range(0..60_000));
+        policy.reservations.push(Reservation {
+            name: "upgrade".into(),
+            nodes: ["n2".to_owned()].into(),
+            from,
+            until: from.plus(Span::secs(rng.random_range(1..40))),
+            team: [None, Some("lab".to_owned())][rng.random_range(0..2usize)].clone(),
+        });
+    }
+    policy.teams = random_teams(rng);
+    policy
+}
+
+/// The jobs of a user whose team is gone stay in it, without a quota.
+fn random_teams(rng: &mut ChaCha8Rng) -> std::collections::BTreeMap<String, Team> {
+    let mut team = |parent: Option<&str>, member: &str, guarantee: u32| Team {
+        parent: parent.map(str::to_owned),
+        guarantee: GpuQuota { any: guarantee, ..GpuQuota::default() },
+        limit: (rng.random_range(0..4) == 0).then(|| GpuQuota { any: 12, ..GpuQuota::default() }),
+        weight: rng.random_range(500..2000),
+        members: [member.to_owned()].into(),
+    };
+    let lab = team(None, "*", 8);
+    let vision = team(Some("lab"), "ada", 4);
+    let speech = team(Some("lab"), "bob", 2);
+    let guests = team(None, "eve", 4);
+    let all = [("lab", lab), ("vision", vision), ("speech", speech), ("guests", guests)];
+    all.map(|(name, team)| (name.to_owned(), team)).into()
 }

@@ -2,22 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tutti_sim::{Storm, run};
+use tutti_sim::{Storm, Summary, run};
 
 const SEEDS: u64 = 1000;
 
-fn one(seed: u64, storm: &Storm) -> (u64, u64) {
+fn one(seed: u64, storm: &Storm) -> Summary {
     let first = run(seed, storm).unwrap_or_else(|failure| panic!("{failure}"));
     let second = run(seed, storm).unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(first, second, "seed {seed} ran differently the second time");
     assert!(first.records > 0 && first.jobs > 0, "seed {seed} did nothing: {first:?}");
-    (u64::from(first.restarts), u64::from(first.controller_crashes))
+    first
 }
 
 #[test]
 fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (preempting, resizes) = (AtomicU64::new(0), AtomicU64::new(0));
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -27,9 +28,12 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     if seed >= SEEDS {
                         break;
                     }
-                    let (r, c) = one(seed, &storm);
-                    restarts.fetch_add(r, Ordering::Relaxed);
-                    crashes.fetch_add(c, Ordering::Relaxed);
+                    let summary = one(seed, &storm);
+                    let count = |sum: &AtomicU64, n: u64| sum.fetch_add(n, Ordering::Relaxed);
+                    count(&restarts, summary.restarts.into());
+                    count(&crashes, summary.controller_crashes.into());
+                    count(&preempting, summary.preempting_started);
+                    count(&resizes, summary.resizes.into());
                 }
             });
         }
@@ -37,4 +41,6 @@ fn every_seed_keeps_the_invariants_and_heals() {
     // A storm that never breaks anything proves nothing.
     assert!(restarts.into_inner() > SEEDS, "too few restarts");
     assert!(crashes.into_inner() > SEEDS, "too few controller crashes");
+    assert!(preempting.into_inner() > SEEDS / 2, "too few jobs started where others were stopped");
+    assert!(resizes.into_inner() > SEEDS / 20, "too few elastic jobs changed their size");
 }

@@ -118,11 +118,12 @@ impl<'a> Books<'a> {
             Room { tenants: here }.takes(self.state, part.node, &wanted)?;
             let kept: Vec<&Kept> = self.kept.get(&part.node).into_iter().flatten().collect();
             let Some(owner) = kept.first().map(|k| k.tenant.task) else { continue };
-            let staying = staying(&leases, &kept);
-            let mut later: Vec<&Tenant> = kept.iter().map(|k| &k.tenant).collect();
-            later.extend(staying.into_iter().chain(placed));
             let kept_for = |_| Violation::Kept(task, part.node, owner);
-            Room { tenants: later }.takes(self.state, part.node, &wanted).map_err(kept_for)?;
+            for then in futures(&leases, &kept) {
+                let tenants = then.into_iter().chain(placed.clone()).collect();
+                let room = Room { tenants };
+                room.takes(self.state, part.node, &wanted).map_err(kept_for)?;
+            }
         }
         Ok(())
     }
@@ -162,13 +163,18 @@ impl<'a> Books<'a> {
             .flat_map(|v| keeps(self.state, v).into_iter().filter(|(n, _)| *n == node))
             .map(|(_, tenant)| tenant)
             .collect();
-        let mut later: Vec<&Tenant> = kept.iter().map(|k| &k.tenant).chain(&shrunk).collect();
-        if claim.cause != ClaimCause::Overdue {
-            later.extend(staying(&leases, &kept));
-        }
-        later.extend(self.placed.get(&node).into_iter().flatten());
         let wanted = tenant(claim.task, part, exclusive);
-        Room { tenants: later }.takes(self.state, node, &wanted)
+        // What has waited long waits for all who are there to end, those who start now included.
+        if claim.cause == ClaimCause::Overdue {
+            let tenants = kept.iter().map(|k| &k.tenant).collect();
+            return Room { tenants }.takes(self.state, node, &wanted);
+        }
+        for then in futures(&leases, &kept) {
+            let placed = self.placed.get(&node).into_iter().flatten();
+            let tenants = then.into_iter().chain(&shrunk).chain(placed).collect();
+            Room { tenants }.takes(self.state, node, &wanted)?;
+        }
+        Ok(())
     }
 
     /// The claim is good: its room is kept, and what its victims leave is no longer theirs.
@@ -200,13 +206,13 @@ fn is_exclusive(state: &State, task: TaskId) -> bool {
     state.job(task.job).is_some_and(|j| j.spec.exclusive)
 }
 
-/// Who will still be there when what is kept is used. What waits for others to end, without
-/// stopping them, says nothing about who that will be.
-fn staying<'l>(leases: &'l [(Tenant, bool)], kept: &[&Kept]) -> Vec<&'l Tenant> {
-    if kept.iter().any(|k| k.overdue) {
-        return Vec::new();
-    }
-    leases.iter().filter(|(_, leaves)| !leaves).map(|(tenant, _)| tenant).collect()
+/// Who shares a node later: those who stay with what is kept beside them; and, once they have
+/// ended, what is kept for somebody who waits for just that.
+fn futures<'t>(leases: &'t [(Tenant, bool)], kept: &[&'t Kept]) -> [Vec<&'t Tenant>; 2] {
+    let stays = leases.iter().filter(|(_, leaves)| !leaves).map(|(tenant, _)| tenant);
+    let soon = || kept.iter().filter(|k| !k.overdue).map(|k| &k.tenant);
+    let overdue = kept.iter().filter(|k| k.overdue).map(|k| &k.tenant);
+    [soon().chain(stays).collect(), soon().chain(overdue).collect()]
 }
 
 impl Room<'_> {

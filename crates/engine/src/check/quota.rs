@@ -3,10 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use tutti_model::{
-    AttemptPhase, ClaimCause, GpuQuota, Job, Node, NodeId, PartPlacement, State, Stop, TaskId,
-    Victim,
-};
+use tutti_model::{AttemptPhase, GpuQuota, Job, PartPlacement, State, Stop, TaskId, Victim};
 
 use super::Violation;
 
@@ -17,10 +14,12 @@ pub(super) struct Quota<'a> {
     state: &'a State,
     /// With everything that is not gone yet.
     held: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
-    /// As it will be when all that is being stopped is gone and all claims have come true.
+    /// As it will be when all that is being stopped is gone and all claims have come true. What the
+    /// plan places beside them is left out: it may well be borrowed, after the claims were made.
     later: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
     /// What the plan has changed so far, by team.
-    added: Vec<(&'a str, ByModel<'a>)>,
+    placed: Vec<(&'a str, ByModel<'a>)>,
+    claimed: Vec<(&'a str, ByModel<'a>)>,
     removed: Vec<(&'a str, ByModel<'a>)>,
     claims_ended: Vec<TaskId>,
 }
@@ -31,16 +30,21 @@ impl<'a> Quota<'a> {
             state,
             held: OnceCell::new(),
             later: OnceCell::new(),
-            added: Vec::new(),
+            placed: Vec::new(),
+            claimed: Vec::new(),
             removed: Vec::new(),
             claims_ended: Vec::new(),
         }
     }
 
-    /// Something was placed or claimed.
-    pub fn add(&mut self, job: &'a Job, parts: &[PartPlacement]) {
-        let given = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
-        self.added.push((&job.team, given));
+    pub fn placed(&mut self, job: &'a Job, parts: &[PartPlacement]) {
+        let given = of_parts(self.state, parts);
+        self.placed.push((&job.team, given));
+    }
+
+    pub fn claimed(&mut self, job: &'a Job, parts: &[PartPlacement]) {
+        let given = of_parts(self.state, parts);
+        self.claimed.push((&job.team, given));
     }
 
     pub fn claim_ends(&mut self, task: TaskId) {
@@ -53,9 +57,9 @@ impl<'a> Quota<'a> {
         let Some(attempt) = job.task(victim.task.index).and_then(|t| t.attempt()) else { return };
         let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
         let all: Vec<PartPlacement> = live.map(as_placement).collect();
-        self.removed.push((&job.team, of_parts(self.state, all.iter().map(|p| (p.node, p)))));
+        self.removed.push((&job.team, of_parts(self.state, &all)));
         if let Stop::Shrink { keep } = &victim.how {
-            self.added.push((&job.team, of_parts(self.state, keep.iter().map(|p| (p.node, p)))));
+            self.claimed.push((&job.team, of_parts(self.state, keep)));
         }
     }
 
@@ -67,13 +71,13 @@ impl<'a> Quota<'a> {
         parts: &[PartPlacement],
     ) -> Result<(), Violation> {
         let policy = &self.state.policy;
-        let wanted = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+        let wanted = of_parts(self.state, parts);
         for team in policy.line_of(&job.team) {
             let Some(limit) = policy.teams.get(team).and_then(|t| t.limit.as_ref()) else {
                 continue;
             };
             let held = self.held.get_or_init(|| self.count_held());
-            let held = self.with_changes(held, team, false);
+            let held = self.with_changes(held, team, &self.placed, &[]);
             if over_limit(limit, &held, &wanted) {
                 return Err(Violation::TeamLimit(id, team.to_owned()));
             }
@@ -81,62 +85,78 @@ impl<'a> Quota<'a> {
         Ok(())
     }
 
-    /// Whether some team of the job's line stays within its guarantee with these parts.
-    pub fn in_guarantee(&self, job: &'a Job, parts: &[PartPlacement]) -> bool {
+    /// The nearest team of the job's line that stays within its guarantee with these parts.
+    pub fn guarantor(&self, job: &'a Job, parts: &[PartPlacement]) -> Option<&'a str> {
         let policy = &self.state.policy;
-        let wanted = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
-        policy.line_of(&job.team).into_iter().any(|team| {
-            let Some(team_rule) = policy.teams.get(team) else { return false };
+        let wanted = of_parts(self.state, parts);
+        policy.line_of(&job.team).into_iter().find(|team| {
+            let Some(rule) = policy.teams.get(*team) else { return false };
             let mut held = self.later_of(team);
             merge(&mut held, &wanted);
-            !team_rule.guarantee.is_none() && excess(&team_rule.guarantee, &held) == 0
+            !rule.guarantee.is_none() && excess(&rule.guarantee, &held) == 0
         })
     }
 
-    /// Whether what a victim's team has is borrowed, once those before it are gone: no team of its
-    /// line, up to where it meets the claimant's, is within its guarantee.
-    pub fn borrows_after<'v>(
-        &self,
-        victim: &'a Job,
-        claimant: &'a Job,
-        before: impl Iterator<Item = &'v Victim>,
-    ) -> bool {
-        if victim.team == claimant.team {
-            return false;
-        }
+    /// The first victim, taken one by one from the smallest up, whose team does not borrow when its
+    /// turn comes: it is the guarantor's own, or some team of its line, up to where it meets the
+    /// guarantor's, is within its guarantee.
+    pub fn not_borrowing(&self, guarantor: &str, victims: &[Victim]) -> Option<TaskId> {
         let mut then = Quota {
-            added: self.added.clone(),
+            later: self.later.clone(),
+            // Room that it gets by this very plan makes a team borrow as well.
+            claimed: self.claimed.iter().chain(&self.placed).cloned().collect(),
             removed: self.removed.clone(),
+            claims_ended: self.claims_ended.clone(),
             ..Quota::new(self.state)
         };
-        then.claims_ended.clone_from(&self.claims_ended);
-        then.later = self.later.clone();
-        before.for_each(|v| then.victim_goes(v));
+        let mut order: Vec<&Victim> = victims.iter().collect();
+        order.sort_by_key(|victim| (self.given_up(victim), victim.task));
+        let unjust = order.into_iter().find(|victim| {
+            let job = self.state.job(victim.task.job);
+            let borrows = job.is_some_and(|job| then.borrows(job, guarantor));
+            then.victim_goes(victim);
+            !borrows
+        });
+        unjust.map(|victim| victim.task)
+    }
+
+    fn borrows(&self, victim: &'a Job, guarantor: &str) -> bool {
         let policy = &self.state.policy;
-        let others = policy.line_of(&claimant.team);
         let line = policy.line_of(&victim.team);
-        line.into_iter().take_while(|team| !others.contains(team)).all(|team| {
+        if line.contains(&guarantor) {
+            return false;
+        }
+        let above = policy.line_of(guarantor);
+        line.into_iter().take_while(|team| !above.contains(team)).all(|team| {
             let guarantee = policy.teams.get(team).map(|t| &t.guarantee);
-            let within = |g: &GpuQuota| !g.is_none() && excess(g, &then.later_of(team)) == 0;
+            let within = |g: &GpuQuota| !g.is_none() && excess(g, &self.later_of(team)) == 0;
             !guarantee.is_some_and(within)
         })
     }
 
+    fn given_up(&self, victim: &Victim) -> u64 {
+        let mut alone = Quota::new(self.state);
+        alone.victim_goes(victim);
+        let sum = |of: &[(&str, ByModel<'_>)]| of.iter().flat_map(|(_, n)| n.values()).sum::<u64>();
+        sum(&alone.removed).saturating_sub(sum(&alone.claimed))
+    }
+
     fn later_of(&self, team: &'a str) -> ByModel<'a> {
         let later = self.later.get_or_init(|| self.count_later());
-        self.with_changes(later, team, true)
+        self.with_changes(later, team, &self.claimed, &self.removed)
     }
 
     fn with_changes(
         &self,
         base: &BTreeMap<&'a str, ByModel<'a>>,
         team: &'a str,
-        gone: bool,
+        added: &[(&'a str, ByModel<'a>)],
+        removed: &[(&'a str, ByModel<'a>)],
     ) -> ByModel<'a> {
         let of_team = |who: &'a str| self.state.policy.line_of(who).contains(&team);
         let mut sum = base.get(team).cloned().unwrap_or_default();
-        self.added.iter().filter(|(who, _)| of_team(who)).for_each(|(_, n)| merge(&mut sum, n));
-        for (_, n) in self.removed.iter().filter(|(who, _)| gone && of_team(who)) {
+        added.iter().filter(|(who, _)| of_team(who)).for_each(|(_, n)| merge(&mut sum, n));
+        for (_, n) in removed.iter().filter(|(who, _)| of_team(who)) {
             for (model, n) in n {
                 let held = sum.entry(model).or_default();
                 *held = held.saturating_sub(*n);
@@ -157,11 +177,8 @@ impl<'a> Quota<'a> {
         let claims = self.state.claims.iter();
         for (task, claim) in claims.filter(|(task, _)| !self.claims_ended.contains(task)) {
             let Some(job) = self.state.job(task.job) else { continue };
-            // Room that nobody is stopped for may be far away; the guarantee is not used by it yet.
-            if claim.cause != ClaimCause::Overdue {
-                let parts = of_parts(self.state, claim.parts.iter().map(|p| (p.node, p)));
-                self.add_to_line(&mut teams, job, &parts);
-            }
+            let parts = of_parts(self.state, &claim.parts);
+            self.add_to_line(&mut teams, job, &parts);
         }
         teams
     }
@@ -177,7 +194,7 @@ impl<'a> Quota<'a> {
             if counts(&attempt.phase) {
                 let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
                 let parts: Vec<PartPlacement> = live.map(as_placement).collect();
-                let parts = of_parts(self.state, parts.iter().map(|p| (p.node, p)));
+                let parts = of_parts(self.state, &parts);
                 self.add_to_line(teams, job, &parts);
             }
         }
@@ -206,13 +223,10 @@ fn as_placement(part: &tutti_model::Part) -> PartPlacement {
     }
 }
 
-fn of_parts<'a, 'p>(
-    state: &'a State,
-    parts: impl Iterator<Item = (NodeId, &'p PartPlacement)>,
-) -> ByModel<'a> {
+fn of_parts<'a>(state: &'a State, parts: &[PartPlacement]) -> ByModel<'a> {
     let mut sum = ByModel::new();
-    for (node, part) in parts {
-        let gpus = state.node(node).into_iter().flat_map(|n: &Node| &n.facts.gpus);
+    for part in parts {
+        let gpus = state.node(part.node).into_iter().flat_map(|n| &n.facts.gpus);
         for gpu in gpus.filter(|g| part.gpus.contains(&g.index)) {
             *sum.entry(gpu.model.as_str()).or_default() += u64::from(part.share.0);
         }

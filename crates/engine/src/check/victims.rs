@@ -52,10 +52,22 @@ impl<'a> Checker<'a> {
         if claim.victims.len() > rule.victims_max {
             return Err(Violation::TooManyVictims(id, claim.victims.len(), rule.victims_max));
         }
-        if claim.cause == ClaimCause::Guarantee && !self.quota.in_guarantee(job, &claim.parts) {
-            return Err(Violation::BeyondGuarantee(id));
+        let beyond = || Violation::BeyondGuarantee(id);
+        let guarantor = match claim.cause {
+            ClaimCause::Guarantee => {
+                Some(self.quota.guarantor(job, &claim.parts).ok_or_else(beyond)?)
+            }
+            _ => None,
+        };
+        claim.victims.iter().try_for_each(|victim| self.victim(job, claim, victim))?;
+        let owned = guarantor.and_then(|team| self.quota.not_borrowing(team, &claim.victims));
+        match owned {
+            Some(victim) => {
+                let why = "its team has no more than it is guaranteed";
+                Err(Violation::NotJustified(id, victim, why))
+            }
+            None => Ok(()),
         }
-        claim.victims.iter().try_for_each(|victim| self.victim(job, claim, victim))
     }
 
     fn is_overdue(&self, job: &Job, claim: &NewClaim) -> Result<(), Violation> {
@@ -75,7 +87,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Taken one after another: each must still be fair game when its turn comes.
     fn victim(&mut self, job: &'a Job, claim: &NewClaim, victim: &Victim) -> Result<(), Violation> {
         let (id, task) = (claim.task, victim.task);
         let gone = || Violation::NotRunning(id, task);
@@ -122,18 +133,9 @@ impl<'a> Checker<'a> {
         let why = match claim.cause {
             ClaimCause::Class if rank(victim) >= rank(job) => "its class is not lower",
             ClaimCause::Guarantee if rank(victim) > rank(job) => "its class is higher",
-            // Those of this claim that come before it count as gone.
-            ClaimCause::Guarantee if !self.borrows_still(job, victim, claim, task) => {
-                "its team has no more than it is guaranteed"
-            }
             _ => return Ok(()),
         };
         Err(Violation::NotJustified(claim.task, task, why))
-    }
-
-    fn borrows_still(&self, job: &'a Job, victim: &'a Job, claim: &NewClaim, task: TaskId) -> bool {
-        let before = claim.victims.iter().take_while(|v| v.task != task);
-        self.quota.borrows_after(victim, job, before)
     }
 
     fn can_shrink(
