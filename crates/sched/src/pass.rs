@@ -374,7 +374,7 @@ impl<'a> Pass<'a, '_> {
         if let Some(claim) = self.state.claims.get(&turn.task())
             && !self.plan.dropped.contains(&turn.task())
         {
-            return self.try_elsewhere(&turn, claim);
+            return self.try_elsewhere(&turn, key, claim);
         }
         if self.at_array_limit(turn.job) {
             let max_running = array_limit(turn.job).unwrap_or_default();
@@ -392,7 +392,7 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// An overdue task need not wait for the very nodes that are kept for it.
-    fn try_elsewhere(&mut self, turn: &Turn<'a>, claim: &Claim) -> Tried {
+    fn try_elsewhere(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Tried {
         let alone = turn.job.spec.exclusive;
         self.view.cluster.unkeep(&claim.parts, alone);
         let page = self.lanes[turn.lane].page;
@@ -405,6 +405,12 @@ impl<'a> Pass<'a, '_> {
         }
         if !was_full {
             self.full.remove(&page);
+        }
+        // By now it may have the right to stop others.
+        let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
+        if self.make_way(turn.lane, key, rank) {
+            self.plan.dropped.push(turn.task());
+            return Tried::Done;
         }
         self.teams.add(self.lanes[turn.lane].team, &held);
         self.view.cluster.keep(&claim.parts, alone);

@@ -89,7 +89,7 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// Stops others for a task, if the rules allow it and it helps.
-    fn make_way(&mut self, no: LaneNo, key: &QueueKey, rank: i32) -> bool {
+    pub(super) fn make_way(&mut self, no: LaneNo, key: &QueueKey, rank: i32) -> bool {
         if !self.policy.preemption.enabled || self.what_if.peaceful {
             return false;
         }
