@@ -8,7 +8,7 @@ use tutti_model::{
 };
 
 use crate::explain::Case;
-use crate::imagine::World;
+use crate::imagine::{STARTS, World};
 use crate::pass::WhatIf;
 use crate::verdict::unmet;
 
@@ -63,8 +63,8 @@ fn start(case: &Case<'_>, pace: Pace) -> Option<Time> {
     let mut world = World::new(case.state, case.policy, case.passes());
     let mut events = events(case, pace);
     let growth = growth(events.len(), case.passes());
-    let (mut at, mut passed) = (case.now, 0);
-    loop {
+    let (mut at, mut passed, mut started) = (case.now, 0, 0);
+    while started < STARTS {
         let only = Some(case.task);
         let what_if = WhatIf { peaceful: true, only, ..WhatIf::default() };
         let plan = world.plan(at, what_if)?;
@@ -72,6 +72,7 @@ fn start(case: &Case<'_>, pace: Pace) -> Option<Time> {
             return Some(at);
         }
         let placed: Vec<TaskId> = plan.placements.iter().map(|p| p.task).collect();
+        started += placed.len();
         world.carry_out(plan, at);
         let ends = placed.into_iter().filter_map(|id| {
             let takes = usual(&world.state, world.state.job(id.job)?, pace, Span(0))?;
@@ -80,6 +81,7 @@ fn start(case: &Case<'_>, pace: Pace) -> Option<Time> {
         events.extend(ends.collect::<Vec<_>>());
         at = next(&mut world, &mut events, 1 + passed * growth / 100, &mut passed)?;
     }
+    None
 }
 
 /// Lets so many events happen, and all at the same time as the last. None if nothing comes.

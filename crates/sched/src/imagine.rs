@@ -15,6 +15,10 @@ use crate::pass::{View, WhatIf};
 use crate::scheduler::Scheduler;
 use crate::verdict::unmet;
 
+/// Starts that one pass, and one look into the future, may imagine: beyond that nobody waits for
+/// the answer.
+pub(crate) const STARTS: usize = 2500;
+
 pub(crate) struct World {
     pub state: State,
     scheduler: Scheduler,
@@ -27,7 +31,7 @@ impl World {
     pub fn new(state: &State, policy: &Policy, passes: usize) -> World {
         let mut state = state.clone();
         // What a pass leaves for the next starts as soon for those who wait.
-        state.policy = Arc::new(Policy { placements_max: usize::MAX, ..policy.clone() });
+        state.policy = Arc::new(Policy { placements_max: STARTS, ..policy.clone() });
         World { state, scheduler: Scheduler::default(), passes_left: passes }
     }
 

@@ -22,6 +22,8 @@ const IDEA: JobId = JobId(u64::MAX);
 
 pub(super) struct Shapes<'c> {
     case: &'c Case<'c>,
+    /// As things are.
+    before: World,
     /// Without the job, and after a pass for all others.
     world: World,
     spec: JobSpec,
@@ -37,7 +39,8 @@ pub(super) struct Shapes<'c> {
 type Change<'n> = dyn Fn(u64, &mut JobSpec) + 'n;
 
 impl<'c> Shapes<'c> {
-    pub fn new(case: &'c Case<'c>, mut world: World) -> Shapes<'c> {
+    pub fn new(case: &'c Case<'c>, before: World) -> Shapes<'c> {
+        let mut world = World::new(case.state, case.policy, case.passes());
         let left_out = Some(case.job.id);
         let plan = world.plan(case.now, WhatIf { left_out, ..WhatIf::default() });
         let plan = plan.unwrap_or_default();
@@ -53,7 +56,7 @@ impl<'c> Shapes<'c> {
         let spec = JobSpec { array: None, after: Vec::new(), hold: false, ..spec };
         let demand = Demand::of(&spec);
         let mut shapes =
-            Shapes { case, world, spec, demand, heads, kept: BTreeSet::new(), allowed };
+            Shapes { case, before, world, spec, demand, heads, kept: BTreeSet::new(), allowed };
         shapes.kept = shapes.kept_nodes();
         shapes
     }
@@ -112,10 +115,17 @@ impl<'c> Shapes<'c> {
         fit::find(cluster, page, &open, &BTreeSet::new()).is_some()
     }
 
-    /// The proof: the pass places it.
+    /// The proof: the pass places it, whether others have their turn between the end of the old
+    /// job and the new one or not.
     fn starts(&mut self, spec: JobSpec) -> bool {
+        let idea = self.idea(spec);
+        starts_in(self.case, &mut self.world, &idea)
+            && starts_in(self.case, &mut self.before, &idea)
+    }
+
+    fn idea(&self, spec: JobSpec) -> Arc<Job> {
         let Case { now, job, .. } = *self.case;
-        let idea = Job {
+        Arc::new(Job {
             id: IDEA,
             spec: Arc::new(spec),
             submitted_at: now,
@@ -124,13 +134,7 @@ impl<'c> Shapes<'c> {
             rank: u64::MAX,
             tasks: Tasks::One(Task::pending(now)),
             ..job.clone()
-        };
-        self.world.put_job(IDEA, Some(Arc::new(idea)));
-        let only = Some(TaskId::single(IDEA));
-        let left_out = Some(job.id);
-        let plan = self.world.plan(now, WhatIf { left_out, only, ..WhatIf::default() });
-        self.world.put_job(IDEA, None);
-        plan.is_some_and(|plan| plan.placements.iter().any(|p| p.task.job == IDEA))
+        })
     }
 
     fn try_out(&mut self, with: impl FnOnce(&mut JobSpec)) -> bool {
@@ -335,6 +339,14 @@ impl<'c> Shapes<'c> {
         let nodes = self.most(1, asked.into(), &with)? as u32;
         Some(format!("{} instead of {asked}", count(nodes, "node")))
     }
+}
+
+fn starts_in(case: &Case<'_>, world: &mut World, idea: &Arc<Job>) -> bool {
+    world.put_job(IDEA, Some(Arc::clone(idea)));
+    let (only, left_out) = (Some(TaskId::single(IDEA)), Some(case.job.id));
+    let plan = world.plan(case.now, WhatIf { left_out, only, ..WhatIf::default() });
+    world.put_job(IDEA, None);
+    plan.is_some_and(|plan| plan.placements.iter().any(|p| p.task.job == IDEA))
 }
 
 /// As people write it: whole minutes, or seconds if it is short.

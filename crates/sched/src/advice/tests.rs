@@ -294,7 +294,7 @@ fn settle(mut c: Case) -> Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
     fn advice_is_true(wishes in wishes(), drained in prop::bool::ANY) {

@@ -52,6 +52,13 @@ fn teams_take_turns() {
 }
 
 #[test]
+fn inside_a_team_the_user_who_has_had_less_goes_first() {
+    let c = case().nodes(1, 8).running(gpus(8), &[(1, ALL)]).user("bob").had("default", 100);
+    let c = c.submit(gpus(1)).user("eve").submit(gpus(1));
+    assert_eq!((c.explain("2").ahead, c.explain("3").ahead), (1, 0));
+}
+
+#[test]
 fn a_guarantee_goes_first() {
     let c = case().nodes(1, 8).team("a", |_| {}).team("b", |t| t.guarantee = quota(2));
     let c = c.had("b", 1000).submit(team("a", gpus(1))).submit(team("b", gpus(2)));

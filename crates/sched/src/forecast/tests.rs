@@ -113,7 +113,7 @@ fn jobs() -> impl Strategy<Value = Vec<(u32, u32, u64, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// What is foretold with limits comes true when everybody uses them.
     #[test]
