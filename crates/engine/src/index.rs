@@ -178,10 +178,10 @@ fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
         Phase::Pending { not_before, .. } if *not_before > Time(0) => {
             state.index.back_off.insert((*not_before, id));
         }
-        Phase::Pending { since, .. } if may_start(state, job) => {
+        Phase::Pending { .. } if may_start(state, job) => {
             let key = QueueKey::of(&state.policy, job, id.index, Some(task));
             state.index.queue.insert(Lane::of(job), key);
-            state.index.waiting.insert((*since, id));
+            state.index.waiting.extend(task.waits_since().map(|since| (since, id)));
         }
         Phase::Pending { .. } | Phase::Ended(_) => {}
     }
@@ -196,9 +196,10 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
                 state.index.limits.remove(&limit);
             }
         }
-        Phase::Pending { since, not_before } => {
+        Phase::Pending { not_before, .. } => {
             state.index.back_off.remove(&(*not_before, id));
-            if state.index.waiting.remove(&(*since, id)) {
+            let since = task.waits_since().unwrap_or_default();
+            if state.index.waiting.remove(&(since, id)) {
                 let key = QueueKey::of(&state.policy, job, id.index, Some(task));
                 state.index.queue.remove(&Lane::of(job), &key);
             }

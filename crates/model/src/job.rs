@@ -91,6 +91,10 @@ pub struct Task {
     /// GPU-milliseconds that earlier attempts ran.
     #[serde(default)]
     pub served: u64,
+    /// It waits because a node failed under it, and goes before everything else of its class: its
+    /// other nodes are warm, and the spares are there for it.
+    #[serde(default)]
+    pub lost_node: bool,
     /// When it was last preempted.
     #[serde(default)]
     pub preempted_at: Option<Time>,
@@ -325,6 +329,15 @@ impl From<Outcome> for JobState {
 }
 
 impl Task {
+    /// Since when it counts as waiting, if it waits.
+    pub fn waits_since(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Pending { .. } if self.lost_node => Some(Time(0)),
+            Phase::Pending { since, .. } => Some(since),
+            _ => None,
+        }
+    }
+
     pub fn pending(since: Time) -> Task {
         Task {
             phase: Phase::Pending { since, not_before: Time(0) },
@@ -333,6 +346,7 @@ impl Task {
             first_started_at: None,
             avoid: BTreeSet::new(),
             served: 0,
+            lost_node: false,
             preempted_at: None,
         }
     }

@@ -220,7 +220,7 @@ impl World {
     fn dequeue(&mut self, job: &Job, id: TaskId) {
         let (since, entry, key) = match (&job.tasks, job.task(id.index)) {
             (_, Some(task)) => {
-                let Phase::Pending { since, .. } = task.phase else { return };
+                let Some(since) = task.waits_since() else { return };
                 (since, id, QueueKey::of(&self.state.policy, job, id.index, Some(task)))
             }
             (Tasks::Array(array), None) if array.waiting.len() == 1 => {
@@ -283,7 +283,9 @@ fn entries(policy: &Policy, job: &Job) -> Vec<(Time, TaskId, QueueKey)> {
         entries.push((job.submitted_at, TaskId::single(job.id), key));
     }
     for (id, task) in job.live_tasks() {
-        if let Phase::Pending { since, not_before: Time(0) } = task.phase {
+        if let (Phase::Pending { not_before: Time(0), .. }, Some(since)) =
+            (&task.phase, task.waits_since())
+        {
             entries.push((since, id, QueueKey::of(policy, job, id.index, Some(task))));
         }
     }

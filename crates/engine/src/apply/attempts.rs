@@ -122,6 +122,7 @@ pub(super) fn requeued(
             RetryCause::Resize => {}
         }
         t.served = t.served.saturating_add(served);
+        t.lost_node = cause == RetryCause::NodeFailure;
         t.avoid.extend(avoid);
         t.phase = Phase::Pending { since: at, not_before };
     });

@@ -28,8 +28,8 @@ pub(crate) fn reindex(state: &mut State) {
                 Phase::Pending { not_before, .. } if not_before.0 > 0 => {
                     state.index.back_off.insert((*not_before, id));
                 }
-                Phase::Pending { since, not_before } if ready && not_before.0 == 0 => {
-                    enqueue(state, job, id, Some(task), *since);
+                Phase::Pending { not_before, .. } if ready && not_before.0 == 0 => {
+                    enqueue(state, job, id, Some(task), task.waits_since().unwrap_or_default());
                 }
                 Phase::Active(attempt) => hold(state, job, id, attempt),
                 _ => {}
