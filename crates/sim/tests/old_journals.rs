@@ -20,11 +20,23 @@ fn count(state: &State, wanted: JobState) -> usize {
     state.jobs.values().filter(|j| j.state() == wanted).count()
 }
 
+/// Records, nodes, and jobs that completed, failed and were cancelled.
+fn found(state: &State) -> (u64, usize, [usize; 3]) {
+    assert_eq!(invariants::check_all(state), []);
+    let by_state = [JobState::Completed, JobState::Failed, JobState::Cancelled];
+    (state.seq.0, state.nodes.len(), by_state.map(|s| count(state, s)))
+}
+
 #[test]
 fn version_1_loads() {
     let state = load(include_bytes!("fixtures/journal-v1.mp"));
-    assert_eq!(invariants::check_all(&state), []);
-    let by_state = [JobState::Completed, JobState::Failed, JobState::Cancelled];
-    let found = by_state.map(|s| count(&state, s));
-    assert_eq!((state.seq.0, state.nodes.len(), found), (211, 4, [9, 4, 2]));
+    assert_eq!(found(&state), (211, 4, [9, 4, 2]));
+}
+
+/// With teams, claims, preempted and resized jobs.
+#[test]
+fn version_2_loads() {
+    let state = load(include_bytes!("fixtures/journal-v2.mp"));
+    assert_eq!(found(&state), (244, 4, [9, 3, 3]));
+    assert_eq!(state.policy.teams.len(), 4);
 }

@@ -129,14 +129,13 @@ fn near_enough(
         .filter_map(|p| state.node(p.node))
         .map(|node| state.policy.topology.place_of(node))
         .collect();
-    let same = |key: fn(&Place) -> (Option<&str>, Option<&str>, Option<&str>)| {
-        places.windows(2).all(|pair| key(&pair[0]) == key(&pair[1]))
-    };
+    let one =
+        |same: fn(&Place, &Place) -> bool| places.windows(2).all(|pair| same(&pair[0], &pair[1]));
     let inside = match level {
         Topology::Any => true,
-        Topology::Site => same(|p| (p.site.as_deref(), None, None)),
-        Topology::Rail => same(|p| (p.site.as_deref(), p.rail.as_deref(), None)),
-        Topology::Rack => same(|p| (p.site.as_deref(), p.rail.as_deref(), p.rack.as_deref())),
+        Topology::Site => one(|a, b| a.site == b.site),
+        Topology::Rail => one(|a, b| (&a.site, &a.rail) == (&b.site, &b.rail)),
+        Topology::Rack => one(|a, b| a == b),
         Topology::Node => parts.len() <= 1,
         Topology::Island => parts.len() <= 1 && parts.iter().all(|p| on_one_island(state, p)),
     };
