@@ -249,6 +249,8 @@ pub enum Impossible {
     TooManyCpus { wanted: u32, have: u32 },
     #[error("asks for {wanted} of memory on one node; the largest suitable node has {have}")]
     TooMuchMemory { wanted: Bytes, have: Bytes },
+    #[error("asks for {wanted} GPUs; team {team} may have {limit} at once")]
+    OverTeamLimit { team: String, limit: u32, wanted: u32 },
     /// Each need alone is met somewhere, but not on enough nodes together.
     #[error("asks for {wanted} {of}; the cluster has room for {have}")]
     TooFew { wanted: u32, have: u32, of: String },

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tutti_model::{Demand, JobId, JobSpec, Priority, Role};
+use tutti_model::{Demand, Impossible, JobId, JobSpec, Priority, Role, Spread};
 
 use super::spec::check_spec;
 use super::{Decision, View, bad, need_role};
@@ -33,6 +33,7 @@ pub(super) fn submit(
     let job = JobId(view.state.next_job.max(1));
     check_dependencies(view, spec, job)?;
     tutti_sched::impossible(view.state, &Demand::of(spec))?;
+    within_team_limit(view, &team, spec)?;
     let event = Event::JobSubmitted {
         job,
         user: user.to_owned(),
@@ -41,6 +42,26 @@ pub(super) fn submit(
         team: Some(team),
     };
     Ok((Reply::Submitted { job, repeated: false }, vec![event]))
+}
+
+/// What is larger than its team may ever have would wait for ever.
+fn within_team_limit(view: View<'_>, team: &str, spec: &JobSpec) -> Result<(), Rejected> {
+    let demand = Demand::of(spec);
+    let wanted = match (demand.spread, demand.least_nodes) {
+        (Spread::Nodes { gpus_each, .. }, Some(least)) => u64::from(least) * u64::from(gpus_each),
+        _ => demand.total_gpus(),
+    };
+    let milli = wanted * u64::from(demand.share.0);
+    for name in view.state.policy.line_of(team) {
+        let limit = view.state.policy.teams.get(name).and_then(|t| t.limit.as_ref());
+        let Some(limit) = limit.filter(|l| l.any > 0 || l.models.is_empty()) else { continue };
+        if milli > u64::from(limit.any) * 1000 {
+            let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+            let (team, limit) = (name.to_owned(), limit.any);
+            return Err(Impossible::OverTeamLimit { team, limit, wanted }.into());
+        }
+    }
+    Ok(())
 }
 
 /// A repeated submission gets the job it made the first time.

@@ -1,4 +1,6 @@
-use tutti_model::{DEFAULT_TEAM, GpuQuota, JobSpec, JobState, Role, Span, TaskId, Team, Verdict};
+use tutti_model::{
+    DEFAULT_TEAM, GpuQuota, Impossible, JobSpec, JobState, Role, Span, TaskId, Team, Verdict,
+};
 
 use super::world::{World, ada, admin, gang};
 use crate::{Actor, Command, Rejected, Reply};
@@ -124,4 +126,18 @@ fn a_new_tree_takes_over_what_runs() {
     });
     let rate = |team: &str| world.engine.state().ledger.teams[team].rate();
     assert_eq!([rate("lab"), rate("site"), rate("speech")], [0, 2000, 2000]);
+}
+
+#[test]
+fn what_its_team_may_never_have_is_refused() {
+    let mut world = World::new(&[8]);
+    let limit = Some(GpuQuota { any: 2, ..GpuQuota::default() });
+    world.set_policy(|p| {
+        p.teams.insert("lab".into(), Team { limit, ..team(&[], 0) });
+        p.teams.insert("speech".into(), Team { parent: Some("lab".into()), ..team(&["ada"], 0) });
+    });
+    let refused = world.try_submit(gang(1, 3));
+    let found = Impossible::OverTeamLimit { team: "lab".into(), limit: 2, wanted: 3 };
+    assert_eq!(refused, Err(Rejected::Impossible(found)));
+    assert!(world.try_submit(gang(1, 2)).is_ok());
 }
