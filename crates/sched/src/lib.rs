@@ -36,6 +36,8 @@ mod impossible;
 mod lanes;
 mod pass;
 mod preempt;
+#[cfg(test)]
+mod props;
 mod scheduler;
 mod shares;
 mod teams;

@@ -78,29 +78,56 @@ fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim
         return None;
     }
     let candidates = candidates(pass, who);
-    if candidates.is_empty() {
+    let leaving = leaving(pass);
+    if candidates.is_empty() && leaving.is_empty() {
         return None;
     }
     let may_use = usable_slots(pass, who);
-    let view = &mut *pass.view;
-    let page = view.book.read(who.page, &view.cluster, &view.valuer);
-    let rights =
-        Rights { teams: &pass.teams, models: &view.cluster.models, guarantor: who.guarantor };
-    let hunt = Hunt::new(&view.cluster, page, &candidates, &may_use, rights);
-    let chosen = hunt.cheapest(pass.policy.preemption.victims_max)?;
-    let fitting = hunt.fitting(&chosen);
-    let later = hunt.later(&chosen);
-    let parts = placement(view, who.page, later, fitting)?;
-    let held = by_model(&view.cluster, &parts);
-    let models = &view.cluster.models;
-    let guaranteed = |of: TeamNo| pass.teams.is_guaranteed(of, &held, models);
-    if pass.teams.over_limit(who.team, &held, models).is_some()
+    let View { cluster, book, valuer } = &mut *pass.view;
+    book.read(who.page, cluster, valuer);
+    let page = book.page(who.page);
+    let (chosen, fitting, later) = cluster.with_slots(leaving.clone(), |cluster| {
+        let models = &cluster.models;
+        let rights = Rights { teams: &pass.teams, models, guarantor: who.guarantor };
+        let hunt = Hunt::new(cluster, page, &candidates, &may_use, rights);
+        let chosen = hunt.cheapest(pass.policy.preemption.victims_max)?;
+        let (fitting, later) = (hunt.fitting(&chosen), hunt.later(&chosen));
+        Some((chosen, fitting, later))
+    })?;
+    let later = leaving.into_iter().chain(later).collect();
+    let parts = cluster.with_slots(later, |cluster| {
+        let shares = fit::find_among(cluster, &page.ask, fitting.into_iter())?;
+        Some(fit::place(cluster, valuer, &page.ask, &shares))
+    })?;
+    let held = by_model(cluster, &parts);
+    let guaranteed = |of: TeamNo| pass.teams.is_guaranteed(of, &held, &cluster.models);
+    if pass.teams.over_limit(who.team, &held, &cluster.models).is_some()
         || who.guarantor.is_some_and(|of| !guaranteed(of))
     {
         return None;
     }
     let victims = victims(&candidates, &chosen, pass);
     Some(NewClaim { task: who.task, parts, cause: who.cause, victims })
+}
+
+/// Nodes as they will be once everybody is gone who was told to stop: nobody else need be.
+fn leaving(pass: &Pass<'_, '_>) -> BTreeMap<SlotNo, Slot> {
+    let mut later: BTreeMap<SlotNo, Slot> = BTreeMap::new();
+    let cluster = &pass.view.cluster;
+    let told: BTreeSet<TaskId> = cluster.unsettled().chain(pass.victims.iter().copied()).collect();
+    for id in told {
+        let Some(job) = pass.state.job(id.job) else { continue };
+        let Some(attempt) = job.task(id.index).and_then(Task::attempt) else { continue };
+        if !matches!(attempt.phase, AttemptPhase::Stopping { .. }) && !pass.victims.contains(&id) {
+            continue;
+        }
+        for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
+            let Some(no) = cluster.slot_of(part.node) else { continue };
+            let slot = later.entry(no).or_insert_with(|| cluster.get(no).clone());
+            slot.give_back(&HeldPart::of(part, job.spec.exclusive));
+        }
+    }
+    later
 }
 
 /// A quick look before an expensive search.
@@ -282,7 +309,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
         }
         let base = BTreeMap::new();
         let mut hunt = Hunt { cluster, page, candidates, by_slot, may_use, base, wanted, rights };
-        for slot in page.fitting().filter(|slot| may_use.contains(slot)) {
+        for &slot in may_use.iter().filter(|slot| page.is_suitable_and_open(**slot)) {
             let offers = offer(cluster, &page.ask, cluster.get(slot));
             *hunt.base.entry(hunt.domain(slot)).or_default() += offers;
         }
@@ -358,6 +385,9 @@ impl<'h, 'a> Hunt<'h, 'a> {
     }
 
     fn cheapest(&self, victims_max: usize) -> Option<Set> {
+        if self.fits(&Set::new()) {
+            return Some(Set::new());
+        }
         let useful: Set = self.by_slot.values().flatten().copied().collect();
         let found = if useful.len() <= TRY_ALL {
             self.try_all(&useful.into_iter().collect::<Vec<_>>(), &|set| self.fits(set))
@@ -502,21 +532,6 @@ fn held_by(cluster: &Cluster, candidate: &Candidate<'_>) -> Vec<u64> {
         cards.for_each(|c| sums[usize::from(c.model)] += u64::from(part.share.0));
     }
     sums
-}
-
-/// Where the claimant goes once the victims have stopped.
-fn placement(
-    view: &mut View,
-    page: PageNo,
-    later: BTreeMap<SlotNo, Slot>,
-    fitting: Vec<SlotNo>,
-) -> Option<Vec<PartPlacement>> {
-    let View { cluster, book, valuer } = view;
-    let ask = book.ask(page);
-    cluster.with_slots(later, |cluster| {
-        let shares = fit::find_among(cluster, ask, fitting.into_iter())?;
-        Some(fit::place(cluster, valuer, ask, &shares))
-    })
 }
 
 /// The chosen candidates as victims, parts of one elastic attempt put together.

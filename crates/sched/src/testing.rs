@@ -7,6 +7,9 @@ use std::sync::Arc;
 use tutti_model::*;
 
 mod index;
+pub(crate) mod oracle;
+pub(crate) mod random;
+pub(crate) mod world;
 
 pub(crate) use index::reindex;
 

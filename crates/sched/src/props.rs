@@ -1,0 +1,192 @@
+//! Random clusters and queues, judged by code that shares nothing with the scheduler.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tutti_model::*;
+
+use crate::testing::oracle::*;
+use crate::testing::random::any_case;
+use crate::testing::*;
+
+mod preempting;
+mod time;
+
+/// Nothing is given twice: not now, and not once everybody who is told to stop is gone.
+fn check_room(state: &State, plan: &Plan) {
+    let alone = |task: TaskId| state.job(task.job).unwrap().spec.exclusive;
+    let placed: BTreeSet<TaskId> = plan.placements.iter().map(|p| p.task).collect();
+    assert_eq!(placed.len(), plan.placements.len(), "a task is placed twice");
+    let mut now = Load::of_leases(state, &|_| false);
+    let goes = |task: TaskId| {
+        let phase = state.job(task.job).and_then(|j| j.task(task.index)).and_then(Task::attempt);
+        let stops = phase.is_some_and(|a| matches!(a.phase, AttemptPhase::Stopping { .. }));
+        stops || plan.claims.iter().flat_map(|c| &c.victims).any(|v| v.task == task)
+    };
+    let mut then = Load::of_leases(state, &goes);
+    for p in &plan.placements {
+        for part in &p.parts {
+            now.add(part, alone(p.task));
+            then.add(part, alone(p.task));
+        }
+    }
+    let old = state.claims.iter().map(|(task, c)| (*task, c.cause, &c.parts));
+    let old = old.filter(|(task, ..)| !plan.dropped.contains(task) && !placed.contains(task));
+    let new = plan.claims.iter().map(|c| (c.task, c.cause, &c.parts));
+    let mut kept = Load::default();
+    for (task, cause, parts) in old.chain(new) {
+        for part in parts {
+            kept.add(part, alone(task));
+            if cause != ClaimCause::Overdue {
+                then.add(part, alone(task));
+            }
+        }
+    }
+    for claim in &plan.claims {
+        for victim in &claim.victims {
+            if let Stop::Shrink { keep } = &victim.how {
+                keep.iter().for_each(|part| then.add(part, alone(victim.task)));
+            }
+        }
+    }
+    for (load, what) in [(now, "now"), (then, "once room is made"), (kept, "by claims alone")] {
+        assert_eq!(load.excess(state), None, "{what}: {plan:?}");
+    }
+}
+
+fn check_rules(state: &State, plan: &Plan) {
+    let mut running: BTreeMap<JobId, u32> = BTreeMap::new();
+    for task in &state.index.active {
+        *running.entry(task.job).or_default() += 1;
+    }
+    for p in &plan.placements {
+        let job = state.job(p.task.job).unwrap();
+        check_shape(state, p.task, &p.parts);
+        assert_eq!(job.task_state(p.task.index), Some(JobState::Pending));
+        assert!(!job.held);
+        let count = running.entry(job.id).or_default();
+        *count += 1;
+        let limit = job.spec.array.as_ref().and_then(|a| a.max_running);
+        assert!(limit.is_none_or(|most| *count <= most), "{} runs {count}", job.id);
+        for part in &p.parts {
+            assert!(!is_reserved(state, &state.nodes[&part.node], job, NOW), "{p:?}");
+        }
+    }
+    for claim in plan.claims.iter().filter(|c| c.cause != ClaimCause::Resize) {
+        check_shape(state, claim.task, &claim.parts);
+    }
+    check_limits(state, plan);
+}
+
+/// No team gets beyond its limit.
+fn check_limits(state: &State, plan: &Plan) {
+    let under = |task: TaskId, team: &str| {
+        state.policy.line_of(&state.job(task.job).unwrap().team).contains(&team)
+    };
+    for (name, team) in &state.policy.teams {
+        let Some(limit) = &team.limit else { continue };
+        let placed =
+            plan.placements.iter().filter(|p| under(p.task, name)).map(|p| milli(&p.parts));
+        let claimed =
+            plan.claims.iter().filter(|c| under(c.task, name) && c.cause != ClaimCause::Resize);
+        let more: u64 = placed.chain(claimed.map(|c| milli(&c.parts))).sum();
+        let has = team_milli(state, name, &|_| true);
+        assert!(more == 0 || has + more <= limit.total() * 1000, "{name}: {has} and {more} more");
+    }
+}
+
+/// Whoever is said to wait for room finds none.
+fn check_busy(state: &State, plan: &Plan) {
+    if plan.placements.len() >= state.policy.placements_max {
+        return;
+    }
+    let mut load = Load::of_leases(state, &|_| false);
+    let parts = plan.placements.iter().map(|p| (p.task, &p.parts));
+    for (task, parts) in parts {
+        let alone = state.job(task.job).unwrap().spec.exclusive;
+        parts.iter().for_each(|p| load.add(p, alone));
+    }
+    for job in state.jobs.values() {
+        for task in pending(job) {
+            let verdict = crate::verdict(state, plan, task, NOW);
+            let Some(Verdict::Busy(_) | Verdict::NodesUnavailable(_)) = verdict else { continue };
+            let claimed = claimed_nodes(plan);
+            let spares = !state.policy.spares.is_empty();
+            let may_use = |n: &Node| !claimed.contains(&n.id) && !is_reserved(state, n, job, NOW);
+            let fits = !spares && load.fits(state, &Demand::of(&job.spec), &may_use);
+            assert!(!fits, "{task} fits: {plan:?}");
+        }
+    }
+}
+
+/// Nodes of which something is kept: for claimants, and for those who shrink for them.
+fn claimed_nodes(plan: &Plan) -> BTreeSet<NodeId> {
+    let kept = plan.claims.iter().flat_map(|c| &c.victims).flat_map(|v| match &v.how {
+        Stop::Shrink { keep } => keep.as_slice(),
+        Stop::Requeue => &[],
+    });
+    plan.claims.iter().flat_map(|c| &c.parts).chain(kept).map(|p| p.node).collect()
+}
+
+fn pending(job: &Job) -> Vec<TaskId> {
+    let indices: Vec<Option<u32>> = match &job.spec.array {
+        None => vec![None],
+        Some(a) => a.indices.iter().map(Some).collect(),
+    };
+    let tasks = indices.into_iter().map(|index| TaskId { job: job.id, index });
+    tasks.filter(|t| job.task_state(t.index) == Some(JobState::Pending)).collect()
+}
+
+fn check_verdicts(state: &State, plan: &Plan) {
+    let placed: BTreeSet<TaskId> = plan.placements.iter().map(|p| p.task).collect();
+    let full = plan.placements.len() >= state.policy.placements_max;
+    for job in state.jobs.values() {
+        for task in pending(job) {
+            let verdict = crate::verdict(state, plan, task, NOW).expect("a verdict");
+            if verdict == Verdict::Next {
+                assert!(placed.contains(&task) || full, "{task} waits for no reason");
+            }
+        }
+    }
+}
+
+fn check_impossible(state: &State) {
+    let mut all = state.clone();
+    for node in all.nodes.values_mut() {
+        (node.link, node.drain) = (Link::Up, None);
+    }
+    for job in state.jobs.values() {
+        let d = Demand::of(&job.spec);
+        let possible = crate::impossible(state, &d);
+        let fits = Load::default().fits(&all, &d, &|_| true);
+        assert_eq!(possible.is_ok(), fits, "{possible:?}: {d:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_given_twice_and_every_rule_is_kept(c in any_case()) {
+        let (state, plan) = (c.state(), c.plan());
+        check_room(&state, &plan);
+        check_rules(&state, &plan);
+    }
+
+    #[test]
+    fn whoever_waits_for_room_finds_none(c in any_case()) {
+        let (state, plan) = (c.state(), c.plan());
+        check_busy(&state, &plan);
+        check_verdicts(&state, &plan);
+    }
+
+    #[test]
+    fn only_the_impossible_is_refused(c in any_case()) {
+        check_impossible(&c.state());
+    }
+
+    #[test]
+    fn a_pass_gives_the_same_twice(c in any_case()) {
+        prop_assert_eq!(c.plan(), c.plan());
+    }
+}
