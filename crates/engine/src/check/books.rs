@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    AttemptPhase, ClaimCause, GpuIndex, NewClaim, NodeId, PartPlacement, State, Stop, TaskId,
+    AttemptPhase, ClaimCause, DEFAULT_CLASS, GpuIndex, NewClaim, NodeId, PartPlacement, State,
+    Stop, TaskId,
 };
 
 use super::{Violation, tenant};
@@ -103,6 +104,13 @@ impl<'a> Books<'a> {
             .collect()
     }
 
+    /// What is kept on a node for others. Who has only waited long keeps nothing from a higher class.
+    fn kept_from(&self, task: TaskId, node: NodeId) -> Vec<&Kept> {
+        let rank = |task| class_rank(self.state, task);
+        let binds = |k: &&Kept| !k.overdue || rank(k.tenant.task) >= rank(task);
+        self.kept.get(&node).into_iter().flatten().filter(binds).collect()
+    }
+
     /// Everything it gets is there now, belongs to nobody else, and is kept for nobody else.
     pub fn fits_now(
         &self,
@@ -116,7 +124,7 @@ impl<'a> Books<'a> {
             let here = leases.iter().map(|(t, _)| t).chain(placed.clone()).collect();
             let wanted = tenant(task, part, exclusive);
             Room { tenants: here }.takes(self.state, part.node, &wanted)?;
-            let kept: Vec<&Kept> = self.kept.get(&part.node).into_iter().flatten().collect();
+            let kept = self.kept_from(task, part.node);
             let Some(owner) = kept.first().map(|k| k.tenant.task) else { continue };
             let kept_for = |_| Violation::Kept(task, part.node, owner);
             for then in futures(&leases, &kept) {
@@ -155,7 +163,7 @@ impl<'a> Books<'a> {
             .into_iter()
             .filter(|(t, _)| !self.going.contains(&t.task) && !stops(t.task))
             .collect();
-        let kept: Vec<&Kept> = self.kept.get(&node).into_iter().flatten().collect();
+        let kept = self.kept_from(claim.task, node);
         let shrunk: Vec<Tenant> = claim
             .victims
             .iter()
@@ -200,6 +208,11 @@ fn keeps(state: &State, victim: &tutti_model::Victim) -> Vec<(NodeId, Tenant)> {
             keep.iter().map(|part| (part.node, tenant(victim.task, part, exclusive))).collect()
         }
     }
+}
+
+pub(super) fn class_rank(state: &State, task: TaskId) -> i32 {
+    let class = state.job(task.job).and_then(|j| j.spec.class.as_deref());
+    state.policy.class_rank(class.unwrap_or(DEFAULT_CLASS))
 }
 
 fn is_exclusive(state: &State, task: TaskId) -> bool {

@@ -1,10 +1,11 @@
 //! Why exactly these tasks are stopped, and no others.
 
 use tutti_model::{
-    Attempt, AttemptPhase, ClaimCause, DEFAULT_CLASS, Job, NewClaim, Part, PartPlacement, Phase,
-    PreemptMode, Span, State, Stop, Task, TaskId, Time, Victim,
+    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Part, PartPlacement, Phase, PreemptMode,
+    Span, State, Stop, Task, TaskId, Time, Victim,
 };
 
+use super::books::class_rank;
 use super::{Checker, Violation};
 
 /// Time to save that a job gets which names none.
@@ -126,10 +127,7 @@ impl<'a> Checker<'a> {
         claim: &NewClaim,
         task: TaskId,
     ) -> Result<(), Violation> {
-        let rank = |j: &Job| {
-            let class = j.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
-            self.state.policy.class_rank(class)
-        };
+        let rank = |j: &Job| class_rank(self.state, TaskId::single(j.id));
         let why = match claim.cause {
             ClaimCause::Class if rank(victim) >= rank(job) => "its class is not lower",
             ClaimCause::Guarantee if rank(victim) > rank(job) => "its class is higher",

@@ -1,7 +1,7 @@
 //! Room is kept only for tasks that can still use it, on nodes that exist; and nobody who came
 //! later sits in it.
 
-use tutti_model::{Claim, NodeId, PartPlacement, State, TaskId};
+use tutti_model::{Claim, ClaimCause, DEFAULT_CLASS, NodeId, PartPlacement, State, TaskId};
 
 pub(super) fn check(state: &State) -> Result<(), String> {
     for (&task, claim) in &state.claims {
@@ -32,11 +32,21 @@ fn intruder(state: &State, owner: TaskId, claim: &Claim, part: &PartPlacement) -
         let later = |(id, share): (TaskId, u16)| {
             let placed_at = placed_at(state, id, part.node)?;
             let too_much = share + part.share.0 > 1000;
-            (id != owner && placed_at > claim.made_at && too_much).then_some(id)
+            let later = placed_at > claim.made_at && !may_pass(state, claim.cause, owner, id);
+            (id != owner && later && too_much).then_some(id)
         };
         let holders = &state.node(part.node)?.used.gpus.get(gpu)?.leases;
         holders.iter().find_map(|(lease, share)| later((lease.task, share.0)))
     })
+}
+
+/// Who has only waited long keeps nothing from a higher class.
+fn may_pass(state: &State, cause: ClaimCause, owner: TaskId, other: TaskId) -> bool {
+    let rank = |task: TaskId| {
+        let class = state.job(task.job).and_then(|j| j.spec.class.as_deref());
+        state.policy.class_rank(class.unwrap_or(DEFAULT_CLASS))
+    };
+    cause == ClaimCause::Overdue && rank(other) > rank(owner)
 }
 
 fn placed_at(state: &State, id: TaskId, node: NodeId) -> Option<tutti_model::Time> {

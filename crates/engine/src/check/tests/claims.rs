@@ -251,3 +251,20 @@ fn an_elastic_victim_keeps_what_it_can_go_on_with() {
     c.carry_out(plan);
     assert_eq!(c.state().claims.len(), 2);
 }
+
+#[test]
+fn what_is_kept_for_the_overdue_is_not_kept_from_a_higher_class() {
+    let mut c = case();
+    c.running(gang(1, 1), vec![part(N1, &[0])]);
+    let large = c.waiting(gang(1, 4));
+    c.world.now.0 += 301_000;
+    c.carry_out(claim(large, vec![all(N1)], ClaimCause::Overdue, vec![]));
+    let task = c.waiting(gang(1, 1));
+    let plan = place(task, vec![part(N1, &[1])]);
+    assert_eq!(c.refuses(&plan), Violation::Kept(task, N1, large));
+    let low = c.refuses_if(&plan, |s| spec_mut(s, task.job).class = Some("scavenger".into()));
+    assert_eq!(low, Violation::Kept(task, N1, large));
+    let mut state = c.state().clone();
+    spec_mut(&mut state, task.job).class = Some("urgent".into());
+    assert_eq!(check(&state, &plan, c.world.now), Ok(()));
+}
