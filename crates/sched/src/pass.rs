@@ -7,8 +7,8 @@ mod bars;
 mod blocked;
 
 use tutti_model::{
-    Claim, ClaimCause, Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy,
-    QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
+    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NewClaim, NodeId, PartPlacement,
+    Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
 };
 
 use crate::ask::Need;
@@ -165,11 +165,24 @@ impl<'a> Pass<'a, '_> {
     }
 
     fn finish(mut self) -> Plan {
+        self.keep_on_claiming();
         for head in &self.heads {
             let nodes = head.nodes(&self.view.cluster);
             self.plan.heads.push(Head { task: head.task, starts_by: Some(head.at), nodes });
         }
         self.plan
+    }
+
+    /// A claim that was dropped for a higher class and made again as it was stays.
+    fn keep_on_claiming(&mut self) {
+        let Plan { claims, dropped, .. } = &mut self.plan;
+        dropped.retain(|task| {
+            let Some(old) = self.state.claims.get(task) else { return true };
+            let same =
+                |c: &NewClaim| c.task == *task && c.cause == old.cause && c.parts == old.parts;
+            let again = claims.iter().position(same);
+            again.map(|at| claims.remove(at)).is_none()
+        });
     }
 
     /// In every domain that is to have spares, the last nodes that are empty.
@@ -264,6 +277,7 @@ impl<'a> Pass<'a, '_> {
             if self.is_full() {
                 break;
             }
+            self.pass_over_the_overdue(rank);
             self.starving(rank);
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
                 let has = |no: &&LaneNo| self.teams.has_guarantee(self.lanes[**no].team);
@@ -273,6 +287,32 @@ impl<'a> Pass<'a, '_> {
             }
             let line = Line::new(lanes.into_iter(), &self.lanes, &self.teams);
             self.run_line(line, rank, false);
+        }
+    }
+
+    /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
+    /// again when it is their turn.
+    fn pass_over_the_overdue(&mut self, rank: i32) {
+        for (&task, claim) in &self.state.claims {
+            let Some(job) = self.state.job(task.job) else { continue };
+            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
+            let waits = self.plan.by_task.contains_key(&task) && !self.done.contains(&task);
+            if claim.cause != ClaimCause::Overdue
+                || self.policy.class_rank(class) >= rank
+                || !waits
+                || self.plan.dropped.contains(&task)
+            {
+                continue;
+            }
+            self.plan.dropped.push(task);
+            self.plan.by_task.remove(&task);
+            self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
+            let held = by_model(&self.view.cluster, &claim.parts);
+            let team = self.teams.number(&job.team);
+            self.teams.give_back(team, &held);
+            if let Some(running) = self.running.get_mut(&job.id) {
+                *running -= 1;
+            }
         }
     }
 

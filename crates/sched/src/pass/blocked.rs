@@ -155,7 +155,10 @@ impl<'a> Pass<'a, '_> {
     fn become_head(&mut self, no: LaneNo, key: &QueueKey) {
         let Some(turn) = self.turn(no, key) else { return };
         let (task, page) = (turn.task(), self.lanes[no].page);
-        let kept = self.state.claims.values().filter(|c| c.cause == ClaimCause::Overdue).count();
+        let kept = self.state.claims.iter().filter(|(task, claim)| {
+            claim.cause == ClaimCause::Overdue && !self.plan.dropped.contains(task)
+        });
+        let kept = kept.count();
         let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
         if self.heads.len() + kept + new >= self.policy.reserved_heads
             || self.heads.iter().any(|head| head.task == task)
@@ -185,7 +188,8 @@ impl<'a> Pass<'a, '_> {
             let turn = self.turn(no, key)?;
             // Whether an array further back may run more was not looked at.
             let may_run = key == first || array_limit(turn.job).is_none();
-            let has_claim = self.state.claims.contains_key(&turn.task());
+            let dropped = self.plan.dropped.contains(&turn.task());
+            let has_claim = self.state.claims.contains_key(&turn.task()) && !dropped;
             let is_free = !self.done.contains(&turn.task()) && !has_claim && may_run;
             is_free.then_some(turn)
         })
