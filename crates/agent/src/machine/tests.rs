@@ -338,7 +338,7 @@ fn a_shim_that_dials_again_is_asked_to_save_again() {
     let order = Order::Stop { lease: l, grace: Span::secs(9), signal: signal.clone() };
     let message = ToShim::Stop { grace: Span::secs(9), signal, because: None };
     let tell = Action::Tell { lease: l, message };
-    assert_eq!(c.step(Input::Order(order)), [tell.clone()]);
+    assert_eq!(c.step(Input::Order(order)), std::slice::from_ref(&tell));
     c.step(Input::Gone { lease: l });
     assert!(c.step(Input::Hello { lease: l, exits: vec![] }).contains(&tell));
 }
