@@ -3,7 +3,8 @@
 //! `cargo run --release -p tutti-sim --example scale -- PHILLY.csv [--json] [NODES...]`
 //!
 //! The state is made by the engine's own `apply`, so it is what a controller would have. The trace
-//! names no users: jobs are dealt out to 300 users in 14 teams, as many teams as Philly had.
+//! names no users: once all jobs are one user's, and once they are dealt out to 300 users in 14
+//! teams, as many teams as Philly had. Jobs that differ in user or size wait in different lanes.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::print_stdout)]
 
 use std::error::Error;
@@ -17,7 +18,7 @@ use tutti_sim::shape::Lot;
 use tutti_sim::trace::{TraceJob, read_philly};
 
 const JOBS: usize = 100_000;
-const USERS: usize = 300;
+const USERS: [usize; 2] = [1, 300];
 const TEAMS: usize = 14;
 const REPEATS: usize = 41;
 
@@ -29,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trace = read_philly(&std::fs::read_to_string(path)?)?;
     let sizes: Vec<u32> = args[1..].iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
     let sizes = if sizes.is_empty() { vec![1_000, 10_000, 100_000] } else { sizes };
-    for nodes in sizes {
-        let figures = measure(nodes, &trace.jobs)?;
+    for (nodes, users) in sizes.into_iter().flat_map(|n| USERS.map(|users| (n, users))) {
+        let figures = measure(nodes, users, &trace.jobs)?;
         println!("{}", if json { figures.json() } else { figures.words() });
     }
     Ok(())
@@ -38,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 struct Figures {
     nodes: u32,
+    users: usize,
     lanes: usize,
     /// A pass from scratch that fills the empty cluster.
     fill: Duration,
@@ -57,9 +59,10 @@ impl Figures {
 
     fn words(&self) -> String {
         format!(
-            "{} nodes, {JOBS} jobs in {} lanes: {} placed in {:.1} ms ({:.0} per second); full cluster {:.1} ms; \
+            "{} nodes, {JOBS} jobs of {} users in {} lanes: {} placed in {:.1} ms ({:.0} per second); full cluster {:.1} ms; \
              one more arrival {:.3} ms (worst {:.3}), one departure {:.3} ms (worst {:.3})",
             self.nodes,
+            self.users,
             self.lanes,
             self.placed,
             ms(self.fill),
@@ -74,10 +77,11 @@ impl Figures {
 
     fn json(&self) -> String {
         format!(
-            "{{\"nodes\": {}, \"jobs\": {JOBS}, \"lanes\": {}, \"placed\": {}, \"fill_ms\": {:.3}, \"full_ms\": {:.3}, \
+            "{{\"nodes\": {}, \"users\": {}, \"jobs\": {JOBS}, \"lanes\": {}, \"placed\": {}, \"fill_ms\": {:.3}, \"full_ms\": {:.3}, \
              \"arrival_ms\": {:.4}, \"arrival_worst_ms\": {:.4}, \"departure_ms\": {:.4}, \"departure_worst_ms\": {:.4}, \
              \"placements_per_s\": {:.0}}}",
             self.nodes,
+            self.users,
             self.lanes,
             self.placed,
             ms(self.fill),
@@ -99,11 +103,12 @@ struct Bench {
     state: State,
     scheduler: Scheduler,
     now: Time,
+    users: usize,
     submitted: usize,
 }
 
-fn measure(nodes: u32, trace: &[TraceJob]) -> Result<Figures, Box<dyn Error>> {
-    let mut bench = Bench::new(nodes)?;
+fn measure(nodes: u32, users: usize, trace: &[TraceJob]) -> Result<Figures, Box<dyn Error>> {
+    let mut bench = Bench::new(nodes, users)?;
     (0..JOBS).for_each(|_| bench.submit(trace));
     let lanes = bench.state.index.queue.iter().count();
     let start = Instant::now();
@@ -135,6 +140,7 @@ fn measure(nodes: u32, trace: &[TraceJob]) -> Result<Figures, Box<dyn Error>> {
     departures.sort();
     Ok(Figures {
         nodes,
+        users,
         lanes,
         fill,
         placed,
@@ -147,11 +153,12 @@ fn measure(nodes: u32, trace: &[TraceJob]) -> Result<Figures, Box<dyn Error>> {
 }
 
 impl Bench {
-    fn new(nodes: u32) -> Result<Bench, Box<dyn Error>> {
+    fn new(nodes: u32, users: usize) -> Result<Bench, Box<dyn Error>> {
         let mut bench = Bench {
             state: State::default(),
             scheduler: Scheduler::default(),
             now: Time(1_000_000_000),
+            users,
             submitted: 0,
         };
         // A full pass is one that places all it can.
@@ -179,8 +186,8 @@ impl Bench {
         self.submitted += 1;
         let spec = trace[n % trace.len()].spec.clone();
         // A stride that is prime to both: every user has jobs of every kind.
-        let user = format!("u{}", n * 7 % USERS);
-        let team = Some(format!("t{}", n * 7 % USERS % TEAMS));
+        let user = format!("u{}", n * 7 % self.users);
+        let team = Some(format!("t{}", n * 7 % self.users % TEAMS));
         let job = JobId(self.state.next_job.max(1));
         self.apply(Event::JobSubmitted { job, user, spec: Arc::new(spec), key: None, team });
     }
