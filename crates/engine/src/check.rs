@@ -24,21 +24,29 @@ use quota::Quota;
 pub use violation::Violation;
 
 pub fn check(state: &State, plan: &Plan, now: Time) -> Result<(), Violation> {
-    let mut checker = Checker {
-        state,
-        now,
-        books: Books::new(state, &plan.dropped),
-        quota: Quota::new(state),
-        started: BTreeMap::new(),
-        seen: BTreeSet::new(),
-        victims: BTreeSet::new(),
-    };
     if let Some(task) = plan.dropped.iter().find(|task| !state.claims.contains_key(task)) {
         return Err(Violation::NoClaim(*task));
     }
-    plan.dropped.iter().for_each(|task| checker.quota.claim_ends(*task));
+    let mut checker = Checker::new(state, plan, now);
     plan.placements.iter().try_for_each(|p| checker.placement(p))?;
     plan.claims.iter().try_for_each(|c| checker.claim(c))
+}
+
+/// Takes out of a plan what breaks a rule, and says what that was. The rest is as sound as a plan
+/// that passes whole: one wrong decision must not keep all others from starting.
+pub(crate) fn sift(state: &State, plan: &mut Plan, now: Time) -> Option<Violation> {
+    let violation = check(state, plan, now).err()?;
+    plan.dropped.retain(|task| state.claims.contains_key(task));
+    let mut checker = Checker::new(state, plan, now);
+    plan.placements.retain(|p| checker.placement(p).is_ok());
+    plan.claims.retain(|c| checker.claim(c).is_ok());
+    // What was refused may have left traces in the books.
+    if check(state, plan, now).is_err() {
+        plan.placements.clear();
+        plan.claims.clear();
+        plan.dropped.clear();
+    }
+    Some(violation)
 }
 
 /// What the plan has done so far, as if it were carried out step by step.
@@ -56,6 +64,20 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
+    fn new(state: &'a State, plan: &Plan, now: Time) -> Checker<'a> {
+        let mut checker = Checker {
+            state,
+            now,
+            books: Books::new(state, &plan.dropped),
+            quota: Quota::new(state),
+            started: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            victims: BTreeSet::new(),
+        };
+        plan.dropped.iter().for_each(|task| checker.quota.claim_ends(*task));
+        checker
+    }
+
     fn placement(&mut self, placement: &Placement) -> Result<(), Violation> {
         let (id, parts) = (placement.task, &placement.parts);
         if !self.seen.insert(id) {

@@ -8,7 +8,7 @@ use tutti_sched::Scheduler;
 use crate::agenda::Agenda;
 use crate::apply::apply;
 use crate::carry_out::{self, touched};
-use crate::check::check;
+use crate::check::sift;
 use crate::command::{Command, Reply};
 use crate::consequences::consequences;
 use crate::decide::{View, answer, decide, next_due};
@@ -112,14 +112,12 @@ impl Engine {
         self.dirty = false;
         self.planned_at = now;
         self.agenda.passed(now);
-        let checked = check(&self.state, &self.plan, now);
         let more = self.plan.placements.len() >= self.state.policy.placements_max;
-        let events = carry_out::events(&self.state, &mut self.plan);
-        if let Err(violation) = checked {
+        if let Some(violation) = sift(&self.state, &mut self.plan, now) {
             // Waiting longer is better than giving a GPU twice. The shell reports it.
             step.reply = Err(Rejected::PlanRefused(violation));
-            return step;
         }
+        let events = carry_out::events(&self.state, &mut self.plan);
         self.run(events, now, &mut step);
         self.dirty = more;
         step

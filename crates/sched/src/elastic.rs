@@ -45,6 +45,14 @@ fn may_grow(pass: &Pass<'_, '_>, job: &Job, task: TaskId, attempt: &Attempt) -> 
         && !pass.victims.contains(&task)
         && !pass.state.claims.contains_key(&task)
         && attempt.parts.iter().all(|p| !p.phase.is_over() && stays(pass, job, task, p))
+        && !is_waited_for(pass, attempt)
+}
+
+/// Somebody keeps nodes of it for when it ends: it must not start there again.
+fn is_waited_for(pass: &Pass<'_, '_>, attempt: &Attempt) -> bool {
+    let old = pass.state.claims.values().flat_map(|c| &c.parts);
+    let new = pass.plan.claims.iter().flat_map(|c| &c.parts);
+    old.chain(new).any(|kept| attempt.part_on(kept.node).is_some())
 }
 
 /// Whether the job can start again where this part is.

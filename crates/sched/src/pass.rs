@@ -7,8 +7,8 @@ mod bars;
 mod blocked;
 
 use tutti_model::{
-    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NewClaim, NodeId, PartPlacement,
-    Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
+    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NodeId, PartPlacement, Placement,
+    Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
 };
 
 use crate::ask::Need;
@@ -82,6 +82,8 @@ pub(crate) struct Pass<'a, 'v> {
     running: BTreeMap<JobId, u32>,
     placed: BTreeMap<(Time, TaskId), Vec<PartPlacement>>,
     done: BTreeSet<TaskId>,
+    /// Overdue claims that are not kept from the class whose turn it is, with their verdicts.
+    passed_over: Vec<(TaskId, Verdict)>,
     /// What was asked is answered.
     settled: bool,
 }
@@ -148,6 +150,7 @@ pub(crate) fn run<'a>(
         running: BTreeMap::new(),
         placed: BTreeMap::new(),
         done: BTreeSet::new(),
+        passed_over: Vec::new(),
         settled: false,
     };
     pass.keep_spares();
@@ -165,24 +168,12 @@ impl<'a> Pass<'a, '_> {
     }
 
     fn finish(mut self) -> Plan {
-        self.keep_on_claiming();
+        self.keep_again(i32::MIN);
         for head in &self.heads {
             let nodes = head.nodes(&self.view.cluster);
             self.plan.heads.push(Head { task: head.task, starts_by: Some(head.at), nodes });
         }
         self.plan
-    }
-
-    /// A claim that was dropped for a higher class and made again as it was stays.
-    fn keep_on_claiming(&mut self) {
-        let Plan { claims, dropped, .. } = &mut self.plan;
-        dropped.retain(|task| {
-            let Some(old) = self.state.claims.get(task) else { return true };
-            let same =
-                |c: &NewClaim| c.task == *task && c.cause == old.cause && c.parts == old.parts;
-            let again = claims.iter().position(same);
-            again.map(|at| claims.remove(at)).is_none()
-        });
     }
 
     /// In every domain that is to have spares, the last nodes that are empty.
@@ -277,6 +268,7 @@ impl<'a> Pass<'a, '_> {
             if self.is_full() {
                 break;
             }
+            self.keep_again(rank);
             self.pass_over_the_overdue(rank);
             self.starving(rank);
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
@@ -305,13 +297,40 @@ impl<'a> Pass<'a, '_> {
                 continue;
             }
             self.plan.dropped.push(task);
-            self.plan.by_task.remove(&task);
+            self.passed_over.extend(self.plan.by_task.remove(&task).map(|why| (task, why)));
             self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
             let held = by_model(&self.view.cluster, &claim.parts);
             let team = self.teams.number(&job.team);
             self.teams.give_back(team, &held);
             if let Some(running) = self.running.get_mut(&job.id) {
                 *running -= 1;
+            }
+        }
+    }
+
+    /// Claims that were passed over for higher classes, and of whose nodes nobody took anything,
+    /// hold again from their own class on.
+    fn keep_again(&mut self, rank: i32) {
+        let taken: BTreeSet<NodeId> = {
+            let placed = self.plan.placements.iter().flat_map(|p| &p.parts);
+            let claimed = self.plan.claims.iter().flat_map(|c| &c.parts);
+            placed.chain(claimed).map(|p| p.node).collect()
+        };
+        for (task, why) in std::mem::take(&mut self.passed_over) {
+            let (Some(job), Some(claim)) = (self.state.job(task.job), self.state.claims.get(&task))
+            else {
+                continue;
+            };
+            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
+            if self.policy.class_rank(class) < rank {
+                self.passed_over.push((task, why));
+            } else if !self.done.contains(&task)
+                && !claim.parts.iter().any(|p| taken.contains(&p.node))
+            {
+                self.plan.dropped.retain(|dropped| *dropped != task);
+                self.plan.by_task.insert(task, why);
+                self.view.cluster.keep(&claim.parts, job.spec.exclusive);
+                self.note_claim(job, task, claim);
             }
         }
     }
@@ -439,7 +458,8 @@ impl<'a> Pass<'a, '_> {
         let was_full = self.full.contains(&page);
         let held = by_model(&self.view.cluster, &claim.parts);
         self.teams.give_back(self.lanes[turn.lane].team, &held);
-        if self.try_task(turn) == Tried::Placed {
+        let tried = self.try_task(turn);
+        if tried == Tried::Placed {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
@@ -448,7 +468,8 @@ impl<'a> Pass<'a, '_> {
         }
         // By now it may have the right to stop others.
         let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
-        if self.make_way(turn.lane, key, rank) {
+        let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_));
+        if lacks_room && self.make_way(turn.lane, key, rank) {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
