@@ -95,7 +95,7 @@ struct Run<'a> {
     teams: Teams<'a>,
     lanes: Vec<LaneView<'a>>,
     asks: Vec<Ask>,
-    line: Line<'a>,
+    line: Line,
     models: Vec<String>,
     /// The entry that is counted up to, in the last lane.
     key: QueueKey,

@@ -310,3 +310,6 @@ fn keep(cluster: &Cluster, ask: &Ask, slot: &Slot, gpus: u32) -> Kept {
     };
     Kept { part, alone: ask.demand.exclusive, beside }
 }
+
+#[cfg(test)]
+mod tests;

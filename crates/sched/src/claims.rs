@@ -159,7 +159,8 @@ fn domain_of(
             |of: &Vec<SlotNo>| of.iter().map(|&no| u64::from(gives(cluster.get(no)))).sum::<u64>();
         let enough = domains.into_values().filter(|of| size(of) >= wanted);
         let most_free = |of: &Vec<SlotNo>| of.iter().map(|&no| free(no)).sum::<u64>();
-        if let Some(best) = enough.max_by_key(most_free) {
+        // Of equal ones the first.
+        if let Some(best) = enough.min_by_key(|of| Reverse(most_free(of))) {
             return Some(sorted(best));
         }
     }

@@ -561,3 +561,6 @@ impl<'a> Claims<'a> {
         self.by_node.get(&node).into_iter().flatten().copied()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
     let wants_room = |v: &Verdict| {
         matches!(v, Verdict::Busy(_) | Verdict::Behind { .. } | Verdict::NodesUnavailable(_))
     };
-    let (lanes, tasks) = (pass.plan.by_lane.values(), pass.plan.by_task.values());
+    let (lanes, tasks) = (pass.lane_verdicts(), pass.plan.by_task.values());
     if pass.state.index.elastic.is_empty() || lanes.chain(tasks).any(wants_room) {
         return;
     }
@@ -102,3 +102,6 @@ fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &A
     pass.claim(job, NewClaim { task, parts, cause: ClaimCause::Resize, victims });
     true
 }
+
+#[cfg(test)]
+mod tests;

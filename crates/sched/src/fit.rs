@@ -290,3 +290,6 @@ fn whole_cards(cluster: &Cluster, slot: &Slot, ask: &Ask, wanted: u32) -> Vec<Ca
     by_size.sort_by_key(|cards| std::cmp::Reverse(cards.len()));
     by_size.into_iter().flatten().take(wanted).copied().collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,8 @@ pub(crate) struct LaneView<'a> {
     pub stood_back: usize,
     /// Whatever ends then or later has to stand back, too. None: whatever has no known end.
     pub too_long: Option<(Option<Time>, Verdict)>,
+    /// Why everything in it waits.
+    pub verdict: Option<Verdict>,
 }
 
 impl<'a> LaneView<'a> {
@@ -41,8 +43,18 @@ impl<'a> LaneView<'a> {
         user: UserNo,
     ) -> LaneView<'a> {
         let head = keys.first().copied();
-        let (next_index, stood_back, too_long) = (None, 0, None);
-        LaneView { lane, keys, page, team, user, head, next_index, stood_back, too_long }
+        LaneView {
+            lane,
+            keys,
+            page,
+            team,
+            user,
+            head,
+            next_index: None,
+            stood_back: 0,
+            too_long: None,
+            verdict: None,
+        }
     }
 
     /// The verdict of an entry like this, if an entry that would end no later had to stand back.
@@ -76,35 +88,35 @@ impl<'a> LaneView<'a> {
 
 /// Some lanes of one class in the order of their turns. Costs what changes, not what waits.
 #[derive(Debug, Default)]
-pub(crate) struct Line<'a> {
-    teams: BTreeMap<TeamNo, TeamLine<'a>>,
+pub(crate) struct Line {
+    teams: BTreeMap<TeamNo, TeamLine>,
 }
 
 #[derive(Debug, Default)]
-struct TeamLine<'a> {
-    users: BTreeMap<UserNo, UserLine<'a>>,
-    order: BTreeSet<(UserTurn<'a>, UserNo)>,
+struct TeamLine {
+    users: BTreeMap<UserNo, UserLine>,
+    order: BTreeSet<(UserTurn, UserNo)>,
 }
 
-/// The most important work of a user, then what the user has had, then the name.
-type UserTurn<'a> = (Reverse<Priority>, u128, &'a str);
+/// The most important work of a user, then what the user has had.
+type UserTurn = (Reverse<Priority>, u128);
 /// Inside a user's work of one team: priority, rank, age.
 type LaneTurn = (Reverse<Priority>, u64, JobId);
 
 #[derive(Debug, Default)]
-struct UserLine<'a> {
-    turn: UserTurn<'a>,
+struct UserLine {
+    turn: UserTurn,
     lanes: BTreeSet<(LaneTurn, LaneNo)>,
     turns: BTreeMap<LaneNo, LaneTurn>,
 }
 
-impl<'a> Line<'a> {
+impl Line {
     /// Of these lanes, those that have something to try.
     pub fn new(
         of: impl Iterator<Item = LaneNo>,
-        lanes: &[LaneView<'a>],
+        lanes: &[LaneView<'_>],
         teams: &Teams<'_>,
-    ) -> Line<'a> {
+    ) -> Line {
         let mut line = Line::default();
         of.for_each(|no| line.update(no, lanes, teams));
         line
@@ -119,18 +131,18 @@ impl<'a> Line<'a> {
     }
 
     /// The lane went on, or its user got something.
-    pub fn update(&mut self, no: LaneNo, lanes: &[LaneView<'a>], teams: &Teams<'_>) {
+    pub fn update(&mut self, no: LaneNo, lanes: &[LaneView<'_>], teams: &Teams<'_>) {
         let lane = &lanes[no];
         let turn = lane.head.map(|head| (head.priority, head.rank, head.job));
         self.put(no, lane, turn, teams);
     }
 
     /// Whatever the lane still has is not tried here.
-    pub fn leave(&mut self, no: LaneNo, lanes: &[LaneView<'a>], teams: &Teams<'_>) {
+    pub fn leave(&mut self, no: LaneNo, lanes: &[LaneView<'_>], teams: &Teams<'_>) {
         self.put(no, &lanes[no], None, teams);
     }
 
-    fn put(&mut self, no: LaneNo, lane: &LaneView<'a>, turn: Option<LaneTurn>, teams: &Teams<'_>) {
+    fn put(&mut self, no: LaneNo, lane: &LaneView<'_>, turn: Option<LaneTurn>, teams: &Teams<'_>) {
         let team = self.teams.entry(lane.team).or_default();
         let user = team.users.entry(lane.user).or_default();
         team.order.remove(&(user.turn, lane.user));
@@ -142,7 +154,7 @@ impl<'a> Line<'a> {
             user.lanes.insert((turn, no));
         }
         if let Some(((priority, ..), _)) = user.lanes.first() {
-            user.turn = (*priority, teams.user_due(lane.user), lane.lane.user.as_str());
+            user.turn = (*priority, teams.user_due(lane.user));
             team.order.insert((user.turn, lane.user));
         }
     }

@@ -76,7 +76,7 @@ pub(crate) struct Pass<'a, 'v> {
     /// Nodes that stay free for gangs that lost one.
     spares: BTreeSet<SlotNo>,
     /// Pages for which there is no room at all, and for whom nobody can be stopped.
-    full: BTreeSet<PageNo>,
+    full: BTreeMap<PageNo, Option<Verdict>>,
     no_victims: BTreeSet<(PageNo, i32, TeamNo)>,
     /// Active tasks of arrays that limit them.
     running: BTreeMap<JobId, u32>,
@@ -145,7 +145,7 @@ pub(crate) fn run<'a>(
         lanes: Vec::new(),
         heads: Vec::new(),
         spares: BTreeSet::new(),
-        full: BTreeSet::new(),
+        full: BTreeMap::new(),
         no_victims: BTreeSet::new(),
         running: BTreeMap::new(),
         placed: BTreeMap::new(),
@@ -169,11 +169,18 @@ impl<'a> Pass<'a, '_> {
 
     fn finish(mut self) -> Plan {
         self.keep_again(i32::MIN);
+        let lanes = self.lanes.iter_mut();
+        let verdicts = lanes.filter_map(|l| Some((l.lane.clone(), l.verdict.take()?)));
+        self.plan.by_lane = verdicts.collect();
         for head in &self.heads {
             let nodes = head.nodes(&self.view.cluster);
             self.plan.heads.push(Head { task: head.task, starts_by: Some(head.at), nodes });
         }
         self.plan
+    }
+
+    pub fn lane_verdicts(&self) -> impl Iterator<Item = &Verdict> + '_ {
+        self.lanes.iter().filter_map(|lane| lane.verdict.as_ref())
     }
 
     /// In every domain that is to have spares, the last nodes that are empty.
@@ -257,8 +264,14 @@ impl<'a> Pass<'a, '_> {
         let mut classes: BTreeMap<std::cmp::Reverse<i32>, Vec<LaneNo>> = BTreeMap::new();
         for (lane, keys) in state.index.queue.iter() {
             let page = self.view.book.page_of(&lane.demand);
-            let team = self.teams.number(&lane.team);
-            let user = self.teams.user_number(team, &lane.user);
+            // Lanes of one user are neighbours.
+            let (team, user) = match self.lanes.last() {
+                Some(l) if l.lane.user == lane.user && l.lane.team == lane.team => (l.team, l.user),
+                _ => {
+                    let team = self.teams.number(&lane.team);
+                    (team, self.teams.user_number(team, &lane.user))
+                }
+            };
             let head = keys.iter().find(|k| Some(k.job) != self.what_if.left_out).copied();
             let rank = std::cmp::Reverse(self.policy.class_rank(&lane.class));
             classes.entry(rank).or_default().push(self.lanes.len());
@@ -311,6 +324,9 @@ impl<'a> Pass<'a, '_> {
     /// Claims that were passed over for higher classes, and of whose nodes nobody took anything,
     /// hold again from their own class on.
     fn keep_again(&mut self, rank: i32) {
+        if self.passed_over.is_empty() {
+            return;
+        }
         let taken: BTreeSet<NodeId> = {
             let placed = self.plan.placements.iter().flat_map(|p| &p.parts);
             let claimed = self.plan.claims.iter().flat_map(|c| &c.parts);
@@ -362,7 +378,7 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    fn run_line(&mut self, mut line: Line<'a>, rank: i32, guaranteed: bool) {
+    fn run_line(&mut self, mut line: Line, rank: i32, guaranteed: bool) {
         while let Some(no) = line.next(&self.teams) {
             if self.is_full() {
                 return;
@@ -372,6 +388,11 @@ impl<'a> Pass<'a, '_> {
                 continue;
             };
             if guaranteed && self.guarantor(team, page).is_none() {
+                line.leave(no, &self.lanes, &self.teams);
+                continue;
+            }
+            if self.is_hopeless(no, rank) {
+                self.lanes[no].head = None;
                 line.leave(no, &self.lanes, &self.teams);
                 continue;
             }
@@ -441,8 +462,8 @@ impl<'a> Pass<'a, '_> {
             self.plan.by_task.insert(rest, Verdict::ArrayLimit { max_running });
             return Tried::Skipped;
         }
-        if self.full.contains(&self.lanes[turn.lane].page) {
-            return match self.team_limit(&turn) {
+        if self.full.contains_key(&self.lanes[turn.lane].page) {
+            return match self.over_team_limit(turn.lane) {
                 Some(verdict) => Tried::AtTeamLimit(verdict),
                 None => Tried::NoRoom,
             };
@@ -455,7 +476,7 @@ impl<'a> Pass<'a, '_> {
         let alone = turn.job.spec.exclusive;
         self.view.cluster.unkeep(&claim.parts, alone);
         let page = self.lanes[turn.lane].page;
-        let was_full = self.full.contains(&page);
+        let was_full = self.full.contains_key(&page);
         let held = by_model(&self.view.cluster, &claim.parts);
         self.teams.give_back(self.lanes[turn.lane].team, &held);
         let tried = self.try_task(turn);
@@ -498,7 +519,7 @@ impl<'a> Pass<'a, '_> {
     }
 
     fn try_task(&mut self, turn: &Turn<'a>) -> Tried {
-        if let Some(verdict) = self.team_limit(turn) {
+        if let Some(verdict) = self.over_team_limit(turn.lane) {
             return Tried::AtTeamLimit(verdict);
         }
         let ends = ends_at(self.state, self.policy, turn.job, self.now);
@@ -559,7 +580,7 @@ impl<'a> Pass<'a, '_> {
         let found = fit::find(cluster, page, &|slot, gpus| bars.allows(slot, gpus), turn.avoid);
         let Some(mut shares) = found else {
             if fit::find(cluster, page, &|_, _| true, &AVOID_NONE).is_none() {
-                self.full.insert(page_no);
+                self.full.insert(page_no, None);
                 return Err(Tried::NoRoom);
             }
             let standing = |slot, _| bars.allows_but_for_heads(slot);
@@ -584,8 +605,8 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// Whether the team could have the least that this needs, of whatever model.
-    fn team_limit(&self, turn: &Turn<'_>) -> Option<Verdict> {
-        let LaneView { page, team, .. } = self.lanes[turn.lane];
+    fn over_team_limit(&self, no: LaneNo) -> Option<Verdict> {
+        let LaneView { page, team, .. } = self.lanes[no];
         let ask = self.view.book.ask(page);
         let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
         Some(self.teams.over_limit(team, &[milli], &[])?.verdict(milli))

@@ -11,7 +11,7 @@ use crate::backfill::{self, Ends, HeadRoom, ends_at};
 use crate::candidates::PageNo;
 use crate::claims;
 use crate::cluster::SlotNo;
-use crate::lanes::{LaneNo, array_limit, waiting_since};
+use crate::lanes::{LaneNo, LaneView, array_limit, waiting_since};
 use crate::preempt;
 use crate::teams::by_model;
 
@@ -42,7 +42,7 @@ impl<'a> Pass<'a, '_> {
             Tried::Skipped => Onward::Entry,
             Tried::PassFull => Onward::Over,
             Tried::AtTeamLimit(verdict) => {
-                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+                self.lanes[no].verdict.get_or_insert(verdict);
                 Onward::Over
             }
             Tried::StandsBack(verdict) => self.stand_back(no, key, verdict),
@@ -54,11 +54,9 @@ impl<'a> Pass<'a, '_> {
                 self.stand_back(no, key, verdict)
             }
             Tried::NoRoom => {
-                let page_no = self.lanes[no].page;
-                let View { cluster, book, valuer } = &mut *self.view;
-                let verdict = book.read(page_no, cluster, valuer).verdict(cluster);
+                let verdict = self.page_verdict(self.lanes[no].page);
                 let busy = matches!(verdict, Verdict::Busy(_));
-                self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+                self.lanes[no].verdict.get_or_insert(verdict);
                 if self.make_way(no, key, rank) {
                     return Onward::Task;
                 }
@@ -68,6 +66,47 @@ impl<'a> Pass<'a, '_> {
                 Onward::Over
             }
         }
+    }
+
+    /// Why there is no room at all for a page that is full.
+    fn page_verdict(&mut self, page: PageNo) -> Verdict {
+        if let Some(known) = self.full.get(&page).and_then(|known| known.as_ref()) {
+            return known.clone();
+        }
+        let View { cluster, book, valuer } = &mut *self.view;
+        let verdict = book.read(page, cluster, valuer).verdict(cluster);
+        self.full.insert(page, Some(verdict.clone()));
+        verdict
+    }
+
+    /// Whether a lane is through that has no room, nobody to stop and no head to become: what most
+    /// of a long queue is. Settled without a look at its jobs, but for arrays at their limits.
+    pub(super) fn is_hopeless(&mut self, no: LaneNo, rank: i32) -> bool {
+        let LaneView { page, team, head: Some(key), .. } = self.lanes[no] else { return false };
+        let peaceful = !self.policy.preemption.enabled || self.what_if.peaceful;
+        if !self.full.contains_key(&page)
+            || !self.state.claims.is_empty()
+            || !(peaceful || self.no_victims.contains(&(page, rank, team)))
+        {
+            return false;
+        }
+        let verdict = self.page_verdict(page);
+        let may_lead = self.heads_left() > 0 && matches!(verdict, Verdict::Busy(_));
+        let limited = self.state.job(key.job).is_none_or(|job| array_limit(job).is_some());
+        if may_lead || limited || self.over_team_limit(no).is_some() {
+            return false;
+        }
+        self.lanes[no].verdict.get_or_insert(verdict);
+        true
+    }
+
+    /// How many blocked tasks may still get a time to start.
+    fn heads_left(&self) -> usize {
+        let kept = self.state.claims.iter().filter(|(task, claim)| {
+            claim.cause == ClaimCause::Overdue && !self.plan.dropped.contains(task)
+        });
+        let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
+        self.policy.reserved_heads.saturating_sub(self.heads.len() + kept.count() + new)
     }
 
     /// Shorter work of the same lane may still go before.
@@ -84,7 +123,7 @@ impl<'a> Pass<'a, '_> {
         if self.lanes[no].stood_back < self.policy.backfill_depth {
             return Onward::Entry;
         }
-        self.plan.by_lane.entry(self.lanes[no].lane.clone()).or_insert(verdict);
+        self.lanes[no].verdict.get_or_insert(verdict);
         Onward::Over
     }
 
@@ -155,14 +194,7 @@ impl<'a> Pass<'a, '_> {
     fn become_head(&mut self, no: LaneNo, key: &QueueKey) {
         let Some(turn) = self.turn(no, key) else { return };
         let (task, page) = (turn.task(), self.lanes[no].page);
-        let kept = self.state.claims.iter().filter(|(task, claim)| {
-            claim.cause == ClaimCause::Overdue && !self.plan.dropped.contains(task)
-        });
-        let kept = kept.count();
-        let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
-        if self.heads.len() + kept + new >= self.policy.reserved_heads
-            || self.heads.iter().any(|head| head.task == task)
-        {
+        if self.heads_left() == 0 || self.heads.iter().any(|head| head.task == task) {
             return;
         }
         if let Some(head) = self.find_head(&turn, page) {

@@ -28,7 +28,7 @@ impl Load {
     pub fn of_leases(state: &State, without: &dyn Fn(TaskId) -> bool) -> Load {
         let mut load = Load::default();
         for job in state.jobs.values() {
-            for (id, task) in job.live_tasks().filter(|(id, _)| !without(*id)) {
+            for (_, task) in job.live_tasks().filter(|(id, _)| !without(*id)) {
                 let parts = task.attempt().into_iter().flat_map(|a| &a.parts);
                 for part in parts.filter(|p| !p.phase.is_over()) {
                     load.add(&placement(part), job.spec.exclusive);
@@ -191,7 +191,7 @@ pub(crate) fn team_milli(state: &State, team: &str, count: &dyn Fn(TaskId) -> bo
     let under = |job: &Job| state.policy.line_of(&job.team).contains(&team);
     let mut sum = 0;
     for job in state.jobs.values().filter(|j| under(j)) {
-        for (id, task) in job.live_tasks().filter(|(id, _)| count(*id)) {
+        for (_, task) in job.live_tasks().filter(|(id, _)| count(*id)) {
             let parts: Vec<_> =
                 task.attempt().into_iter().flat_map(|a| &a.parts).map(placement).collect();
             sum += milli(&parts);

@@ -1,0 +1,111 @@
+use tutti_model::*;
+
+use crate::testing::*;
+
+/// Two racks of two nodes and one of four, four GPUs each.
+fn racks() -> Case {
+    let c = case().nodes(8, 4).rack("r1", &[1, 2]).rack("r2", &[3, 4]);
+    c.rack("r3", &[5, 6, 7, 8])
+}
+
+#[test]
+fn the_narrowest_domain_with_least_to_spare() {
+    assert_eq!(racks().submit(gang(2, 4)).placed(), "1@n1:0,1,2,3+n2:0,1,2,3");
+    let c = racks().running(gpus(1), &[(1, &[0])]).submit(gang(2, 4));
+    assert_eq!(c.placed(), "2@n3:0,1,2,3+n4:0,1,2,3");
+    assert!(racks().submit(gang(3, 4)).placed().starts_with("1@n5"), "only r3 holds three");
+}
+
+#[test]
+fn the_fewest_racks_when_one_is_not_enough() {
+    let c = racks().submit(gang(5, 4)).plan();
+    let nodes: Vec<u32> = c.placements[0].parts.iter().map(|p| p.node.0).collect();
+    assert_eq!(nodes, [1, 5, 6, 7, 8], "all of r3, and one more");
+}
+
+#[test]
+fn a_domain_is_not_left() {
+    let c = racks().submit(within(Topology::Rack, gang(5, 4)));
+    assert_eq!(c.placed(), "");
+    let c = racks().submit(within(Topology::Rack, gang(4, 4)));
+    assert!(c.placed().starts_with("1@n5"));
+    let c = case().nodes(2, 4).submit(within(Topology::Node, total(6)));
+    assert_eq!(c.placed(), "");
+}
+
+#[test]
+fn ranks_are_numbered_by_neighbourhood() {
+    let c = case().nodes(10, 1).rack("a", &[2, 10]).rack("b", &[1, 3, 4, 5, 6, 7, 8, 9]);
+    let nodes: Vec<u32> =
+        c.submit(gang(10, 1)).plan().placements[0].parts.iter().map(|p| p.node.0).collect();
+    assert_eq!(nodes, [2, 10, 1, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
+fn an_elastic_gang_takes_what_there_is() {
+    let c = case().nodes(3, 2).running(gpus(2), &[(2, &[0, 1])]);
+    assert_eq!(c.submit(elastic(1, 4, 2)).placed(), "2@n1:0,1+n3:0,1");
+    let c = case().nodes(2, 2).submit(elastic(3, 4, 2));
+    assert_eq!(c.placed(), "");
+    let c = case().nodes(4, 2).team("a", |t| t.limit = Some(quota(5)));
+    assert_eq!(c.submit(team("a", elastic(1, 4, 2))).placed(), "1@n1:0,1+n2:0,1", "its limit");
+}
+
+fn islands() -> Case {
+    let split = |n: &mut Node| {
+        for gpu in &mut n.facts.gpus {
+            gpu.island = Some(gpu.index.0 / 4);
+        }
+    };
+    case().node(split, &["h100"; 8])
+}
+
+#[test]
+fn gpus_of_one_island_if_possible() {
+    let c = islands().running(gpus(2), &[(1, &[0, 1])]);
+    assert_eq!(c.submit(gpus(4)).placed(), "2@n1:4,5,6,7");
+    let c = islands().running(gpus(2), &[(1, &[0, 1])]);
+    assert_eq!(c.submit(gpus(2)).placed(), "2@n1:2,3", "the island with fewest left");
+    assert_eq!(islands().submit(gpus(6)).placed(), "1@n1:0,1,2,3,4,5");
+    assert_eq!(islands().submit(within(Topology::Island, gpus(6))).placed(), "");
+}
+
+#[test]
+fn parts_of_gpus_share_cards() {
+    let c = case().nodes(2, 1).submit(share(600)).submit(share(600)).submit(share(400));
+    assert_eq!(c.placed(), "1@n1:0/600 2@n2:0/600 3@n1:0/400");
+    let c = case().nodes(1, 1).submit(share(1)).submit(gpus(1));
+    assert_eq!(c.placed(), "1@n1:0/1", "a whole GPU is wholly free");
+}
+
+#[test]
+fn whoever_wants_a_node_alone_gets_it_alone() {
+    let c =
+        case().nodes(2, 4).submit(exclusive(gpus(1))).submit(gpus(1)).submit(exclusive(cpus(1)));
+    assert_eq!(c.placed(), "1@n1:0 2@n2:0");
+}
+
+#[test]
+fn labels_and_gpu_memory_are_respected() {
+    let label = |n: &mut Node| {
+        n.facts.labels.insert("net".to_owned(), "ib".to_owned());
+    };
+    let c = || case().nodes(1, 1).node(label, &["h100"]);
+    let net = |value: &str| [("net".to_owned(), value.to_owned())].into();
+    let want = JobSpec { labels: net("eth|ib"), ..gpus(1) };
+    let avoid = JobSpec { avoid_labels: net("ib"), ..gpus(1) };
+    assert_eq!(c().submit(want).placed(), "1@n2:0");
+    assert_eq!(c().submit(avoid).placed(), "1@n1:0");
+    let small = |n: &mut Node| n.facts.gpus[0].mem = Bytes::gib(40);
+    let c = case().node(small, &["a100", "a100"]);
+    assert_eq!(c.submit(JobSpec { gpu_mem: Some(Bytes::gib(80)), ..gpus(1) }).placed(), "1@n1:1");
+}
+
+#[test]
+fn spares_are_for_those_who_lost_a_node() {
+    let spare = |p: &mut Policy| p.spares = vec![Spare { per: Topology::Rack, nodes: 1 }];
+    let c = || case().nodes(2, 1).policy(spare);
+    assert_eq!(c().submit(gang(2, 1)).placed(), "");
+    let c = c().submit(gang(2, 1)).change_task(|t| t.restarts.node_failure = 1);
+    assert_eq!(c.placed(), "1@n1:0+n2:0");
+}
