@@ -47,9 +47,6 @@ impl<'a> Checker<'a> {
         if !rule.enabled {
             return Err(Violation::PreemptionOff(id));
         }
-        if claim.victims.is_empty() {
-            return Err(Violation::NoVictims(id));
-        }
         if claim.victims.len() > rule.victims_max {
             return Err(Violation::TooManyVictims(id, claim.victims.len(), rule.victims_max));
         }

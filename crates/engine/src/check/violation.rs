@@ -55,8 +55,6 @@ pub enum Violation {
     NotOverdue(TaskId),
     #[error("{0} claims room by stopping {1}, which its cause does not allow: {2}")]
     NotJustified(TaskId, TaskId, &'static str),
-    #[error("{0} claims room for a cause that needs victims, and names none")]
-    NoVictims(TaskId),
     #[error("{0} would stop {1} tasks, at most {2} are allowed")]
     TooManyVictims(TaskId, usize, usize),
     #[error("{0} would stop others, and preemption is off")]
