@@ -48,7 +48,14 @@ impl<'a> Quota<'a> {
     }
 
     pub fn claim_ends(&mut self, task: TaskId) {
-        self.claims_ended.push(task);
+        let claim = self.state.claims.get(&task).zip(self.state.job(task.job));
+        match claim.filter(|_| self.later.get().is_some()) {
+            Some((claim, job)) => {
+                self.removed.push((&job.team, of_parts(self.state, &claim.parts)));
+            }
+            // Not counted yet, and never to be.
+            None => self.claims_ended.push(task),
+        }
     }
 
     /// What a victim gives up: all, less what it goes on with.
