@@ -74,10 +74,7 @@ impl<'a> Checker<'a> {
             seen: BTreeSet::new(),
             victims: BTreeSet::new(),
         };
-        // A claim that is made anew counts as it was until its turn comes.
-        let anew = |task: &&TaskId| plan.claims.iter().any(|c| c.task == **task);
-        let dropped = plan.dropped.iter().filter(|task| !anew(task));
-        dropped.for_each(|task| checker.quota.claim_ends(*task));
+        plan.dropped.iter().for_each(|task| checker.quota.claim_ends(*task));
         checker
     }
 
@@ -112,7 +109,6 @@ impl<'a> Checker<'a> {
             _ => start::may_start(self.state, job, id)?,
         }
         ask::is_met(self.state, job, id, parts)?;
-        self.quota.claim_ends(id);
         self.justified(claim)?;
         self.books.fits_later(claim, job.spec.exclusive)?;
         for victim in claim.victims.iter().filter(|v| v.task != id) {
@@ -124,7 +120,10 @@ impl<'a> Checker<'a> {
         for victim in &claim.victims {
             self.quota.victim_goes(victim);
         }
-        self.quota.claimed(job, parts);
+        // What nobody is stopped for may be far away, and is nobody's guarantee yet.
+        if claim.cause != ClaimCause::Overdue {
+            self.quota.claimed(job, parts);
+        }
         Ok(())
     }
 }

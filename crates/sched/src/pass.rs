@@ -225,7 +225,25 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// A claim that waits counts as if it had come true.
+    /// A claim counts as if it had come true; but what nobody is stopped for may be far away, and is
+    /// not part of anybody's guarantee yet.
+    fn charge_claim(
+        &mut self,
+        team: TeamNo,
+        job: &'a Job,
+        cause: ClaimCause,
+        held: &[u64],
+        charge: u64,
+    ) {
+        if cause == ClaimCause::Overdue {
+            self.teams.charge(team, &job.user, &[], charge);
+            self.teams.hold(team, held);
+        } else {
+            self.teams.charge(team, &job.user, held, charge);
+        }
+    }
+
+    /// A claim that waits is on the books.
     fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
         // An overdue task starts elsewhere if it can.
         if claim.cause != ClaimCause::Overdue {
@@ -236,7 +254,7 @@ impl<'a> Pass<'a, '_> {
         let Some(attempt) = attempt else {
             let charge = self.charge(job, &claim.parts);
             let held = by_model(&self.view.cluster, &claim.parts);
-            self.teams.charge(team, &job.user, &held, charge);
+            self.charge_claim(team, job, claim.cause, &held, charge);
             self.count_running(job);
             return;
         };
@@ -314,7 +332,7 @@ impl<'a> Pass<'a, '_> {
             self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
             let held = by_model(&self.view.cluster, &claim.parts);
             let team = self.teams.number(&job.team);
-            self.teams.give_back(team, &held);
+            self.teams.unhold(team, &held);
             if let Some(running) = self.running.get_mut(&job.id) {
                 *running -= 1;
             }
@@ -478,7 +496,7 @@ impl<'a> Pass<'a, '_> {
         let page = self.lanes[turn.lane].page;
         let was_full = self.full.contains_key(&page);
         let held = by_model(&self.view.cluster, &claim.parts);
-        self.teams.give_back(self.lanes[turn.lane].team, &held);
+        self.teams.unhold(self.lanes[turn.lane].team, &held);
         let tried = self.try_task(turn);
         if tried == Tried::Placed {
             self.plan.dropped.push(turn.task());
@@ -494,7 +512,7 @@ impl<'a> Pass<'a, '_> {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
-        self.teams.add(self.lanes[turn.lane].team, &held);
+        self.teams.hold(self.lanes[turn.lane].team, &held);
         self.view.cluster.keep(&claim.parts, alone);
         self.done.insert(turn.task());
         Tried::Done

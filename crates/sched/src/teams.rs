@@ -162,14 +162,22 @@ impl<'a> Teams<'a> {
         }
     }
 
-    /// What was kept for it is no longer.
-    pub fn give_back(&mut self, no: TeamNo, less: &[u64]) {
-        self.release(no, less);
-        let mut at = Some(no);
-        while let Some(no) = at {
-            let team = &mut self.teams[no];
-            team.held.iter_mut().zip(less).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
-            at = team.parent;
+    /// Counts for limits alone: a claim that nobody is stopped for.
+    pub fn hold(&mut self, no: TeamNo, more: &[u64]) {
+        for at in 0..self.teams[no].path.len() {
+            let team = self.teams[no].path[at];
+            let held = &mut self.teams[team].held;
+            held.resize(held.len().max(more.len()), 0);
+            held.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+        }
+    }
+
+    /// Such a claim counts no longer.
+    pub fn unhold(&mut self, no: TeamNo, less: &[u64]) {
+        for at in 0..self.teams[no].path.len() {
+            let team = self.teams[no].path[at];
+            let held = &mut self.teams[team].held;
+            held.iter_mut().zip(less).for_each(|(sum, n)| *sum = sum.saturating_sub(*n));
         }
     }
 

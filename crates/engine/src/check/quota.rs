@@ -3,7 +3,9 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use tutti_model::{AttemptPhase, GpuQuota, Job, PartPlacement, State, Stop, TaskId, Victim};
+use tutti_model::{
+    AttemptPhase, ClaimCause, GpuQuota, Job, PartPlacement, State, Stop, TaskId, Victim,
+};
 
 use super::Violation;
 
@@ -48,14 +50,7 @@ impl<'a> Quota<'a> {
     }
 
     pub fn claim_ends(&mut self, task: TaskId) {
-        let claim = self.state.claims.get(&task).zip(self.state.job(task.job));
-        match claim.filter(|_| self.later.get().is_some()) {
-            Some((claim, job)) => {
-                self.removed.push((&job.team, of_parts(self.state, &claim.parts)));
-            }
-            // Not counted yet, and never to be.
-            None => self.claims_ended.push(task),
-        }
+        self.claims_ended.push(task);
     }
 
     /// What a victim gives up: all, less what it goes on with.
@@ -181,7 +176,7 @@ impl<'a> Quota<'a> {
     fn count_later(&self) -> BTreeMap<&'a str, ByModel<'a>> {
         let mut teams = BTreeMap::new();
         self.count_leases(&mut teams, |phase| !matches!(phase, AttemptPhase::Stopping { .. }));
-        let claims = self.state.claims.iter();
+        let claims = self.state.claims.iter().filter(|(_, c)| c.cause != ClaimCause::Overdue);
         for (task, claim) in claims.filter(|(task, _)| !self.claims_ended.contains(task)) {
             let Some(job) = self.state.job(task.job) else { continue };
             let parts = of_parts(self.state, &claim.parts);

@@ -155,7 +155,7 @@ impl<'a> Pass<'a, '_> {
             let held = by_model(&self.view.cluster, &claim.parts);
             let charge = self.charge(job, &claim.parts);
             let team = self.teams.number(&job.team);
-            self.teams.charge(team, &job.user, &held, charge);
+            self.charge_claim(team, job, claim.cause, &held, charge);
             self.count_running(job);
             self.tell_heads(&claim.parts, ends_at(self.state, self.policy, job, self.now));
         }
