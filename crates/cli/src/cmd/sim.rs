@@ -203,7 +203,7 @@ fn run_muri(args: &SimArgs) -> Result<(), Fail> {
 }
 
 fn run_openb(args: &SimArgs) -> Result<(), Fail> {
-    let (nodes, pods, mut order) = input::openb(args)?;
+    let input::Openb { nodes, pods, mut order } = input::openb(args)?;
     if let Some(limit) = args.limit_jobs {
         order.truncate(limit);
     }

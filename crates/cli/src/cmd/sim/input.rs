@@ -209,7 +209,14 @@ pub fn muri(args: &SimArgs) -> Result<(Vec<MuriJob>, u32), Fail> {
     Ok((jobs, nodes))
 }
 
-pub fn openb(args: &SimArgs) -> Result<(Vec<OpenbNode>, Vec<OpenbPod>, Vec<usize>), Fail> {
+/// Nodes, pods, and the order in which the pods come.
+pub struct Openb {
+    pub nodes: Vec<OpenbNode>,
+    pub pods: Vec<OpenbPod>,
+    pub order: Vec<usize>,
+}
+
+pub fn openb(args: &SimArgs) -> Result<Openb, Fail> {
     let nodes = need(args.nodes.as_deref(), "--nodes FILE", "openb")?;
     let nodes = read(Path::new(nodes), read_openb_nodes)?;
     let pods = read(need(args.pods.as_deref(), "--pods FILE", "openb")?, read_openb_pods)?;
@@ -217,5 +224,5 @@ pub fn openb(args: &SimArgs) -> Result<(Vec<OpenbNode>, Vec<OpenbPod>, Vec<usize
         Some(path) => read(path, |text| read_openb_order(text, pods.len()))?,
         None => (0..pods.len()).collect(),
     };
-    Ok((nodes, pods, order))
+    Ok(Openb { nodes, pods, order })
 }
