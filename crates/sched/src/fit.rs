@@ -201,7 +201,8 @@ fn sum(offers: &[Offer]) -> u64 {
     offers.iter().map(|o| u64::from(o.gives)).sum()
 }
 
-/// The narrowest domain that gives enough; of several, the one with least to spare.
+/// The narrowest domain that gives enough; of several, the one where it spans the fewest racks, then
+/// the one with least to spare.
 fn narrowest(
     cluster: &Cluster,
     offers: Vec<Offer>,
@@ -211,11 +212,25 @@ fn narrowest(
     for (at, &level) in LEVELS.iter().enumerate().take_while(|(_, level)| **level <= widest) {
         let domains = by_domain(cluster, &offers, level).into_values();
         let enough = domains.filter(|of| sum(of) >= u64::from(wanted));
-        if let Some(best) = enough.min_by_key(|of| sum(of)) {
+        if let Some(best) = enough.min_by_key(|of| (racks_spanned(cluster, of, wanted), sum(of))) {
             return Some((at, best));
         }
     }
     None
+}
+
+/// How few racks can give this much.
+fn racks_spanned(cluster: &Cluster, offers: &[Offer], wanted: u32) -> usize {
+    let racks = by_domain(cluster, offers, LEVELS[0]);
+    let mut sums: Vec<u64> = racks.values().map(|of| sum(of)).collect();
+    sums.sort_unstable_by_key(|&sum| std::cmp::Reverse(sum));
+    let mut left = u64::from(wanted);
+    let still_short = |sum: &&u64| {
+        let short = left > 0;
+        left = left.saturating_sub(**sum);
+        short
+    };
+    sums.iter().take_while(still_short).count()
 }
 
 /// Hands out what is wanted, rack by rack: the smallest domain that gives all of it, else the

@@ -23,6 +23,21 @@ fn the_fewest_racks_when_one_is_not_enough() {
     assert_eq!(nodes, [1, 5, 6, 7, 8], "all of r3, and one more");
 }
 
+/// A rail of three racks of two, and one of two racks of four.
+#[test]
+fn fewer_racks_before_less_to_spare() {
+    let c = case().nodes(14, 4).rack("a1", &[1, 2]).rack("a2", &[3, 4]).rack("a3", &[5, 6]);
+    let c = c.rack("b1", &[7, 8, 9, 10]).rack("b2", &[11, 12, 13, 14]);
+    let rail = |n: &mut Node| {
+        let rail = if n.id.0 <= 6 { "a" } else { "b" };
+        n.facts.labels.insert("rail".to_owned(), rail.to_owned());
+    };
+    let c = (1..=14).fold(c, |c, id| c.change_node(id, rail));
+    let plan = c.submit(gang(5, 4)).plan();
+    let nodes: Vec<u32> = plan.placements[0].parts.iter().map(|p| p.node.0).collect();
+    assert_eq!(nodes, [7, 8, 9, 10, 11], "three racks of a would be left with one node");
+}
+
 #[test]
 fn a_domain_is_not_left() {
     let c = racks().submit(within(Topology::Rack, gang(5, 4)));
