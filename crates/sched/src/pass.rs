@@ -82,6 +82,8 @@ pub(crate) struct Pass<'a, 'v> {
     running: BTreeMap<JobId, u32>,
     placed: BTreeMap<(Time, TaskId), Vec<PartPlacement>>,
     done: BTreeSet<TaskId>,
+    /// Pages for which no time to start was found.
+    no_head: BTreeSet<PageNo>,
     /// Overdue claims that are not kept from the class whose turn it is, with their verdicts.
     passed_over: Vec<(TaskId, Verdict)>,
     /// What was asked is answered.
@@ -150,6 +152,7 @@ pub(crate) fn run<'a>(
         running: BTreeMap::new(),
         placed: BTreeMap::new(),
         done: BTreeSet::new(),
+        no_head: BTreeSet::new(),
         passed_over: Vec::new(),
         settled: false,
     };

@@ -197,9 +197,14 @@ impl<'a> Pass<'a, '_> {
         if self.heads_left() == 0 || self.heads.iter().any(|head| head.task == task) {
             return;
         }
-        if let Some(head) = self.find_head(&turn, page) {
-            self.heads.push(head);
-            return;
+        // Without reservations and spares, all who ask for the same find the same.
+        let alike = self.policy.reservations.is_empty() && self.policy.spares.is_empty();
+        if !(alike && self.no_head.contains(&page)) {
+            if let Some(head) = self.find_head(&turn, page) {
+                self.heads.push(head);
+                return;
+            }
+            self.no_head.insert(page);
         }
         let Some(turn) = self.overdue(no, key) else { return };
         let task = turn.task();
@@ -213,6 +218,11 @@ impl<'a> Pass<'a, '_> {
 
     /// The task itself if it has waited longer than patience allows, or one like it further back.
     fn overdue(&self, no: LaneNo, first: &QueueKey) -> Option<Turn<'a>> {
+        // Mostly nobody has waited that long, and no lane need be looked through.
+        let (oldest, _) = self.state.index.waiting.first()?;
+        if self.now.since(*oldest) <= self.policy.patience {
+            return None;
+        }
         let keys = self.lanes[no].keys.range(first..).take(self.policy.backfill_depth);
         let waited = |key: &QueueKey| self.now.since(waiting_since(self.state, key));
         let mut overdue = keys.filter(|key| waited(key) > self.policy.patience);
