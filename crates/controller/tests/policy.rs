@@ -7,6 +7,7 @@ use common::{Cluster, config};
 use serde_json::json;
 use tutti_controller::start;
 use tutti_model::Policy;
+use tutti_wire::client::{Client, ClusterRef};
 use tutti_wire::policyfile;
 
 const FILE: &str = "patience = '1m'\n[teams.research]\nguarantee = 8\nmembers = ['ada']\n\
@@ -55,18 +56,87 @@ async fn a_bad_policy_changes_nothing_and_every_problem_is_told() {
         problems.iter().any(|p| p["line"] == line && p["path"] == path && p["problem"].is_string())
     };
     assert!(found(2, "teams.a.parent") && found(4, "teams.c.weight"), "{error}");
-    for (body, word) in [
-        (json!({ "teams": { "a": { "parent": "b" } } }), "teams.a.parent"),
-        (json!({ "patence": "5m" }), "patence"),
-        (json!({ "patience": [] }), "patience"),
+    let bearer = format!("Authorization: Bearer {}", cluster.admin);
+    for (body, path, at) in [
+        ("{ \"teams\":\n  { \"a\": { \"parent\": \"b\" } } }", "teams.a.parent", (2, 22)),
+        ("{\n  \"patence\": \"5m\" }", "patence", (2, 3)),
+        ("{ \"patience\": [] }", "patience", (1, 15)),
+        ("{ \"topology\": { \"rack_label\": \"\" } }", "topology.rack_label", (1, 31)),
     ] {
-        let answer = cluster.call("PUT", "/api/v1/policy", Some(body.clone())).await;
+        let answer = cluster.raw("PUT", "/api/v1/policy", &[&bearer], Some(body)).await;
         assert_eq!(answer.status, 422, "{body}");
-        assert!(answer.json()["message"].as_str().unwrap().contains(word), "{body}");
-        assert_eq!(answer.json()["problems"].as_array().unwrap().len(), 1);
+        let error = answer.json();
+        assert!(error["message"].as_str().unwrap().contains(path), "{error}");
+        let [row] = error["problems"].as_array().unwrap().as_slice() else { panic!("{error}") };
+        assert_eq!(row["path"], path);
+        assert_eq!((row["line"].as_u64(), row["column"].as_u64()), (Some(at.0), Some(at.1)));
     }
+    let answer = cluster.raw("PUT", "/api/v1/policy", &[&bearer], Some("{ \"teams\": ")).await;
+    assert_eq!((answer.status, &answer.json()["problems"][0]["line"]), (422, &json!(1)));
     assert_eq!(put_toml(&cluster, "teams = [").await.status, 422);
     assert_eq!(running(&cluster).await, before);
+    cluster.stop().await;
+}
+
+fn tag_of(answer: &common::Answer) -> String {
+    let tag = answer
+        .head
+        .lines()
+        .find_map(|l| l.to_lowercase().strip_prefix("etag: ").map(str::to_owned));
+    tag.unwrap_or_else(|| panic!("no ETag: {}", answer.head))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_was_changed_meanwhile_is_not_overwritten() {
+    let cluster = Cluster::start().await;
+    let bearer = format!("Authorization: Bearer {}", cluster.admin);
+    let first = cluster.call("GET", "/api/v1/policy", None).await;
+    let tag = tag_of(&first);
+    let put = |tag: String, patience: &'static str| {
+        let (cluster, bearer) = (&cluster, &bearer);
+        async move {
+            let body = json!({ "patience": patience }).to_string();
+            let if_match = format!("If-Match: {tag}");
+            cluster.raw("PUT", "/api/v1/policy", &[bearer, &if_match], Some(&body)).await
+        }
+    };
+    assert_eq!(put(tag.clone(), "1m").await.status, 200);
+    let refused = put(tag.clone(), "2m").await;
+    assert_eq!(refused.status, 412);
+    let error = refused.json();
+    assert_eq!((error["code"].as_str(), error["exit"].as_i64()), (Some("policy_moved"), Some(1)));
+    assert!(error["hint"].is_string(), "{error}");
+    assert_eq!(running(&cluster).await.patience, tutti_model::Span::secs(60));
+    let second = tag_of(&cluster.call("GET", "/api/v1/policy", None).await);
+    assert_ne!(second, tag);
+    assert_eq!(put("what".to_owned(), "2m").await.status, 400);
+    assert_eq!(put(format!("{tag}, {second}"), "2m").await.status, 200);
+    assert_eq!(put("*".to_owned(), "3m").await.status, 200);
+    assert_eq!(running(&cluster).await.patience, tutti_model::Span::secs(180));
+    cluster.stop().await;
+}
+
+/// Between reading the policy and sending the new one, somebody else sends another: both changes are
+/// in the end there.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_changes_at_once_none_is_lost() {
+    let cluster = Cluster::start().await;
+    let at = ClusterRef::new(&format!("http://{}", cluster.addr()), cluster.admin.parse().unwrap());
+    let client = Client::connect(&at.unwrap());
+    let changed = tokio::task::spawn_blocking(move || {
+        let asked = std::cell::Cell::new(0);
+        client.change_policy(|old| {
+            asked.set(asked.get() + 1);
+            if asked.get() == 1 {
+                client.set_policy(&policyfile::parse(None, FILE.as_bytes()).unwrap()).unwrap();
+            }
+            Policy { resize_every: tutti_model::Span::secs(7), ..old.clone() }
+        })
+    });
+    let (old, new) = changed.await.unwrap().unwrap();
+    assert_eq!(old, policyfile::parse(None, FILE.as_bytes()).unwrap());
+    assert_eq!(new, running(&cluster).await);
+    assert_eq!((new.teams.len(), new.resize_every), (2, tutti_model::Span::secs(7)));
     cluster.stop().await;
 }
 

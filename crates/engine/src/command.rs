@@ -1,5 +1,7 @@
 //! Everything that can be asked of the engine. One door for people, agents and the clock.
 
+use std::sync::Arc;
+
 use tutti_model::{
     Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role, TaskId, Token,
 };
@@ -49,6 +51,12 @@ pub enum Command {
     },
     SetPolicy {
         actor: Actor,
+        policy: Box<Policy>,
+    },
+    /// The same, if the running policy still is the one that the new one was made from.
+    ReplacePolicy {
+        actor: Actor,
+        old: Arc<Policy>,
         policy: Box<Policy>,
     },
 

@@ -48,6 +48,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         }
         Command::Saved { actor, task } => jobs::saved(view, actor, *task),
         Command::SetPolicy { actor, policy } => policy::set(view, actor, policy),
+        Command::ReplacePolicy { actor, old, policy } => policy::replace(view, actor, old, policy),
         Command::Hello { greeting, session } => Ok(nodes::hello(view, greeting, *session)),
         Command::Heartbeat { node, session, parts } => {
             nodes::heartbeat(view, *node, *session, parts)

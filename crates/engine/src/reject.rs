@@ -32,6 +32,8 @@ pub enum Rejected {
     NoSuchClass { class: String, known: Vec<String> },
     #[error("the policy was not changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     BadPolicy(Vec<tutti_model::BadPolicy>),
+    #[error("the policy was not changed: somebody else has changed it since it was read")]
+    PolicyMoved,
     #[error("after: there is no job {0} to wait for")]
     UnknownDependency(JobId),
     #[error("after: a job can't wait for itself ({0})")]

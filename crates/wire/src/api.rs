@@ -59,6 +59,9 @@ pub struct ApiError {
     pub problems: Vec<ProblemRow>,
 }
 
+/// The code of the error that says: somebody else changed the policy since it was read.
+pub const POLICY_MOVED: &str = "policy_moved";
+
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProblemRow {

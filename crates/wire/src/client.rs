@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::{Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::{Agent, Body, SendBody};
@@ -64,11 +64,13 @@ struct Ask {
     path: String,
     body: Option<Vec<u8>>,
     key: Option<String>,
+    /// Only if what is there still has this tag.
+    if_match: Option<HeaderValue>,
 }
 
 impl Ask {
     fn plain(method: Method, path: &str) -> Self {
-        Ask { method, path: path.to_owned(), body: None, key: None }
+        Ask { method, path: path.to_owned(), body: None, key: None, if_match: None }
     }
 
     fn json<T: Serialize + ?Sized>(
@@ -139,6 +141,9 @@ impl Client {
         let mut request = self.request(ask.method.clone(), &ask.path);
         if let Some(key) = &ask.key {
             request = request.header("idempotency-key", key);
+        }
+        if let Some(tag) = &ask.if_match {
+            request = request.header(header::IF_MATCH, tag);
         }
         let sent = match &ask.body {
             Some(body) => {

@@ -72,12 +72,10 @@ pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
 fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
     let given = given(file)?;
     let client = session::open(cluster)?;
-    let old = client.policy()?;
-    let new = match given {
-        Given::Whole(policy) => *policy,
-        Given::Topology(topology) => Policy { topology, ..old.clone() },
-    };
-    client.set_policy(&new)?;
+    let (old, new) = client.change_policy(|old| match &given {
+        Given::Whole(policy) => Policy::clone(policy),
+        Given::Topology(topology) => Policy { topology: topology.clone(), ..old.clone() },
+    })?;
     let changes = policyfile::changes(&old, &new).map_err(unwritable)?;
     terminal::say(&policy::changes(&changes, Style::of_stdout()));
     Ok(())

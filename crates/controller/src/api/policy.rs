@@ -3,39 +3,101 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequest, Request, State};
+use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use http::header::CONTENT_TYPE;
-use tutti_engine::Command;
+use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
+use http::{HeaderMap, StatusCode};
+use tutti_engine::{Command, Rejected};
 use tutti_model::{Policy, TeamShare};
-use tutti_wire::api::{Changed, ProblemRow};
-use tutti_wire::policyfile;
+use tutti_wire::api::{ApiError, Changed, ProblemRow};
+use tutti_wire::policyfile::{self, BadPolicyFile};
 
 use super::App;
 use super::auth::Caller;
-use super::body::{BATCH_MAX, parse, read};
+use super::body::{BATCH_MAX, read};
 use super::jobs::change;
 use super::openapi::Problems;
-use super::problem::{Problem, bad_policy};
+use super::problem::{Problem, bad_policy, exit};
 use crate::clock::now;
 
-/// The policy that runs now.
+/// The policy that runs now. Its `ETag` changes whenever the policy does.
 #[utoipa::path(get, path = "/api/v1/policy", tag = "policy",
-    responses((status = 200, body = Policy), Problems))]
-pub async fn show(State(app): State<Arc<App>>) -> Result<Json<Policy>, Problem> {
-    let policy = app.core.read(|world| Arc::clone(&world.engine.state().policy)).await?;
-    Ok(Json(Policy::clone(&policy)))
+    responses((status = 200, body = Policy,
+        headers(("ETag" = String, description = "Names this very policy, for `If-Match`"))),
+    Problems))]
+pub async fn show(State(app): State<Arc<App>>) -> Result<impl IntoResponse, Problem> {
+    let policy = running(&app).await?;
+    Ok(([(ETAG, tag(&policy)?)], Json(Policy::clone(&policy))))
 }
 
 /// Replaces the running policy as a whole. Takes JSON, or a policy file as `application/toml`. What
-/// is wrong is answered all at once, and the running policy stays as it is.
+/// is wrong is answered all at once, and the running policy stays as it is. With `If-Match` it is
+/// replaced only if it still is the one that was read.
 #[utoipa::path(put, path = "/api/v1/policy", tag = "policy", request_body = Policy,
-    responses((status = 200, body = Changed), Problems))]
+    params(("If-Match" = Option<String>, Header,
+        description = "The `ETag` of the policy that this one was made from; `*` is any")),
+    responses((status = 200, body = Changed),
+        (status = 412, body = ApiError,
+            description = "Somebody else has changed the policy since it was read"),
+    Problems))]
 pub async fn replace(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     Sent(policy): Sent,
 ) -> Result<Json<Changed>, Problem> {
-    change(&app, Command::SetPolicy { actor: caller.actor, policy: Box::new(policy) }).await
+    let (actor, policy) = (caller.actor, Box::new(policy));
+    let command = match wanted(&headers)? {
+        Wanted::Any => Command::SetPolicy { actor, policy },
+        Wanted::OneOf(tags) => {
+            let old = running(&app).await?;
+            if !tags.contains(&tag(&old)?) {
+                return Err(Rejected::PolicyMoved.into());
+            }
+            // The engine compares once more, so that nobody comes between.
+            Command::ReplacePolicy { actor, old, policy }
+        }
+    };
+    change(&app, command).await
+}
+
+async fn running(app: &App) -> Result<Arc<Policy>, Problem> {
+    Ok(app.core.read(|world| Arc::clone(&world.engine.state().policy)).await?)
+}
+
+/// As `ETag` and `If-Match` have it: in quotes.
+fn tag(policy: &Policy) -> Result<String, Problem> {
+    let tag = policyfile::tag(policy).map_err(|error| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Problem::new(status, "internal", exit::FAILED, format!("the policy has no tag: {error}"))
+    })?;
+    Ok(format!("\"{tag}\""))
+}
+
+/// Which policies may be replaced.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Any,
+    OneOf(Vec<String>),
+}
+
+/// Several headers, or several tags in one, are a choice.
+fn wanted(headers: &HeaderMap) -> Result<Wanted, Problem> {
+    let mut tags = Vec::new();
+    for value in headers.get_all(IF_MATCH) {
+        let text = value.to_str().map_err(|_| Problem::invalid("If-Match: not plain text"))?;
+        tags.extend(text.split(',').map(|tag| tag.trim().to_owned()));
+    }
+    let is_no_tag = |tag: &&String| !(tag.len() > 1 && tag.starts_with('"') && tag.ends_with('"'));
+    match tags.as_slice() {
+        [] => Ok(Wanted::Any),
+        [any] if any == "*" => Ok(Wanted::Any),
+        _ => match tags.iter().find(is_no_tag) {
+            None => Ok(Wanted::OneOf(tags)),
+            Some(tag) => Err(Problem::invalid(format!("If-Match: {tag} is no ETag"))
+                .hint("send what the header ETag of GET /api/v1/policy says, quotes included")),
+        },
+    }
 }
 
 /// What each team is guaranteed, has, borrows and lends.
@@ -55,16 +117,11 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let is_toml = kind.is_some_and(is_toml);
         let body = read(request.into_body(), BATCH_MAX).await?;
-        let policy = if is_toml {
-            policyfile::parse(None, &body).map_err(|bad| {
-                let hint = bad.hint();
-                let problem = bad_policy(bad.0.into_iter().map(ProblemRow::from).collect());
-                hint.map_or(problem.clone(), |h| problem.hint(h))
-            })?
-        } else {
-            parse::<Policy>(&body).map_err(misspelled)?
+        let policy = match is_toml {
+            true => policyfile::parse(None, &body),
+            false => policyfile::parse_json(&body),
         };
-        Ok(Sent(policy))
+        policy.map(Sent).map_err(refused)
     }
 }
 
@@ -73,15 +130,35 @@ fn is_toml(kind: &str) -> bool {
     ["application/toml", "text/toml", "text/x-toml"].iter().any(|t| kind.eq_ignore_ascii_case(t))
 }
 
-/// A key that is not known is as wrong as a value that contradicts another.
-fn misspelled(problem: Problem) -> Problem {
-    let hint = problem.error.hint;
-    let row = ProblemRow {
-        path: String::new(),
-        problem: problem.error.message,
-        line: None,
-        column: None,
-    };
-    let bad = bad_policy(vec![row]);
-    hint.map_or(bad.clone(), |h| bad.hint(h))
+fn refused(bad: BadPolicyFile) -> Problem {
+    let hint = bad.hint();
+    let problem = bad_policy(bad.0.into_iter().map(ProblemRow::from).collect());
+    hint.map_or(problem.clone(), |h| problem.hint(h))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn read(values: &[&'static str]) -> Result<Wanted, Problem> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(IF_MATCH, HeaderValue::from_static(value));
+        }
+        wanted(&headers)
+    }
+
+    #[test]
+    fn tags_are_a_choice() {
+        assert_eq!(read(&[]), Ok(Wanted::Any));
+        assert_eq!(read(&["*"]), Ok(Wanted::Any));
+        let both = Wanted::OneOf(vec!["\"a\"".to_owned(), "\"b\"".to_owned()]);
+        assert_eq!(read(&["\"a\", \"b\""]).as_ref(), Ok(&both));
+        assert_eq!(read(&["\"a\"", "\"b\""]), Ok(both));
+        // A weak tag does not name one policy.
+        for bad in ["a", "\"", "W/\"a\"", "\"a\", *", ""] {
+            assert_eq!(read(&[bad]).unwrap_err().error.code, "invalid", "{bad}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tutti_engine::Rejected;
-use tutti_wire::api::{ApiError, ProblemRow};
+use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
 
 use crate::core::{CallError, Stopped};
 
@@ -128,6 +128,10 @@ impl From<Rejected> for Problem {
             R::NoSuchTeam { .. } => (invalid, Some("`tutti quota` lists the teams")),
             R::NotInTeam { .. } => (denied, Some("an admin adds members in the policy file")),
             R::NoSuchClass { .. } => (invalid, Some("`tutti policy show` lists the classes")),
+            R::PolicyMoved => (
+                moved,
+                Some("read it again, make your change to that, and send it with its new ETag"),
+            ),
             R::NotRunning(_) => (conflict, None),
             R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
             R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
@@ -164,6 +168,9 @@ fn invalid(message: String) -> Problem {
 }
 fn impossible(message: String) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "impossible", exit::IMPOSSIBLE, message)
+}
+fn moved(message: String) -> Problem {
+    Problem::new(StatusCode::PRECONDITION_FAILED, POLICY_MOVED, exit::FAILED, message)
 }
 fn internal(message: String) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", exit::FAILED, message)

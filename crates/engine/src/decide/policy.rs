@@ -9,6 +9,15 @@ use crate::command::Actor;
 use crate::event::Event;
 use crate::reject::Rejected;
 
+/// Nothing lies between the comparison and the change, so no change of somebody else is lost.
+pub(super) fn replace(view: View<'_>, actor: &Actor, old: &Policy, policy: &Policy) -> Decision {
+    need_role(actor, Role::Admin)?;
+    if *old != *view.state.policy {
+        return Err(Rejected::PolicyMoved);
+    }
+    set(view, actor, policy)
+}
+
 pub(super) fn set(view: View<'_>, actor: &Actor, policy: &Policy) -> Decision {
     need_role(actor, Role::Admin)?;
     let problems = policy.problems();

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use tutti_model::{Policy, QueueOrder, Span, Team};
 
 use super::world::{World, ada, admin, gang};
@@ -24,6 +26,25 @@ fn only_an_admin_sets_a_policy_and_only_a_sound_one() {
     assert_eq!(world.step(set(sound.clone(), admin())).records.len(), 1);
     assert_eq!(*world.engine.state().policy, sound);
     assert_eq!(world.step(set(sound, admin())).records.len(), 0, "nothing changed");
+}
+
+#[test]
+fn what_was_made_from_an_older_policy_is_refused() {
+    let mut world = World::new(&[8]);
+    let read = Arc::clone(&world.engine.state().policy);
+    let replace = |old: &Arc<Policy>, actor, secs| Command::ReplacePolicy {
+        actor,
+        old: Arc::clone(old),
+        policy: Box::new(Policy { patience: Span::secs(secs), ..Policy::default() }),
+    };
+    let refused = world.step(replace(&read, ada(), 1)).reply;
+    assert!(matches!(refused, Err(Rejected::RoleTooLow { .. })), "{refused:?}");
+    world.step(replace(&read, admin(), 1)).reply.unwrap();
+    assert_eq!(world.step(replace(&read, admin(), 2)).reply, Err(Rejected::PolicyMoved));
+    assert_eq!(world.engine.state().policy.patience, Span::secs(1));
+    let read = Arc::clone(&world.engine.state().policy);
+    world.step(replace(&read, admin(), 2)).reply.unwrap();
+    assert_eq!(world.engine.state().policy.patience, Span::secs(2));
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl Policy {
         self.check_classes(&mut found);
         self.check_teams(&mut found);
         self.check_reservations(&mut found);
+        self.check_topology(&mut found);
         self.check_spares(&mut found);
         found.0
     }
@@ -144,6 +145,24 @@ impl Policy {
         // Without configured teams anybody may name any, so any may have a reservation.
         let known = self.teams.is_empty() || self.teams.contains_key(team) || team == DEFAULT_TEAM;
         found.add_if(!known, format!("{path}.team"), || format!("there is no team '{team}'"));
+    }
+
+    fn check_topology(&self, found: &mut Found) {
+        let map = &self.topology;
+        let labels =
+            [("rack", &map.rack_label), ("rail", &map.rail_label), ("site", &map.site_label)];
+        for (level, label) in labels {
+            found.name(&format!("topology.{level}_label"), label);
+        }
+        for (node, place) in &map.nodes {
+            let path = format!("topology.nodes.{node}");
+            found.name(&path, node);
+            for (level, name) in
+                [("rack", &place.rack), ("rail", &place.rail), ("site", &place.site)]
+            {
+                name.iter().for_each(|name| found.name(&format!("{path}.{level}"), name));
+            }
+        }
     }
 
     fn check_spares(&self, found: &mut Found) {

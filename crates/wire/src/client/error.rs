@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::api::ApiError;
+use crate::api::{ApiError, POLICY_MOVED};
 use crate::tls::WrongCa;
 use crate::token::BadToken;
 
@@ -68,6 +68,8 @@ pub enum ClientError {
     Api(ApiError),
     #[error("the controller's answer can't be read: it is of another version, or no controller")]
     Answer(#[source] serde_json::Error),
+    #[error("the controller did not say which policy it gave (no ETag)")]
+    NoTag,
     #[error("an event of the controller is too long")]
     EventTooLong(#[from] crate::sse::TooLong),
     #[error("the answer of the controller is not one: status {0}")]
@@ -120,7 +122,9 @@ impl ClientError {
                 .to_owned(),
             Interrupted(_) => "the job goes on; run the command again".to_owned(),
             Denied(error) | Api(error) => return error.hint.clone(),
-            Answer(_) | Status(_) => "`tutti --version` here and there should agree".to_owned(),
+            Answer(_) | Status(_) | NoTag => {
+                "`tutti --version` here and there should agree".to_owned()
+            }
             _ => return None,
         })
     }
@@ -145,6 +149,11 @@ impl ClientError {
     pub fn is_unreachable(&self) -> bool {
         matches!(self, ClientError::Unreachable { .. } | ClientError::Interrupted(_))
             || matches!(self, ClientError::Api(e) if e.exit == exit::UNREACHABLE)
+    }
+
+    /// Somebody else changed the policy since it was read; nothing was done.
+    pub fn is_policy_moved(&self) -> bool {
+        matches!(self, ClientError::Api(e) if e.code == POLICY_MOVED)
     }
 
     /// From an answer with an error status.

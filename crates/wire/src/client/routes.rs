@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::Read;
 
 use http::Method;
+use http::header::ETAG;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,6 +13,9 @@ use tutti_model::{Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamS
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
 use crate::api::*;
 use crate::tls::WrongCa;
+
+/// How often a change of the policy is tried before somebody is told that others are faster.
+const CHANGES_TRIED: usize = 10;
 
 /// Part of a path, whatever is in it.
 fn part(text: &str) -> impl Display + '_ {
@@ -144,6 +148,36 @@ impl Client {
     /// Replaces the running policy as a whole, or leaves it as it is and says what is wrong.
     pub fn set_policy(&self, policy: &Policy) -> Result<Changed, ClientError> {
         self.answer(&Ask::json(Method::PUT, "/policy", policy)?)
+    }
+
+    /// Makes a new policy from the running one. When somebody else changed that meanwhile, their
+    /// change is read and `change` is asked again, so that neither is lost. Answers with the policy
+    /// before and after.
+    pub fn change_policy(
+        &self,
+        change: impl Fn(&Policy) -> Policy,
+    ) -> Result<(Policy, Policy), ClientError> {
+        for _ in 1..CHANGES_TRIED {
+            match self.try_change_policy(&change) {
+                Err(error) if error.is_policy_moved() => tracing::debug!(%error, "asking again"),
+                done => return done,
+            }
+        }
+        self.try_change_policy(&change)
+    }
+
+    fn try_change_policy(
+        &self,
+        change: impl Fn(&Policy) -> Policy,
+    ) -> Result<(Policy, Policy), ClientError> {
+        let answer = self.send(&Ask::plain(Method::GET, "/policy"))?;
+        let tag = answer.headers().get(ETAG).cloned().ok_or(ClientError::NoTag)?;
+        let body = self.whole(answer)?;
+        let old: Policy = serde_json::from_slice(&body).map_err(ClientError::Answer)?;
+        let new = change(&old);
+        let ask = Ask::json(Method::PUT, "/policy", &new)?;
+        self.answer::<Changed>(&Ask { if_match: Some(tag), ..ask })?;
+        Ok((old, new))
     }
 
     pub fn quota(&self) -> Result<Vec<TeamShare>, ClientError> {

@@ -256,6 +256,10 @@ fn a_topology_file_stands_alone() {
         parse_topology(None, b"[racks.r1]\nnodes=['a']\n[racks.r2]\nnodes=['a']\n").unwrap_err();
     assert_eq!(e.to_string(), "policy:4:7: racks.r2.nodes: a has a place already");
     assert!(parse_topology(None, b"[teams.a]").is_err());
+    let bad = parse_topology(None, b"site_label = 'dc'\nrack_label = ''\n").unwrap_err();
+    assert!(bad.to_string().starts_with("policy:2:14: rack_label: a name has"), "{bad}");
+    let bad = parse_topology(None, b"[nodes.n1]\nrack = ''\n").unwrap_err();
+    assert!(bad.to_string().starts_with("policy:2:8: nodes.n1.rack: a name has"), "{bad}");
 }
 
 #[test]

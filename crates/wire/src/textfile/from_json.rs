@@ -1,6 +1,8 @@
 //! JSON into the tree. serde_json judges the syntax; the walk after it only finds positions,
 //! which serde_json does not tell.
 
+use std::collections::BTreeSet;
+
 use serde::de::IgnoredAny;
 
 use super::error::{FileError, Problem};
@@ -47,10 +49,11 @@ impl Walk<'_> {
 
     fn table(&mut self, depth: usize) -> Result<Value, FileError> {
         let mut entries: Vec<Entry> = Vec::new();
+        let mut keys = BTreeSet::new();
         while self.enter_item(b'}') {
             let key_at = self.lines.place(self.at);
             let key = self.string()?;
-            if entries.iter().any(|e| e.key == key) {
+            if !keys.insert(key.clone()) {
                 return Err(FileError::of_key(key_at, key, Problem::Duplicate));
             }
             self.skip_space();
