@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
             if !guaranteed || self.teams.guarantor(team, &wanted(), &self.models).is_some() {
                 return Some(no);
             }
-            self.line.leave(no, &self.lanes, &self.teams);
+            self.line.leave(no, &self.teams);
         }
     }
 

@@ -20,8 +20,7 @@ pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
     let wants_room = |v: &Verdict| {
         matches!(v, Verdict::Busy(_) | Verdict::Behind { .. } | Verdict::NodesUnavailable(_))
     };
-    let (lanes, tasks) = (pass.lane_verdicts(), pass.plan.by_task.values());
-    if pass.state.index.elastic.is_empty() || lanes.chain(tasks).any(wants_room) {
+    if pass.state.index.elastic.is_empty() || pass.verdicts().any(wants_room) {
         return;
     }
     let mut grown = 0;

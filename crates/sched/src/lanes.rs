@@ -2,7 +2,7 @@
 //! priority, then by user, then by rank and age.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Bound;
 
 use tutti_model::{
@@ -10,7 +10,7 @@ use tutti_model::{
 };
 
 use crate::candidates::PageNo;
-use crate::teams::{TeamNo, Teams, UserNo};
+use crate::teams::{Charges, TeamNo, Teams, UserNo};
 
 pub(crate) type LaneNo = usize;
 
@@ -26,6 +26,8 @@ pub(crate) struct LaneView<'a> {
     pub head: Option<QueueKey>,
     /// In the untouched rest of an array: the next index.
     pub next_index: Option<u32>,
+    /// Room is kept for a task of it.
+    pub has_claims: bool,
     /// Entries that fitted but had to stand back.
     pub stood_back: usize,
     /// Whatever ends then or later has to stand back, too. None: whatever has no known end.
@@ -51,10 +53,15 @@ impl<'a> LaneView<'a> {
             user,
             head,
             next_index: None,
+            has_claims: false,
             stood_back: 0,
             too_long: None,
             verdict: None,
         }
+    }
+
+    fn turn(&self) -> Option<LaneTurn> {
+        self.head.map(|head| (head.priority, head.rank, head.job))
     }
 
     /// The verdict of an entry like this, if an entry that would end no later had to stand back.
@@ -89,26 +96,23 @@ impl<'a> LaneView<'a> {
 /// Some lanes of one class in the order of their turns. Costs what changes, not what waits.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    teams: BTreeMap<TeamNo, TeamLine>,
+    teams: Vec<TeamLine>,
+    /// The team whose turn it is, and what was charged when that was found out.
+    turn: Option<(usize, Charges)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct TeamLine {
-    users: BTreeMap<UserNo, UserLine>,
-    order: BTreeSet<(UserTurn, UserNo)>,
+    team: TeamNo,
+    users: Vec<UserLine>,
+    order: BinaryHeap<Reverse<(UserTurn, UserNo, usize)>>,
 }
 
 /// The most important work of a user, then what the user has had.
 type UserTurn = (Reverse<Priority>, u128);
 /// Inside a user's work of one team: priority, rank, age.
 type LaneTurn = (Reverse<Priority>, u64, JobId);
-
-#[derive(Debug, Default)]
-struct UserLine {
-    turn: UserTurn,
-    lanes: BTreeSet<(LaneTurn, LaneNo)>,
-    turns: BTreeMap<LaneNo, LaneTurn>,
-}
+type UserLine = BinaryHeap<Reverse<(LaneTurn, LaneNo)>>;
 
 impl Line {
     /// Of these lanes, those that have something to try.
@@ -117,45 +121,67 @@ impl Line {
         lanes: &[LaneView<'_>],
         teams: &Teams<'_>,
     ) -> Line {
-        let mut line = Line::default();
-        of.for_each(|no| line.update(no, lanes, teams));
-        line
+        let mut waiting: Vec<_> = of
+            .filter_map(|no| {
+                let lane = &lanes[no];
+                Some((lane.team, lane.user, lane.turn()?, no))
+            })
+            .collect();
+        waiting.sort_unstable();
+        let of_team = |of: &[(TeamNo, UserNo, LaneTurn, LaneNo)]| {
+            let mut line = TeamLine { team: of[0].0, users: Vec::new(), order: BinaryHeap::new() };
+            for of_user in of.chunk_by(|a, b| a.1 == b.1) {
+                let user = line.users.len();
+                line.users
+                    .push(of_user.iter().map(|&(.., turn, no)| Reverse((turn, no))).collect());
+                line.enter(of_user[0].1, user, teams);
+            }
+            line
+        };
+        Line { teams: waiting.chunk_by(|a, b| a.0 == b.0).map(of_team).collect(), turn: None }
     }
 
-    /// The lane whose turn it is.
-    pub fn next(&self, teams: &Teams<'_>) -> Option<LaneNo> {
-        let waiting = self.teams.iter().filter(|(_, line)| !line.order.is_empty());
-        let (_, line) = waiting.min_by(|(a, _), (b, _)| teams.compare(**a, **b))?;
-        let (_, user) = line.order.first()?;
-        line.users.get(user)?.lanes.first().map(|(_, lane)| *lane)
+    /// The lane whose turn it is. It stays so until it is updated or leaves.
+    pub fn next(&mut self, teams: &Teams<'_>) -> Option<LaneNo> {
+        let stands = |&(at, charges): &(usize, Charges)| {
+            charges == teams.charges() && !self.teams[at].order.is_empty()
+        };
+        if !self.turn.as_ref().is_some_and(stands) {
+            let waiting = self.teams.iter().enumerate().filter(|(_, l)| !l.order.is_empty());
+            let first = waiting.min_by(|(_, a), (_, b)| teams.compare(a.team, b.team));
+            self.turn = first.map(|(at, _)| (at, teams.charges()));
+        }
+        let line = &self.teams[self.turn?.0];
+        let Reverse((.., user)) = line.order.peek()?;
+        line.users[*user].peek().map(|Reverse((_, lane))| *lane)
     }
 
-    /// The lane went on, or its user got something.
+    /// The lane whose turn it was went on, and its user may have got something.
     pub fn update(&mut self, no: LaneNo, lanes: &[LaneView<'_>], teams: &Teams<'_>) {
-        let lane = &lanes[no];
-        let turn = lane.head.map(|head| (head.priority, head.rank, head.job));
-        self.put(no, lane, turn, teams);
+        self.put(no, lanes[no].turn(), teams);
     }
 
-    /// Whatever the lane still has is not tried here.
-    pub fn leave(&mut self, no: LaneNo, lanes: &[LaneView<'_>], teams: &Teams<'_>) {
-        self.put(no, &lanes[no], None, teams);
+    /// Whatever the lane whose turn it was still has is not tried here.
+    pub fn leave(&mut self, no: LaneNo, teams: &Teams<'_>) {
+        self.put(no, None, teams);
     }
 
-    fn put(&mut self, no: LaneNo, lane: &LaneView<'_>, turn: Option<LaneTurn>, teams: &Teams<'_>) {
-        let team = self.teams.entry(lane.team).or_default();
-        let user = team.users.entry(lane.user).or_default();
-        team.order.remove(&(user.turn, lane.user));
-        if let Some(old) = user.turns.remove(&no) {
-            user.lanes.remove(&(old, no));
-        }
-        if let Some(turn) = turn {
-            user.turns.insert(no, turn);
-            user.lanes.insert((turn, no));
-        }
-        if let Some(((priority, ..), _)) = user.lanes.first() {
-            user.turn = (*priority, teams.user_due(lane.user));
-            team.order.insert((user.turn, lane.user));
+    fn put(&mut self, no: LaneNo, turn: Option<LaneTurn>, teams: &Teams<'_>) {
+        let Some((at, _)) = self.turn else { return };
+        let line = &mut self.teams[at];
+        let Some(Reverse((_, user_no, user))) = line.order.pop() else { return };
+        let was = line.users[user].pop();
+        debug_assert_eq!(was.map(|Reverse((_, lane))| lane), Some(no), "not its turn");
+        line.users[user].extend(turn.map(|turn| Reverse((turn, no))));
+        line.enter(user_no, user, teams);
+    }
+}
+
+impl TeamLine {
+    /// A user whose lanes or whose due changed takes a place, if there is anything left to try.
+    fn enter(&mut self, user_no: UserNo, user: usize, teams: &Teams<'_>) {
+        if let Some(Reverse(((priority, ..), _))) = self.users[user].peek() {
+            self.order.push(Reverse(((*priority, teams.user_due(user_no)), user_no, user)));
         }
     }
 }

@@ -175,6 +175,10 @@ impl<'a> Pass<'a, '_> {
         let lanes = self.lanes.iter_mut();
         let verdicts = lanes.filter_map(|l| Some((l.lane.clone(), l.verdict.take()?)));
         self.plan.by_lane = verdicts.collect();
+        for (page, verdict) in std::mem::take(&mut self.full) {
+            let demand = &self.view.book.ask(page).demand;
+            self.plan.by_demand.extend(verdict.map(|verdict| (demand.clone(), verdict)));
+        }
         for head in &self.heads {
             let nodes = head.nodes(&self.view.cluster);
             self.plan.heads.push(Head { task: head.task, starts_by: Some(head.at), nodes });
@@ -182,8 +186,11 @@ impl<'a> Pass<'a, '_> {
         self.plan
     }
 
-    pub fn lane_verdicts(&self) -> impl Iterator<Item = &Verdict> + '_ {
-        self.lanes.iter().filter_map(|lane| lane.verdict.as_ref())
+    /// All the reasons for which something waits, so far.
+    pub fn verdicts(&self) -> impl Iterator<Item = &Verdict> + '_ {
+        let of_lanes = self.lanes.iter().filter_map(|lane| lane.verdict.as_ref());
+        let of_demands = self.full.values().flatten();
+        of_lanes.chain(of_demands).chain(self.plan.by_task.values())
     }
 
     /// In every domain that is to have spares, the last nodes that are empty.
@@ -298,6 +305,7 @@ impl<'a> Pass<'a, '_> {
             classes.entry(rank).or_default().push(self.lanes.len());
             self.lanes.push(LaneView { head, ..LaneView::new(lane, keys, page, team, user) });
         }
+        self.mark_claimed();
         for (std::cmp::Reverse(rank), lanes) in classes {
             if self.is_full() {
                 break;
@@ -314,6 +322,19 @@ impl<'a> Pass<'a, '_> {
             let line = Line::new(lanes.into_iter(), &self.lanes, &self.teams);
             self.run_line(line, rank, false);
         }
+    }
+
+    fn mark_claimed(&mut self) {
+        for job in self.state.claims.keys().filter_map(|task| self.state.job(task.job)) {
+            if let Some(no) = self.lane_of(&Lane::of(job)) {
+                self.lanes[no].has_claims = true;
+            }
+        }
+    }
+
+    /// Lanes are numbered in their own order.
+    fn lane_of(&self, lane: &Lane) -> Option<LaneNo> {
+        self.lanes.binary_search_by(|l| l.lane.cmp(lane)).ok()
     }
 
     /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
@@ -375,18 +396,12 @@ impl<'a> Pass<'a, '_> {
     /// Tasks that have waited beyond bearing go before everything else of their class.
     fn starving(&mut self, rank: i32) {
         let before = Time(self.now.0.saturating_sub(self.policy.starve_after.0));
-        let lane_of: BTreeMap<&Lane, LaneNo> = match self.state.index.waiting.first() {
-            Some((since, _)) if *since < before => {
-                self.lanes.iter().enumerate().map(|(no, l)| (l.lane, no)).collect()
-            }
-            _ => return,
-        };
         let starving = self.state.index.waiting.iter().take_while(|(since, _)| *since < before);
         let of_class = starving.filter_map(|(_, task)| {
             let job = self.state.job(task.job)?;
             let lane = Lane::of(job);
             let rank_of = self.policy.class_rank(&lane.class);
-            (rank_of == rank).then_some((job, *task, *lane_of.get(&lane)?))
+            (rank_of == rank).then_some((job, *task, self.lane_of(&lane)?))
         });
         let of_class: Vec<_> = of_class.take(self.policy.backfill_depth).collect();
         for (job, task, lane) in of_class {
@@ -405,16 +420,16 @@ impl<'a> Pass<'a, '_> {
                 return;
             }
             let LaneView { page, team, head: Some(key), .. } = self.lanes[no] else {
-                line.leave(no, &self.lanes, &self.teams);
+                line.leave(no, &self.teams);
                 continue;
             };
             if guaranteed && self.guarantor(team, page).is_none() {
-                line.leave(no, &self.lanes, &self.teams);
+                line.leave(no, &self.teams);
                 continue;
             }
             if self.is_hopeless(no, rank) {
                 self.lanes[no].head = None;
-                line.leave(no, &self.lanes, &self.teams);
+                line.leave(no, &self.teams);
                 continue;
             }
             let index = self.turn(no, &key).and_then(|turn| turn.index);
@@ -478,9 +493,6 @@ impl<'a> Pass<'a, '_> {
             return self.try_elsewhere(&turn, key, claim);
         }
         if self.at_array_limit(turn.job) {
-            let max_running = array_limit(turn.job).unwrap_or_default();
-            let rest = TaskId::single(turn.job.id);
-            self.plan.by_task.insert(rest, Verdict::ArrayLimit { max_running });
             return Tried::Skipped;
         }
         if self.full.contains_key(&self.lanes[turn.lane].page) {

@@ -11,6 +11,8 @@ use crate::cluster::Cluster;
 pub(crate) type TeamNo = usize;
 /// A user in a team.
 pub(crate) type UserNo = usize;
+/// How many charges there were so far: as long as it is the same, so is everybody's due.
+pub(crate) type Charges = u64;
 
 #[derive(Debug)]
 pub(crate) struct Teams<'a> {
@@ -18,6 +20,7 @@ pub(crate) struct Teams<'a> {
     by_name: BTreeMap<&'a str, TeamNo>,
     users: Vec<Account>,
     user_numbers: BTreeMap<(TeamNo, &'a str), UserNo>,
+    charges: Charges,
     policy: &'a Policy,
     state: &'a State,
     now: Time,
@@ -70,6 +73,7 @@ impl<'a> Teams<'a> {
             by_name: BTreeMap::new(),
             users: Vec::new(),
             user_numbers: BTreeMap::new(),
+            charges: 0,
             policy,
             state,
             now,
@@ -208,12 +212,17 @@ impl<'a> Teams<'a> {
         self.users.len() - 1
     }
 
+    pub fn charges(&self) -> Charges {
+        self.charges
+    }
+
     pub fn user_due(&self, user: UserNo) -> u128 {
         self.users[user].due
     }
 
     /// Something was placed for a user of the team.
     pub fn charge(&mut self, no: TeamNo, user: &'a str, held: &[u64], charge: u64) {
+        self.charges += 1;
         self.add(no, held);
         let half_life = self.policy.half_life;
         let user = self.user_number(no, user);
@@ -237,14 +246,16 @@ impl<'a> Teams<'a> {
             let team = &self.teams[at];
             let limit = team.quota?.limit.as_ref()?;
             let used = |m: usize| team.held.get(m).copied().unwrap_or(0);
-            let over = |model: Option<usize>, limit: u32, used: u64, wanted: u64| {
+            let over = |model: Option<(usize, &'a str)>, limit: u32, used: u64, wanted: u64| {
                 let used_gpus = used.div_ceil(1000) as u32;
                 let is_over = used + wanted > u64::from(limit) * 1000 && wanted > 0;
-                is_over.then_some(OverLimit { team: team.name, limit, used: used_gpus, model })
+                let (model, model_name) = model.unzip();
+                let team = team.name;
+                is_over.then_some(OverLimit { team, limit, used: used_gpus, model, model_name })
             };
             let of_model = models.iter().enumerate().find_map(|(m, name)| {
-                let limit = *limit.models.get(name)?;
-                over(Some(m), limit, used(m), wanted.get(m).copied().unwrap_or(0))
+                let (name, limit) = limit.models.get_key_value(name)?;
+                over(Some((m, name)), *limit, used(m), wanted.get(m).copied().unwrap_or(0))
             });
             of_model.or_else(|| {
                 let counts = limit.any > 0 || limit.models.is_empty();
@@ -322,13 +333,15 @@ pub(crate) struct OverLimit<'a> {
     pub used: u32,
     /// The limit is for this model alone.
     pub model: Option<usize>,
+    pub model_name: Option<&'a str>,
 }
 
 impl OverLimit<'_> {
     pub fn verdict(&self, milli: u64) -> Verdict {
         let wanted = milli.div_ceil(1000) as u32;
         let (limit, used) = (self.limit, self.used);
-        Verdict::TeamLimit { team: self.team.to_owned(), limit, used, wanted }
+        let model = self.model_name.map(str::to_owned);
+        Verdict::TeamLimit { team: self.team.to_owned(), limit, used, wanted, model }
     }
 }
 

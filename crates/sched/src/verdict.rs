@@ -1,10 +1,13 @@
 //! The one reason why a pending task is pending.
 
+use std::collections::BTreeSet;
+
 use tutti_model::{
     Dependency, Job, JobState, Lane, Phase, Plan, State, TaskId, Tasks, Time, Verdict,
 };
 
 use crate::claims;
+use crate::lanes::{self, active_tasks};
 
 /// None if there is no such task or it is not pending. An array without an index stands for its
 /// untouched rest or, once all have started, for the first task that waits again.
@@ -23,7 +26,24 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
     {
         return Some(Verdict::BackOff { until: not_before });
     }
-    Some(claimed(state, job, task).unwrap_or_else(|| planned(plan, job, task, waiting)))
+    let limit = || array_limit(state, plan, job, task);
+    let found = claimed(state, job, task).or_else(limit);
+    Some(found.unwrap_or_else(|| planned(plan, job, task, waiting)))
+}
+
+/// Of an array that limits them, as many tasks run as may, or will by this plan or a claim.
+fn array_limit(state: &State, plan: &Plan, job: &Job, task: TaskId) -> Option<Verdict> {
+    let max_running = lanes::array_limit(job)?;
+    let active = &state.index.active;
+    let of_job = TaskId::single(job.id)..=TaskId::of_array(job.id, u32::MAX);
+    let claimed = state.claims.range(of_job).map(|(t, _)| *t);
+    let (starts, claims) = (&plan.placements, &plan.claims);
+    let planned = starts.iter().map(|p| p.task).chain(claims.iter().map(|c| c.task));
+    let planned = planned.filter(|t| t.job == job.id);
+    let others = |t: &TaskId| *t != task && !active.contains(t);
+    let coming: BTreeSet<TaskId> = claimed.chain(planned).filter(others).collect();
+    let running = active_tasks(active, job.id) as usize + coming.len();
+    (running >= max_running as usize).then_some(Verdict::ArrayLimit { max_running })
 }
 
 /// Room that is kept for the task, or for any task of a whole array.
@@ -40,8 +60,8 @@ fn claimed(state: &State, job: &Job, task: TaskId) -> Option<Verdict> {
 
 /// What the last pass found.
 fn planned(plan: &Plan, job: &Job, task: TaskId, waiting: Waiting) -> Verdict {
-    let rest = plan.by_task.get(&TaskId::single(job.id));
-    let lane = plan.by_lane.get(&Lane::of(job));
+    let lane = Lane::of(job);
+    let lane = plan.by_lane.get(&lane).or_else(|| plan.by_demand.get(&lane.demand));
     let found = match waiting {
         Waiting::Rest => {
             let first = match &job.tasks {
@@ -49,14 +69,10 @@ fn planned(plan: &Plan, job: &Job, task: TaskId, waiting: Waiting) -> Verdict {
                 _ => task.index,
             };
             let own = plan.by_task.get(&TaskId { index: first, ..task });
+            let rest = plan.by_task.get(&TaskId::single(job.id));
             own.or(rest).or(lane)
         }
-        // The limit of an array holds for all of its tasks, other reasons for those alike only.
-        Waiting::Task { index, .. } => {
-            let limit = rest.filter(|v| matches!(v, Verdict::ArrayLimit { .. }));
-            let own = plan.by_task.get(&TaskId { index, ..task });
-            own.or(limit).or(lane)
-        }
+        Waiting::Task { index, .. } => plan.by_task.get(&TaskId { index, ..task }).or(lane),
     };
     // A head stands back for nobody: least of all for its own job.
     let itself = |v: &&Verdict| matches!(v, Verdict::Behind { job: other } if *other == job.id);

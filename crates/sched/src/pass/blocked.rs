@@ -54,9 +54,7 @@ impl<'a> Pass<'a, '_> {
                 self.stand_back(no, key, verdict)
             }
             Tried::NoRoom => {
-                let verdict = self.page_verdict(self.lanes[no].page);
-                let busy = matches!(verdict, Verdict::Busy(_));
-                self.lanes[no].verdict.get_or_insert(verdict);
+                let busy = self.is_busy(self.lanes[no].page);
                 if self.make_way(no, key, rank) {
                     return Onward::Task;
                 }
@@ -68,36 +66,40 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// Why there is no room at all for a page that is full.
-    fn page_verdict(&mut self, page: PageNo) -> Verdict {
-        if let Some(known) = self.full.get(&page).and_then(|known| known.as_ref()) {
-            return known.clone();
-        }
+    /// Whether a page that is full has enough nodes, if they were free. Everything that asks for
+    /// the same waits for the same reason, which is noted.
+    fn is_busy(&mut self, page: PageNo) -> bool {
         let View { cluster, book, valuer } = &mut *self.view;
-        let verdict = book.read(page, cluster, valuer).verdict(cluster);
-        self.full.insert(page, Some(verdict.clone()));
-        verdict
+        let look = || book.read(page, cluster, valuer).verdict(cluster);
+        let verdict = self.full.entry(page).or_default().get_or_insert_with(look);
+        matches!(verdict, Verdict::Busy(_))
     }
 
     /// Whether a lane is through that has no room, nobody to stop and no head to become: what most
-    /// of a long queue is. Settled without a look at its jobs, but for arrays at their limits.
+    /// of a long queue is. Settled without a look at its jobs.
     pub(super) fn is_hopeless(&mut self, no: LaneNo, rank: i32) -> bool {
-        let LaneView { page, team, head: Some(key), .. } = self.lanes[no] else { return false };
+        let LaneView { page, team, has_claims, .. } = self.lanes[no];
         let peaceful = !self.policy.preemption.enabled || self.what_if.peaceful;
-        if !self.full.contains_key(&page)
-            || !self.state.claims.is_empty()
-            || !(peaceful || self.no_victims.contains(&(page, rank, team)))
-        {
-            return false;
-        }
-        let verdict = self.page_verdict(page);
-        let may_lead = self.heads_left() > 0 && matches!(verdict, Verdict::Busy(_));
-        let limited = self.state.job(key.job).is_none_or(|job| array_limit(job).is_some());
-        if may_lead || limited || self.over_team_limit(no).is_some() {
-            return false;
-        }
-        self.lanes[no].verdict.get_or_insert(verdict);
-        true
+        self.full.contains_key(&page)
+            && !has_claims
+            && (peaceful || self.no_victims.contains(&(page, rank, team)))
+            && self.over_team_limit(no).is_none()
+            && !(self.is_busy(page) && self.heads_left() > 0 && self.may_lead(page))
+    }
+
+    /// Whether a time to start or an overdue claim may be found for a page.
+    fn may_lead(&self, page: PageNo) -> bool {
+        !self.no_head.contains(&page) || !self.finds_alike() || self.anybody_is_overdue()
+    }
+
+    /// Without reservations and spares, all who ask for the same find the same.
+    fn finds_alike(&self) -> bool {
+        self.policy.reservations.is_empty() && self.policy.spares.is_empty()
+    }
+
+    fn anybody_is_overdue(&self) -> bool {
+        let oldest = self.state.index.waiting.first();
+        oldest.is_some_and(|(since, _)| self.now.since(*since) > self.policy.patience)
     }
 
     /// How many blocked tasks may still get a time to start.
@@ -197,9 +199,7 @@ impl<'a> Pass<'a, '_> {
         if self.heads_left() == 0 || self.heads.iter().any(|head| head.task == task) {
             return;
         }
-        // Without reservations and spares, all who ask for the same find the same.
-        let alike = self.policy.reservations.is_empty() && self.policy.spares.is_empty();
-        if !(alike && self.no_head.contains(&page)) {
+        if !(self.finds_alike() && self.no_head.contains(&page)) {
             if let Some(head) = self.find_head(&turn, page) {
                 self.heads.push(head);
                 return;
@@ -219,8 +219,7 @@ impl<'a> Pass<'a, '_> {
     /// The task itself if it has waited longer than patience allows, or one like it further back.
     fn overdue(&self, no: LaneNo, first: &QueueKey) -> Option<Turn<'a>> {
         // Mostly nobody has waited that long, and no lane need be looked through.
-        let (oldest, _) = self.state.index.waiting.first()?;
-        if self.now.since(*oldest) <= self.policy.patience {
+        if !self.anybody_is_overdue() {
             return None;
         }
         let keys = self.lanes[no].keys.range(first..).take(self.policy.backfill_depth);
