@@ -229,6 +229,7 @@ impl Ending<'_> {
             restarts: self.task.restarts,
             nodes: self.attempt.parts.iter().map(|p| p.node).collect(),
             gpus: self.attempt.gpu_count(),
+            last_ran: None,
         };
         Event::TaskEnded { task: self.lease.task, ended }
     }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::{
     Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli, NodeId, PartError,
-    Priority, Rank, RankExit, TaskId, Time,
+    Priority, Rank, RankExit, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,6 +98,9 @@ pub struct Task {
     /// When it was last preempted.
     #[serde(default)]
     pub preempted_at: Option<Time>,
+    /// How long the attempt before this wait lasted.
+    #[serde(default)]
+    pub last_ran: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -247,6 +250,10 @@ pub struct Ended {
     /// Where the last attempt ran, in rank order; its logs are there.
     pub nodes: Vec<NodeId>,
     pub gpus: u32,
+    /// How long the last attempt lasted, known once the end is applied. None if nothing was ever
+    /// placed, and in snapshots from before this was kept.
+    #[serde(default)]
+    pub last_ran: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -348,6 +355,7 @@ impl Task {
             served: 0,
             lost_node: false,
             preempted_at: None,
+            last_ran: None,
         }
     }
 
@@ -399,6 +407,11 @@ impl Attempt {
             AttemptPhase::Running { since } => Some(since),
             AttemptPhase::Stopping { running_since, .. } => running_since,
         }
+    }
+    /// How long it has lasted: from when all of it ran, or from its placement if nobody said so
+    /// before now. Short work is over before anybody says that it runs.
+    pub fn lasted(&self, now: Time) -> Span {
+        now.since(self.running_since().filter(|since| *since < now).unwrap_or(self.placed_at))
     }
     pub fn part_on(&self, node: NodeId) -> Option<&Part> {
         self.parts.iter().find(|p| p.node == node)

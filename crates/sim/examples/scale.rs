@@ -235,6 +235,7 @@ impl Bench {
             restarts: Restarts::default(),
             nodes: attempt.parts.iter().map(|p| p.node).collect(),
             gpus: attempt.gpu_count(),
+            last_ran: None,
         };
         self.apply(Event::TaskEnded { task, ended });
     }

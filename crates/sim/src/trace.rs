@@ -14,7 +14,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use tutti_model::{GpuRequest, JobSpec, Span, Time};
+use tutti_engine::{Actor, Command, Engine, Rejected, Settings};
+use tutti_model::{GpuRequest, JobSpec, Role, Span, Time};
 
 pub use csv::read as read_csv;
 pub use journal::History;
@@ -41,20 +42,29 @@ pub struct TraceJob {
     pub spec: JobSpec,
 }
 
-/// Jobs in order of their submission, and how many lines were left out because they never ran.
+/// Jobs in order of their submission, and how many were left out because they never ran.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     pub jobs: Vec<TraceJob>,
     pub skipped: usize,
+    /// When the trace starts, where it has dates. What a policy says of dates, such as
+    /// reservations, means nothing without.
+    pub epoch: Option<Time>,
 }
 
 impl Trace {
     /// The first submission becomes time 0; equal times keep the order of the file.
-    pub(crate) fn sorted(mut jobs: Vec<TraceJob>, skipped: usize) -> Trace {
+    pub(crate) fn sorted(jobs: Vec<TraceJob>, skipped: usize) -> Trace {
+        Trace { epoch: None, ..Trace::dated(jobs, skipped) }
+    }
+
+    /// The same from times since 1970.
+    pub(crate) fn dated(mut jobs: Vec<TraceJob>, skipped: usize) -> Trace {
         jobs.sort_by_key(|j| j.submit);
-        let start = jobs.first().map_or(Time(0), |j| j.submit);
+        let epoch = jobs.first().map(|j| j.submit);
+        let start = epoch.unwrap_or_default();
         jobs.iter_mut().for_each(|j| j.submit = Time(j.submit.since(start).0));
-        Trace { jobs, skipped }
+        Trace { jobs, skipped, epoch }
     }
 
     /// Jobs come `factor` times as fast.
@@ -105,6 +115,20 @@ const SECONDS_MAX: f64 = 1000.0 * 366.0 * 86_400.0;
 
 /// Most GPUs, nodes or CPUs that a line may ask for.
 const COUNT_MAX: u64 = 1 << 24;
+
+/// What is wrong with a spec whatever the cluster, in the words of the engine's own door.
+pub(crate) fn spec_problem(spec: &JobSpec) -> Option<Problem> {
+    let actor = Actor { user: "trace".to_owned(), role: Role::Admin };
+    let spec = Box::new(spec.clone());
+    let submit = Command::Submit { actor, spec, user: None, key: None };
+    // Without nodes and teams most is refused for other reasons, which do not count here.
+    match Engine::new(Settings::default()).step(submit, Time(0)).reply {
+        Err(bad @ (Rejected::BadSpec { .. } | Rejected::Unparsable(_))) => {
+            Some(Problem::Spec(bad.to_string()))
+        }
+        _ => None,
+    }
+}
 
 /// `gpus` as a gang: whole nodes of `per_node` if it is a multiple of that, else a total that the
 /// scheduler spreads.

@@ -109,7 +109,8 @@ pub(super) fn requeued(
     not_before: Time,
     at: Time,
 ) {
-    let Some(served) = current_attempt(state, lease).map(|a| a.served(at)) else { return };
+    let attempt = current_attempt(state, lease).map(|a| (a.served(at), a.lasted(at)));
+    let Some((served, lasted)) = attempt else { return };
     accounts::charge_ends(state, lease.task, at);
     change_task(state, lease.task, |t| {
         match cause {
@@ -122,6 +123,7 @@ pub(super) fn requeued(
             RetryCause::Resize => {}
         }
         t.served = t.served.saturating_add(served);
+        t.last_ran = Some(lasted);
         t.lost_node = cause == RetryCause::NodeFailure;
         t.avoid.extend(avoid);
         t.phase = Phase::Pending { since: at, not_before };

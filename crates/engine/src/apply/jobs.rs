@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, State, Task, TaskId, Tasks, Time,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, Span, State, Task, TaskId, Tasks,
+    Time,
 };
 
 use super::{accounts, claims};
@@ -81,18 +82,25 @@ pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Tim
     accounts::learn_run(state, task, ended);
     accounts::charge_ends(state, task, at);
     index::remove_task(state, task);
+    let last_ran = state.job(task.job).and_then(|j| last_ran(j.task(task.index)?, at));
     if let Some(job) = state.jobs_mut(task.job) {
+        let ended = Ended { last_ran, ..ended.clone() };
         match (&mut job.tasks, task.index) {
-            (Tasks::One(t), None) => t.phase = Phase::Ended(ended.clone()),
+            (Tasks::One(t), None) => t.phase = Phase::Ended(ended),
             (Tasks::Array(array), Some(i)) => {
                 array.waiting.remove(i);
                 array.live.remove(&i);
-                array.ended.insert(i, ended.clone());
                 array.tally.add(ended.outcome, 1);
+                array.ended.insert(i, ended);
             }
             _ => {}
         }
     }
     index::add_task(state, task);
     index::note_over(state, task.job);
+}
+
+/// Of the attempt that ends now, or of the one before the wait that ends now.
+fn last_ran(task: &Task, at: Time) -> Option<Span> {
+    task.attempt().map_or(task.last_ran, |attempt| Some(attempt.lasted(at)))
 }

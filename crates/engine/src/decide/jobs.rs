@@ -92,6 +92,7 @@ pub(crate) fn never_ran(reason: EndReason, now: Time) -> Ended {
         restarts: Restarts::default(),
         nodes: Vec::new(),
         gpus: 0,
+        last_ran: None,
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tutti_engine::{Engine, Event, Record, Settings};
-use tutti_model::{Ended, Job, JobSpec, Policy, Span, State, TaskId, Tasks, Time};
+use tutti_model::{
+    Ended, IndexRanges, Job, JobSpec, Phase, Policy, Span, State, Task, TaskId, Tasks, Time,
+};
 
 use super::{Trace, TraceJob};
 use crate::cluster::Cluster;
@@ -12,11 +14,12 @@ use crate::cluster::Cluster;
 /// Fed with what a journal holds, snapshot first.
 ///
 /// A task took as long as its last attempt did; of tasks that still run, as long as they have. What
-/// never ran is left out. Dependencies, holds and array limits are not replayed: each task is a job
-/// that comes when it was submitted.
+/// never was placed is left out. Dependencies, holds and array limits are not replayed: each task
+/// is a job that comes when it was submitted.
 pub struct History {
     engine: Engine,
     tasks: BTreeMap<TaskId, TraceJob>,
+    /// Tasks that ended and never were placed.
     skipped: usize,
 }
 
@@ -26,6 +29,9 @@ impl Default for History {
         History { engine, tasks: BTreeMap::new(), skipped: 0 }
     }
 }
+
+/// What took no time at all still was there.
+const SHORTEST: Span = Span(1);
 
 impl History {
     pub fn snapshot(&mut self, state: State) {
@@ -37,8 +43,10 @@ impl History {
                 Tasks::Array(a) => a.ended.iter().map(|(&i, e)| (Some(i), e)).collect(),
             };
             for (index, e) in ended {
-                let ran = e.started_at.map(|at| e.ended_at.since(at));
-                note(&mut self.tasks, &mut self.skipped, job, index, ran);
+                self.note(job, index, ran(e));
+            }
+            if let Tasks::Array(a) = &job.tasks {
+                self.skipped += a.never_started.as_ref().map_or(0, |n| count(&n.0));
             }
         }
         self.engine = Engine::restore(state, Settings::default());
@@ -49,59 +57,81 @@ impl History {
         if record.seq <= self.engine.state().seq {
             return;
         }
-        match &record.event {
-            Event::TaskEnded { task, ended } => self.note_end(*task, ended.ended_at),
-            Event::WaitingEnded { .. } => self.skipped += 1,
-            _ => {}
+        if let Event::WaitingEnded { job, .. } = &record.event
+            && let Some(Tasks::Array(a)) = self.engine.state().job(*job).map(|j| &j.tasks)
+        {
+            self.skipped += count(&a.waiting);
         }
         self.engine.replay(record);
+        if let Event::TaskEnded { task, .. } = &record.event
+            && let Some(job) = self.engine.state().job(task.job).cloned()
+            && let Some(ended) = job.ended(task.index)
+        {
+            self.note(&job, task.index, ran(ended));
+        }
     }
 
-    fn note_end(&mut self, task: TaskId, at: Time) {
-        let Some(job) = self.engine.state().job(task.job) else { return };
-        let since = job.task(task.index).and_then(|t| t.attempt()?.running_since());
-        let ran = since.map(|since| at.since(since));
-        note(&mut self.tasks, &mut self.skipped, job, task.index, ran);
+    /// The time of the last record.
+    pub fn at(&self) -> Time {
+        self.engine.state().at
     }
 
-    /// The jobs, the nodes and the policy as they were at the end.
-    pub fn finish(mut self) -> (Trace, Cluster, Arc<Policy>) {
-        let state = self.engine.state();
-        for job in state.jobs.values() {
+    /// The jobs, the nodes and the policy as they were at the end. What runs, runs until `now`.
+    pub fn finish(mut self, now: Time) -> (Trace, Cluster, Arc<Policy>) {
+        let jobs: Vec<Arc<Job>> = self.engine.state().jobs.values().cloned().collect();
+        for job in &jobs {
             for (task, live) in job.live_tasks() {
-                let since = live.attempt().and_then(|a| a.running_since());
-                let ran = since.map(|since| state.at.since(since));
-                note(&mut self.tasks, &mut self.skipped, job, task.index, ran);
+                self.note(job, task.index, ran_so_far(live, now));
+            }
+            if let Tasks::Array(a) = &job.tasks {
+                self.skipped += count(&a.waiting);
             }
         }
+        let state = self.engine.state();
         let nodes = state.nodes.values().map(|n| n.facts.clone()).collect();
-        let trace = Trace::sorted(self.tasks.into_values().collect(), self.skipped);
+        let trace = Trace::dated(self.tasks.into_values().collect(), self.skipped);
         (trace, Cluster { nodes }, state.policy.clone())
+    }
+
+    fn note(&mut self, job: &Job, index: Option<u32>, ran: Option<Span>) {
+        let Some(run) = ran.map(|r| r.max(SHORTEST)) else {
+            self.skipped += 1;
+            return;
+        };
+        let id = TaskId { job: job.id, index };
+        let spec = JobSpec {
+            team: Some(job.team.clone()),
+            priority: job.priority,
+            after: Vec::new(),
+            array: None,
+            hold: false,
+            stdin: false,
+            env: BTreeMap::new(),
+            ..JobSpec::clone(&job.spec)
+        };
+        let (name, user) = (id.to_string(), job.user.clone());
+        self.tasks.insert(id, TraceJob { name, submit: job.submitted_at, run, user, spec });
     }
 }
 
-fn note(
-    tasks: &mut BTreeMap<TaskId, TraceJob>,
-    skipped: &mut usize,
-    job: &Job,
-    index: Option<u32>,
-    ran: Option<Span>,
-) {
-    let Some(run) = ran.filter(|r| r.0 > 0) else {
-        *skipped += 1;
-        return;
-    };
-    let id = TaskId { job: job.id, index };
-    let spec = JobSpec {
-        team: Some(job.team.clone()),
-        priority: job.priority,
-        after: Vec::new(),
-        array: None,
-        hold: false,
-        stdin: false,
-        env: BTreeMap::new(),
-        ..JobSpec::clone(&job.spec)
-    };
-    let (name, user) = (id.to_string(), job.user.clone());
-    tasks.insert(id, TraceJob { name, submit: job.submitted_at, run, user, spec });
+/// Older snapshots do not say how long the last attempt lasted: there, all of them count.
+fn ran(ended: &Ended) -> Option<Span> {
+    ended.last_ran.or_else(|| Some(ended.ended_at.since(ended.started_at?)))
 }
+
+fn ran_so_far(task: &Task, now: Time) -> Option<Span> {
+    match &task.phase {
+        Phase::Active(attempt) => Some(attempt.lasted(now)),
+        Phase::Pending { since, .. } => {
+            task.last_ran.or_else(|| Some(since.since(task.first_started_at?)))
+        }
+        Phase::Ended(ended) => ran(ended),
+    }
+}
+
+fn count(indices: &IndexRanges) -> usize {
+    usize::try_from(indices.len()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests;
