@@ -4,13 +4,15 @@
 //! name,submit_s,duration_s,gpus,nodes,gpus_per_node,gpu_model,gpu_share,cpus_per_node,mem_per_node,
 //! user,team,priority,class,time_limit_s,topology,min_nodes,max_nodes
 //! ```
-//! Only `submit_s` and `duration_s` must be there; an empty field counts as not given.
+//! Only `submit_s` and `duration_s` must be there; an empty field counts as not given. `gpus` is
+//! always the total: with `nodes` it must divide evenly, with a model and without `nodes` all are
+//! on one node.
 
 use std::str::FromStr;
 
 use tutti_model::{Elastic, GpuRequest, JobSpec, Topology};
 
-use super::{BadLine, Problem, Row, Table, Trace, TraceJob};
+use super::{BadLine, Problem, Row, Table, Trace, TraceJob, spec_problem};
 
 const COLUMNS: [&str; 18] = [
     "name",
@@ -52,20 +54,8 @@ fn job(row: &Row<'_>) -> Result<TraceJob, BadLine> {
     let mut spec = JobSpec::shell("trace");
     spec.name = text("name");
     spec.nodes = row.count_if_any("nodes")?;
-    spec.gpus = row.count_if_any("gpus")?;
-    let model = text("gpu_model").map(|m| m.to_ascii_lowercase());
-    if let Some(count) = row.count_if_any("gpus_per_node")? {
-        spec.gpus_per_node = Some(GpuRequest { model, count });
-    } else if let Some(model) = model {
-        // A total of GPUs has no place for a model, so it needs a number per node.
-        if spec.gpus.take_if(|n| *n <= 8).is_none() && spec.nodes.is_none() {
-            let problem = "gpu_model needs gpus_per_node, or at most 8 gpus".to_owned();
-            return Err(row.bad(Problem::Spec(problem)));
-        }
-        let count = row.count_if_any("gpus")?.unwrap_or(1);
-        spec.gpus_per_node = Some(GpuRequest { model: Some(model), count });
-    }
     spec.gpu_share = share(row)?;
+    gpus(row, &mut spec)?;
     spec.cpus_per_node = row.count_if_any("cpus_per_node")?;
     spec.mem_per_node = parsed(row, "mem_per_node")?;
     spec.team = text("team");
@@ -76,6 +66,9 @@ fn job(row: &Row<'_>) -> Result<TraceJob, BadLine> {
     if row.number_if_any::<f64>("time_limit_s")?.is_some() {
         spec.time = Some(row.seconds("time_limit_s")?);
     }
+    if let Some(problem) = spec_problem(&spec) {
+        return Err(row.bad(problem));
+    }
     Ok(TraceJob {
         name: text("name").unwrap_or_else(|| format!("line-{}", row.line)),
         submit: row.time("submit_s")?,
@@ -83,6 +76,43 @@ fn job(row: &Row<'_>) -> Result<TraceJob, BadLine> {
         user: text("user").unwrap_or_else(|| "trace".to_owned()),
         spec,
     })
+}
+
+/// Most GPUs that a row with a model and without nodes may mean: one node of the usual size.
+const NODE_GPUS: u32 = 8;
+
+fn gpus(row: &Row<'_>, spec: &mut JobSpec) -> Result<(), BadLine> {
+    let bad = |problem: String| Err(row.bad(Problem::Spec(problem)));
+    let model = Some(row.text("gpu_model")).filter(|m| !m.is_empty());
+    let model = model.map(str::to_ascii_lowercase);
+    let (total, each) = (row.count_if_any("gpus")?, row.count_if_any("gpus_per_node")?);
+    let count = match (total, each, spec.nodes) {
+        (Some(_), Some(_), _) => {
+            return bad("gpus is the total and excludes gpus_per_node".to_owned());
+        }
+        (None, Some(each), _) => each,
+        (Some(total), None, Some(nodes @ 1..)) if total.is_multiple_of(nodes) => total / nodes,
+        (Some(total), None, Some(nodes)) => {
+            return bad(format!("gpus is the total, and {total} do not divide over {nodes} nodes"));
+        }
+        (Some(total), None, None) if model.is_none() => {
+            spec.gpus = Some(total);
+            return Ok(());
+        }
+        (Some(total @ ..=NODE_GPUS), None, None) => total,
+        (Some(total), None, None) => {
+            let problem = "with gpu_model on more than one node, say nodes or gpus_per_node";
+            return bad(format!("{total} gpus: {problem}"));
+        }
+        // A part of one GPU, of this model.
+        (None, None, _) if model.is_some() && spec.gpu_share.is_some() => 1,
+        (None, None, _) if model.is_some() => {
+            return bad("gpu_model needs gpus, gpus_per_node or gpu_share".to_owned());
+        }
+        (None, None, _) => return Ok(()),
+    };
+    spec.gpus_per_node = Some(GpuRequest { model, count });
+    Ok(())
 }
 
 fn parsed<T: FromStr>(row: &Row<'_>, column: &str) -> Result<Option<T>, BadLine>

@@ -4,12 +4,14 @@
 //! `Elapsed`, or `Start` and `End`) and what it had (`AllocTRES` or `ReqTRES`). Steps are left out,
 //! and so are jobs that never ran.
 
+use std::collections::BTreeMap;
+
 use tutti_model::{Bytes, GpuRequest, JobSpec, Span, Time};
 
-use super::{BadLine, Problem, Row, Table, Trace, TraceJob};
+use super::{BadLine, COUNT_MAX, Problem, Row, Table, Trace, TraceJob};
 
 pub fn read(text: &str) -> Result<Trace, BadLine> {
-    let table = Table::new(text, '|')?;
+    let table = Table::without_quotes(text, '|')?;
     table.need(&["jobid", "submit"])?;
     let timed =
         table.has("elapsedraw") || table.has("elapsed") || (table.has("start") && table.has("end"));
@@ -24,7 +26,12 @@ pub fn read(text: &str) -> Result<Trace, BadLine> {
     for row in table.rows() {
         let row = row?;
         // `12.batch` is a step of 12; `12_[5-9]` are tasks that have not started.
-        if row.text("jobid").contains(['.', '[']) {
+        let id = row.text("jobid");
+        if let Some((_, waiting)) = id.split_once('[') {
+            skipped += tasks(waiting);
+            continue;
+        }
+        if id.contains('.') {
             continue;
         }
         match elapsed(&row)? {
@@ -32,7 +39,19 @@ pub fn read(text: &str) -> Result<Trace, BadLine> {
             _ => skipped += 1,
         }
     }
-    Ok(Trace::sorted(jobs, skipped))
+    Ok(Trace::dated(jobs, skipped))
+}
+
+/// How many tasks `5-9%2]` or `1,3,7-8]` names. Slurm cuts long lists off with dots; what it does
+/// not say counts as one.
+fn tasks(list: &str) -> usize {
+    let list = list.split([']', '%']).next().unwrap_or_default();
+    let of = |range: &str| {
+        let (from, to) = range.split_once('-')?;
+        let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
+        to.checked_sub(from)?.checked_add(1).filter(|n| *n <= COUNT_MAX as usize)
+    };
+    list.split(',').map(|range| of(range).unwrap_or(1)).sum()
 }
 
 fn job(row: &Row<'_>, run: Span) -> Result<TraceJob, BadLine> {
@@ -45,14 +64,9 @@ fn job(row: &Row<'_>, run: Span) -> Result<TraceJob, BadLine> {
     let mut spec = JobSpec::shell("slurm");
     spec.name = text("jobname").map(|n| n.chars().filter(|c| !c.is_control()).take(100).collect());
     spec.team = text("account");
-    spec.nodes = Some(tres.nodes);
-    spec.cpus_per_node = Some(tres.cpus.div_ceil(tres.nodes).max(1));
-    spec.mem_per_node = Some(Bytes(tres.mem.0 / u64::from(tres.nodes)));
-    if tres.gpus > 0 {
-        let count = tres.gpus.div_ceil(tres.nodes);
-        spec.gpus_per_node = Some(GpuRequest { model: tres.model, count });
-    }
-    spec.time = limit(row)?;
+    tres.ask(&mut spec);
+    // A job that is stopped at its limit takes a moment to go, and Slurm counts that.
+    spec.time = limit(row)?.map(|limit| limit.max(run));
     Ok(TraceJob {
         name: row.text("jobid").to_owned(),
         submit: moment(row, "submit")?
@@ -113,19 +127,21 @@ fn date(text: &str) -> Option<u64> {
         |t: &str, by| t.split(by).map(|n| n.parse::<u64>().ok()).collect::<Option<Vec<_>>>();
     let (day, clock) = (numbers(day, '-')?, numbers(clock, ':')?);
     let ([year, month, day], [h, m, s]) = (day.as_slice(), clock.as_slice()) else { return None };
-    let sane = (1970..=9999).contains(year) && (1..=12).contains(month) && (1..=31).contains(day);
+    let sane = (1970..=9999).contains(year) && (1..=12).contains(month);
     if !sane || *h > 23 || *m > 59 || *s > 60 {
         return None;
     }
-    Some(((days_to(*year, *month) + day - 1) * 24 + h) * 3600 + m * 60 + s)
+    let month_has = days_to(*year, *month + 1) - days_to(*year, *month);
+    let known = (1..=month_has).contains(day);
+    known.then(|| ((days_to(*year, *month) + day - 1) * 24 + h) * 3600 + m * 60 + s)
 }
 
-/// Days from 1970 to the first of a month.
+/// Days from 1970 to the first of a month; month 13 is next January.
 fn days_to(year: u64, month: u64) -> u64 {
     let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
     let years: u64 = (1970..year).map(|y| 365 + u64::from(leap(y))).sum();
     let february = 28 + u64::from(leap(year));
-    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30];
+    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     years + lengths.iter().take(month as usize - 1).sum::<u64>()
 }
 
@@ -133,6 +149,7 @@ fn days_to(year: u64, month: u64) -> u64 {
 struct Tres {
     nodes: u32,
     gpus: u32,
+    /// `a100|v100` where both are there.
     model: Option<String>,
     cpus: u32,
     mem: Bytes,
@@ -141,6 +158,7 @@ struct Tres {
 impl Tres {
     fn read(row: &Row<'_>, text: &str) -> Result<Tres, BadLine> {
         let mut tres = Tres { nodes: 1, gpus: 0, model: None, cpus: 0, mem: Bytes(0) };
+        let mut by_model: BTreeMap<String, u32> = BTreeMap::new();
         for item in text.split(',').filter(|i| !i.is_empty()) {
             let bad = || {
                 let (column, value) = ("AllocTRES".to_owned(), item.to_owned());
@@ -155,13 +173,36 @@ impl Tres {
                 "gres/gpu" => tres.gpus = count()?,
                 _ => {
                     if let Some(model) = key.strip_prefix("gres/gpu:") {
-                        tres.model = Some(model.to_ascii_lowercase());
-                        tres.gpus = tres.gpus.max(count()?);
+                        by_model.insert(model.to_ascii_lowercase(), count()?);
                     }
                 }
             }
         }
+        by_model.retain(|_, count| *count > 0);
+        tres.gpus = tres.gpus.max(by_model.values().sum());
+        let models: Vec<String> = by_model.into_keys().collect();
+        tres.model = Some(models.join("|")).filter(|m| !m.is_empty());
         Ok(tres)
+    }
+
+    /// Slurm counts totals. What does not divide over the nodes is a total here too: of any model,
+    /// since a total has no place for one.
+    fn ask(self, spec: &mut JobSpec) {
+        let nodes = self.nodes;
+        if !self.gpus.is_multiple_of(nodes) {
+            let among = self.gpus.max(nodes);
+            spec.gpus = Some(self.gpus);
+            spec.cpus_per_gpu = Some((self.cpus / among).max(1));
+            spec.mem_per_gpu = Some(Bytes(self.mem.0 / u64::from(among)));
+            return;
+        }
+        spec.nodes = Some(nodes);
+        spec.cpus_per_node = Some(self.cpus.div_ceil(nodes).max(1));
+        spec.mem_per_node = Some(Bytes(self.mem.0 / u64::from(nodes)));
+        if self.gpus > 0 {
+            let count = self.gpus / nodes;
+            spec.gpus_per_node = Some(GpuRequest { model: self.model, count });
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) struct Table<'t> {
     head: BTreeMap<String, usize>,
     columns: usize,
     separator: char,
+    quotes: bool,
     text: &'t str,
 }
 
@@ -22,16 +23,27 @@ pub(crate) struct Row<'t> {
 }
 
 impl<'t> Table<'t> {
-    /// Names are compared in lower case, without a leading `#`.
+    /// Fields between commas, quoted or not.
     pub fn new(text: &'t str, separator: char) -> Result<Table<'t>, BadLine> {
+        Table::with(text, separator, true)
+    }
+
+    /// For writers who know no quotes: a `"` is a character like any other.
+    pub fn without_quotes(text: &'t str, separator: char) -> Result<Table<'t>, BadLine> {
+        Table::with(text, separator, false)
+    }
+
+    /// Names are compared in lower case, without a leading `#`.
+    fn with(text: &'t str, separator: char, quotes: bool) -> Result<Table<'t>, BadLine> {
         let at = |problem| BadLine { line: 1, problem };
         // Spreadsheets mark UTF-8 with this.
         let text = text.trim_start_matches('\u{feff}');
         let first = text.lines().next().filter(|l| !l.trim().is_empty());
-        let names = split(first.ok_or_else(|| at(Problem::NoHead))?, separator).map_err(at)?;
+        let names =
+            split(first.ok_or_else(|| at(Problem::NoHead))?, separator, quotes).map_err(at)?;
         let clean = |n: &String| n.trim().trim_start_matches('#').trim().to_ascii_lowercase();
         let head = names.iter().enumerate().map(|(i, n)| (clean(n), i)).collect();
-        Ok(Table { head, columns: names.len(), separator, text })
+        Ok(Table { head, columns: names.len(), separator, quotes, text })
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -55,7 +67,7 @@ impl<'t> Table<'t> {
         lines.map(|(i, text)| {
             let line = i + 1;
             let at = |problem| BadLine { line, problem };
-            let fields = split(text, self.separator).map_err(at)?;
+            let fields = split(text, self.separator, self.quotes).map_err(at)?;
             if fields.len() != self.columns {
                 return Err(at(Problem::Fields { have: fields.len(), want: self.columns }));
             }
@@ -127,7 +139,7 @@ impl Row<'_> {
 }
 
 /// Fields may be quoted, with `""` for a quote inside.
-fn split(line: &str, separator: char) -> Result<Vec<String>, Problem> {
+fn split(line: &str, separator: char, quotes: bool) -> Result<Vec<String>, Problem> {
     let mut fields = vec![String::new()];
     let mut quoted = false;
     let mut chars = line.trim_end_matches('\r').chars().peekable();
@@ -139,7 +151,7 @@ fn split(line: &str, separator: char) -> Result<Vec<String>, Problem> {
                 field.push('"');
             }
             '"' if quoted => quoted = false,
-            '"' if field.trim().is_empty() => quoted = true,
+            '"' if quotes && field.trim().is_empty() => quoted = true,
             c if c == separator && !quoted => fields.push(String::new()),
             c => field.push(c),
         }

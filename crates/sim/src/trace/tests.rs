@@ -175,6 +175,103 @@ fn sacct_dumps_are_read() {
     }
 }
 
+/// The column is a total, whatever else is said.
+#[test]
+fn gpus_are_a_total() {
+    let read = |row: &str| {
+        read_csv(&format!(
+            "submit_s,duration_s,nodes,gpus,gpus_per_node,gpu_model,gpu_share\n{row}\n"
+        ))
+        .map(|t| t.jobs[0].spec.clone())
+    };
+    let each = |row: &str| {
+        let spec = read(row).unwrap();
+        (spec.nodes, spec.gpus, spec.gpus_per_node.map(|g| g.to_string()))
+    };
+    let some = |g: &str| Some(g.to_owned());
+    assert_eq!(each("0,1,2,8,,H100,"), (Some(2), None, some("h100:4")));
+    assert_eq!(each("0,1,2,8,,,"), (Some(2), None, some("4")));
+    assert_eq!(each("0,1,,12,,,"), (None, Some(12), None));
+    assert_eq!(each("0,1,,8,,h100,"), (None, None, some("h100:8")));
+    assert_eq!(each("0,1,,,,h100,0.5"), (None, None, some("h100:1")));
+    for (row, part) in [
+        ("0,1,2,9,,,", "line 2: gpus is the total, and 9 do not divide over 2 nodes"),
+        ("0,1,0,9,,,", "line 2: gpus is the total, and 9 do not divide over 0 nodes"),
+        ("0,1,,8,8,,", "line 2: gpus is the total and excludes gpus_per_node"),
+        ("0,1,,16,,h100,", "line 2: 16 gpus: with gpu_model on more than one node"),
+        ("0,1,,,,h100,", "line 2: gpu_model needs"),
+    ] {
+        assert!(error(read(row)).starts_with(part), "{}", error(read(row)));
+    }
+}
+
+/// What the engine would refuse anywhere is refused with its line.
+#[test]
+fn bad_specs_name_their_line() {
+    let head = "submit_s,duration_s,nodes,topology,min_nodes,max_nodes\n";
+    for (row, part) in
+        [("0,1,0,,,", "nodes"), ("0,1,2,node,,", "topology"), ("0,1,,,4,2", "elastic")]
+    {
+        let error = error(read_csv(&format!("{head}0,1,1,,,\n{row}\n")));
+        assert!(error.starts_with("line 3: ") && error.contains(part), "{error}");
+    }
+}
+
+const SACCT: &str = "JobID|JobName|Submit|Elapsed|Timelimit|AllocTRES\n";
+
+#[test]
+fn sacct_does_not_quote() {
+    let text = format!("{SACCT}7|\"my job|2026-03-01T00:00:00|00:01:00||cpu=1,node=1\n");
+    let trace = read_sacct(&text).unwrap();
+    assert_eq!(trace.jobs[0].spec.name.as_deref(), Some("\"my job"));
+    assert_eq!(trace.epoch, Some(Time(1_772_323_200_000)));
+}
+
+#[test]
+fn sacct_gpus_are_neither_more_nor_less() {
+    let spec = |tres: &str| {
+        let text = format!("{SACCT}7|a|2026-03-01T00:00:00|00:01:00||{tres}\n");
+        read_sacct(&text).unwrap().jobs[0].spec.clone()
+    };
+    let uneven = spec("cpu=18,gres/gpu=9,mem=90G,node=2");
+    assert_eq!((uneven.nodes, uneven.gpus, uneven.gpus_per_node), (None, Some(9), None));
+    assert_eq!((uneven.cpus_per_gpu, uneven.mem_per_gpu), (Some(2), Some(Bytes::gib(10))));
+    let mixed = spec("cpu=8,gres/gpu:v100=4,gres/gpu:a100=4,node=2");
+    assert_eq!(mixed.gpus_per_node.unwrap().to_string(), "a100|v100:4");
+    assert_eq!(mixed.nodes, Some(2));
+    for tres in ["cpu=18,gres/gpu=9,node=2", "gres/gpu:v100=4,gres/gpu:a100=4,node=2"] {
+        assert_eq!(spec_problem(&spec(tres)), None);
+    }
+}
+
+#[test]
+fn sacct_dates_exist() {
+    let read =
+        |day: &str| read_sacct(&format!("{SACCT}7|a|{day}T00:00:00|00:01:00||cpu=1,node=1\n"));
+    for day in ["2026-02-31", "2026-02-29", "2026-04-31", "2026-01-00", "2026-12-32"] {
+        assert!(error(read(day)).contains("is not a time such as"), "{day}");
+    }
+    for day in ["2024-02-29", "2026-02-28", "2026-12-31"] {
+        assert!(read(day).is_ok(), "{day}");
+    }
+}
+
+/// Slurm notices a limit late: such a job took as long as it took.
+#[test]
+fn sacct_jobs_that_were_stopped_at_their_limit_run_to_their_end() {
+    let text = format!("{SACCT}7|a|2026-03-01T00:00:00|01:00:21|01:00:00|cpu=1,node=1\n");
+    let job = read_sacct(&text).unwrap().jobs.remove(0);
+    assert_eq!((job.run, job.spec.time), (Span::secs(3621), Some(Span::secs(3621))));
+}
+
+#[test]
+fn sacct_tasks_that_wait_are_counted() {
+    let row = |id: &str| format!("{id}|a|2026-03-01T00:00:00|00:00:00||\n");
+    let ids = ["12_[5-9]", "13_[1,3,7-8%2]", "14_[2]", "15_[0-3,...]"];
+    let text = format!("{SACCT}{}", ids.map(row).concat());
+    assert_eq!(read_sacct(&text).unwrap().skipped, 5 + 4 + 1 + 5);
+}
+
 fn read_all(text: &str) {
     let _ = (read_philly(text), read_lingjun(text), read_lingjun_topology(text));
     let _ = (read_muri(text), read_csv(text), read_sacct(text));
