@@ -10,6 +10,7 @@
 mod clock;
 pub mod muri;
 pub mod openb;
+mod patience;
 mod racks;
 mod speed;
 #[cfg(test)]
@@ -76,7 +77,7 @@ pub enum ReplayError {
     NoProgress { at: Time },
 }
 
-/// What became of a trace.
+/// What became of a trace. Times count from the start of the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
     /// In the order of the trace.
@@ -139,6 +140,8 @@ pub enum Fate {
     Refused(String),
     /// Still there when nothing could happen any more.
     Stuck,
+    /// Given up: with nodes failing this often it never ends.
+    Hopeless,
 }
 
 /// One attempt on the machines it had.

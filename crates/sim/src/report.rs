@@ -30,6 +30,8 @@ pub struct Figures {
     pub refused: u64,
     /// Never ran to their end, though nothing else was left to happen.
     pub stuck: u64,
+    /// Given up: with nodes failing this often they never end.
+    pub hopeless: u64,
     pub avg_jct_s: f64,
     pub median_jct_s: f64,
     pub p95_jct_s: f64,
@@ -91,6 +93,7 @@ pub fn figures(policy: &str, seed: u64, run: &Run) -> Figures {
         failed: count(|f| *f == Fate::Failed),
         refused: count(|f| matches!(f, Fate::Refused(_))),
         stuck: count(|f| *f == Fate::Stuck),
+        hopeless: count(|f| *f == Fate::Hopeless),
         avg_jct_s: jct.mean,
         median_jct_s: jct.at(0.5),
         p95_jct_s: jct.at(0.95),

@@ -4,7 +4,7 @@
 //! arrival is cancelled and never tried again; its demand still counts as arrived. Nothing is moved
 //! and nothing is preempted. CPUs are counted in thousandths here, which is only a unit.
 
-use tutti_engine::{Actor, Command, Effect, Engine, Reply, Settings, Step};
+use tutti_engine::{Actor, Command, Effect, Engine, Rejected, Reply, Settings, Step};
 use tutti_model::{
     Greeting, JobState, NodeId, Order, PartReport, Policy, ReportedPhase, Role, Span, TaskId, Time,
 };
@@ -130,8 +130,14 @@ impl Rig {
         let spec = Box::new(pod.spec.clone());
         let submit = Command::Submit { actor: operator(), spec, user: None, key: None };
         let step = self.engine.step(submit, self.now);
-        // Refused at the door: no node could ever hold it.
-        let Ok(Reply::Submitted { job, .. }) = step.reply else { return Ok(false) };
+        let job = match &step.reply {
+            Ok(Reply::Submitted { job, .. }) => *job,
+            // Refused at the door: no node could ever hold it.
+            Ok(_) | Err(Rejected::Impossible(_)) => return Ok(false),
+            Err(source) => {
+                return Err(ReplayError::Refused { what: "a pod", source: source.clone() });
+            }
+        };
         self.obey(step)?;
         let step = self.engine.schedule(self.now);
         if let Err(source) = step.reply {

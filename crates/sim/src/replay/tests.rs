@@ -137,6 +137,78 @@ fn spreading_slows_a_gang_down() {
     assert_eq!(run.jobs[2].jct(), Some(Span::secs(400)));
 }
 
+fn reserved(epoch: Option<Time>) -> Run {
+    let mut options = fifo();
+    // The node is kept from everybody from the 100th to the 400th second of the trace.
+    let day = 1_772_323_200_000;
+    options.policy.reservations.push(tutti_model::Reservation {
+        name: "repair".to_owned(),
+        nodes: ["h100-1".to_owned()].into(),
+        from: Time(day + 100_000),
+        until: Time(day + 400_000),
+        team: None,
+    });
+    let text = "submit_s,duration_s,gpus_per_node,time_limit_s\n0,60,8,60\n50,60,8,60\n";
+    let mut trace = read_csv(text).unwrap();
+    trace.epoch = epoch.map(|_| Time(day));
+    run(&cluster("1xh100:8"), &trace, &options, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn reservations_hold_on_the_days_they_name() {
+    let run = reserved(Some(Time(0)));
+    assert_eq!(ends(&run), [60, 460]);
+    assert_eq!(run.jobs[1].wait(), Some(Span::secs(350)));
+    assert_eq!(run.samples[0].at, Time(0));
+    assert_eq!(run.jobs[1].stints[0].from, Time(400_000));
+    assert_eq!(ends(&reserved(None)), [60, 120]);
+}
+
+/// From scratch, 16 nodes for 30 days, while one of them fails every day.
+#[test]
+fn what_failures_keep_from_its_end_is_given_up() {
+    let text = "submit_s,duration_s,nodes,gpus_per_node\n0,2592000,16,8\n0,3600,1,8\n";
+    let options = Options { failures: 80.0, ..fifo() };
+    let run = go("16xh100:8", text, &options);
+    let fates: Vec<_> = run.jobs.iter().map(|j| j.fate.clone()).collect();
+    assert_eq!(fates, [Fate::Hopeless, Fate::Completed]);
+    assert_eq!(run.jobs[0].end, None);
+    assert_eq!(run.samples.last().map(|s| s.held), Some(0));
+    let figures = crate::report::figures("fifo", 1, &run);
+    assert_eq!((figures.hopeless, figures.completed, figures.stuck), (1, 1, 0));
+    assert!(crate::report::jobs_csv([("fifo", 1, &run)]).contains(",hopeless,"));
+}
+
+#[test]
+fn checkpoints_bring_it_to_its_end() {
+    let text = "submit_s,duration_s,nodes,gpus_per_node\n0,2592000,16,8\n";
+    let restart = Restart::Checkpoint(Span::secs(3600));
+    let run = go("17xh100:8", text, &Options { failures: 80.0, restart, ..fifo() });
+    assert_eq!(run.jobs[0].fate, Fate::Completed);
+}
+
+/// Nodes are down so often that all twelve are never up at once.
+#[test]
+fn what_never_sees_enough_nodes_is_given_up() {
+    let text = "submit_s,duration_s,nodes,gpus_per_node\n0,60,12,8\n";
+    let options = Options { failures: 100_000.0, repair: Span::secs(86_400), ..fifo() };
+    let mut trace = read_csv(text).unwrap();
+    trace.jobs[0].submit = Time(40_000_000);
+    let run = run(&cluster("12xh100:8"), &trace, &options, &mut |_| {}).unwrap();
+    assert_eq!(run.jobs[0].fate, Fate::Hopeless);
+}
+
+/// On half of its nodes a job takes twice as long, and a limit that knows must know that.
+#[test]
+fn a_known_duration_allows_for_an_elastic_job_at_its_smallest() {
+    let text = "submit_s,duration_s,gpus_per_node,min_nodes,max_nodes,time_limit_s\n\
+                0,10000,8,,,10000\n0,600,8,1,2,\n";
+    let options = Options { know_durations: true, ..fifo() };
+    let run = go("2xh100:8", text, &options);
+    assert_eq!(run.jobs[1].fate, Fate::Completed);
+    assert_eq!(run.jobs[1].jct(), Some(Span::secs(1200)));
+}
+
 #[test]
 fn openb_counts_what_arrived_and_what_fits() {
     use crate::trace::{read_openb_nodes, read_openb_pods};

@@ -1,17 +1,20 @@
 //! The world around the engine while a trace runs: clients that submit, agents that obey at once,
 //! nodes that fail, and a clock that jumps to what is due next.
 
+mod books;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use tutti_engine::{Actor, Command, Effect, Engine, Event, Record, RetryCause, Settings, Step};
+use tutti_engine::{Actor, Command, Effect, Engine, Settings, Step};
 use tutti_model::{
-    Attempt, AttemptPhase, Demand, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeId, Order,
-    Outcome, PartReport, Rank, RankExit, ReportedPhase, Retry, Role, Span, TaskId, Time,
+    Attempt, Demand, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeId, Order, PartReport,
+    Rank, RankExit, ReportedPhase, Retry, Role, Span, TaskId, Time,
 };
 
 use super::clock::{Agenda, Due, Misfortune};
+use super::patience::{Setbacks, enough_up, idle_failures_max};
 use super::racks::Racks;
-use super::{Fate, JobRun, Options, ReplayError, Restart, Run, Sample, Stint};
+use super::{Fate, JobRun, Options, ReplayError, Restart, Run, Sample};
 use crate::cluster::Cluster;
 use crate::trace::{Trace, TraceJob};
 
@@ -23,6 +26,8 @@ const SIGTERM: i32 = 15;
 
 pub(super) struct World<'a> {
     engine: Engine,
+    /// When the trace starts. The engine lives in real dates, for the sake of reservations.
+    start: Time,
     now: Time,
     trace: &'a Trace,
     options: &'a Options,
@@ -38,6 +43,10 @@ pub(super) struct World<'a> {
     jobs: Vec<JobRun>,
     over: u64,
     held: u64,
+    /// Jobs that are to be given up.
+    hopeless: Vec<TaskId>,
+    /// Failures of nodes since a job was last placed.
+    idle_failures: u64,
     out: Run,
 }
 
@@ -49,6 +58,8 @@ struct Work {
     now: Option<Stretch>,
     /// It has GPUs.
     holds: bool,
+    setbacks: Setbacks,
+    given_up: bool,
 }
 
 /// The attempt that runs.
@@ -80,9 +91,11 @@ impl<'a> World<'a> {
             keep_jobs_for: Span::secs(3600),
             ..Settings::default()
         };
+        let start = trace.epoch.unwrap_or_default();
         let mut world = World {
             engine: Engine::new(settings),
-            now: Time(0),
+            start,
+            now: start,
             trace,
             options,
             agenda: Agenda::default(),
@@ -96,6 +109,8 @@ impl<'a> World<'a> {
             jobs: Vec::new(),
             over: 0,
             held: 0,
+            hopeless: Vec::new(),
+            idle_failures: 0,
             out: Run { gpus: cluster.gpus(), ..Run::default() },
         };
         world.set_up(cluster)?;
@@ -124,6 +139,7 @@ impl<'a> World<'a> {
             while let Some(due) = self.agenda.pop(now) {
                 self.happen(due)?;
             }
+            self.give_up()?;
             self.arrive()?;
             if self.engine.next_wakeup().is_some_and(|at| at <= now) {
                 self.command(Command::Tick, "a tick")?;
@@ -135,23 +151,43 @@ impl<'a> World<'a> {
                 break;
             }
         }
-        for job in self.jobs.iter_mut().filter(|j| j.end.is_none() && j.fate == Fate::Completed) {
-            job.fate = Fate::Stuck;
-        }
+        self.settle_the_rest();
         self.out.jobs = self.jobs;
         Ok(self.out)
     }
 
+    /// What waits at the end for more nodes than are up waited in vain for the failures to stop.
+    fn settle_the_rest(&mut self) {
+        let unfinished = |j: &JobRun| j.end.is_none() && j.fate == Fate::Completed;
+        for (job, row) in self.trace.jobs.iter().zip(&mut self.jobs).filter(|(_, j)| unfinished(j))
+        {
+            let demand = Demand::of(&job.spec);
+            let enough = enough_up(&demand, self.engine.state().nodes.values());
+            row.fate = if enough { Fate::Stuck } else { Fate::Hopeless };
+        }
+    }
+
+    /// On the clock of the trace.
+    fn on_trace(&self) -> Time {
+        Time(self.now.since(self.start).0)
+    }
+
     fn next_moment(&self) -> Option<Time> {
-        let arrival = self.trace.jobs.get(self.next_arrival).map(|j| j.submit);
+        let arrival = self.trace.jobs.get(self.next_arrival).map(|j| self.submitted(j));
         let wakeup = self.engine.next_wakeup().filter(|at| *at > self.now);
         [arrival, self.agenda.next(), wakeup].into_iter().flatten().min()
     }
 
-    /// Nothing runs, nothing comes, no node is being repaired, and still somebody waits.
+    fn submitted(&self, job: &TraceJob) -> Time {
+        self.start.plus(Span(job.submit.0))
+    }
+
+    /// Nothing runs, nothing comes, no repair helps, and still somebody waits.
     fn is_stuck(&self) -> bool {
-        let idle = self.engine.state().index.active.is_empty();
-        let all_up = self.engine.state().nodes.values().all(|n| n.drain.is_none());
+        let state = self.engine.state();
+        let idle = state.index.active.is_empty();
+        let all_up = state.nodes.values().all(|n| n.drain.is_none())
+            || self.idle_failures > idle_failures_max(state.nodes.len());
         let none_comes = self.next_arrival >= self.trace.jobs.len();
         let none_due = self.engine.next_wakeup().is_none_or(|at| at <= self.now);
         idle && all_up && none_comes && none_due
@@ -174,9 +210,22 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Takes jobs back that failures would keep from their end for ever.
+    fn give_up(&mut self) -> Result<(), ReplayError> {
+        for target in std::mem::take(&mut self.hopeless) {
+            let Some(&index) = self.ids.get(&target.job) else { continue };
+            self.work[index].given_up = true;
+            self.command(Command::Cancel { actor: operator(), target }, "to give a job up")?;
+        }
+        Ok(())
+    }
+
     fn arrive(&mut self) -> Result<(), ReplayError> {
         let trace = self.trace;
-        while let Some(job) = trace.jobs.get(self.next_arrival).filter(|j| j.submit <= self.now) {
+        while let Some(job) = trace.jobs.get(self.next_arrival) {
+            if self.submitted(job) > self.now {
+                break;
+            }
             self.next_arrival += 1;
             let spec = Box::new(self.spec_of(job));
             let demand = Demand::of(&spec);
@@ -223,7 +272,12 @@ impl<'a> World<'a> {
         spec.retry = Retry { node_failure: u32::MAX, preemption: u32::MAX, job_failure: 0 };
         if self.options.know_durations && spec.time.is_none() {
             let slowest = self.options.spreading.as_ref().map_or(1.0, |s| s.slowest());
-            spec.time = Some(Span((job.run.0 as f64 / slowest) as u64 + 1000));
+            // It may run on as few nodes as it allows, and so much longer.
+            let smallest = spec
+                .elastic
+                .as_ref()
+                .map_or(1.0, |e| f64::from(e.min_nodes.max(1)) / f64::from(e.max_nodes.max(1)));
+            spec.time = Some(Span((job.run.0 as f64 / slowest / smallest) as u64 + 1000));
         }
         spec
     }
@@ -235,11 +289,11 @@ impl<'a> World<'a> {
             }
             let step = self.engine.schedule(self.now);
             if let Err(source) = step.reply {
-                return Err(ReplayError::Plan { at: self.now, source });
+                return Err(ReplayError::Plan { at: self.on_trace(), source });
             }
             self.obey(step)?;
         }
-        Err(ReplayError::NoProgress { at: self.now })
+        Err(ReplayError::NoProgress { at: self.on_trace() })
     }
 
     fn command(&mut self, command: Command, what: &'static str) -> Result<(), ReplayError> {
@@ -340,6 +394,7 @@ impl<'a> World<'a> {
     /// The node forgets what it ran, and is out of order until it is repaired.
     fn fail(&mut self, node: NodeId) -> Result<(), ReplayError> {
         self.out.failures += 1;
+        self.idle_failures += 1;
         let Some(known) = self.engine.state().node(node) else { return Ok(()) };
         let leases: Vec<LeaseId> = known.used.leases.iter().copied().collect();
         let facts = known.facts.clone();
@@ -368,128 +423,11 @@ impl<'a> World<'a> {
 
     fn sample(&mut self) {
         let waiting = self.engine.state().index.queue.len() as u64;
-        let sample = Sample { at: self.now, held: self.held, waiting };
+        let sample = Sample { at: self.on_trace(), held: self.held, waiting };
         match self.out.samples.last_mut() {
             Some(last) if (last.held, last.waiting) == (sample.held, sample.waiting) => {}
             Some(last) if last.at == sample.at => *last = sample,
             _ => self.out.samples.push(sample),
-        }
-    }
-
-    /// Keeps the books.
-    fn note(&mut self, records: &[Record]) {
-        self.out.events += records.len() as u64;
-        for record in records {
-            match &record.event {
-                Event::Placed { task, .. } => self.placed(*task),
-                Event::PartRunning { lease, .. } => self.begun(*lease),
-                Event::Requeued { lease, cause, .. } => self.stopped(*lease, *cause),
-                Event::TaskEnded { task, ended } => self.over(*task, ended.outcome),
-                _ => {}
-            }
-        }
-    }
-
-    fn placed(&mut self, task: TaskId) {
-        let Some(&index) = self.ids.get(&task.job) else { return };
-        let job = self.engine.state().job(task.job);
-        let Some(attempt) = job.and_then(|j| j.task(task.index)?.attempt()) else { return };
-        let nodes: Vec<NodeId> = attempt.parts.iter().map(|p| p.node).collect();
-        let milli =
-            attempt.parts.iter().map(|p| p.gpus.len() as u64 * u64::from(p.share.0)).sum::<u64>();
-        let needed = job.map(|j| self.racks.needed(&Demand::of(&j.spec)));
-        let spanned = self.racks.spanned(nodes.iter().copied());
-        let row = &mut self.jobs[index];
-        row.attempts += 1;
-        row.racks = needed.map(|n| (spanned, n.racks));
-        row.stints.push(Stint { from: self.now, until: self.now, nodes, milli });
-        self.work[index].holds = true;
-        self.held += milli;
-    }
-
-    /// Every part runs: the work goes on from what is safe.
-    fn begun(&mut self, lease: LeaseId) {
-        let Some(&index) = self.ids.get(&lease.task.job) else { return };
-        let running = self.attempt(lease).map(|a| matches!(a.phase, AttemptPhase::Running { .. }));
-        if running != Some(true) || self.work[index].now.is_some() {
-            return;
-        }
-        let speed = self.speed(lease, index);
-        let left = (self.trace.jobs[index].run.0 as f64 - self.work[index].safe).max(0.0);
-        let finish = self.now.plus(Span((left / speed).ceil() as u64));
-        let milli = self.jobs[index].stints.last().map_or(0, |s| s.milli);
-        self.jobs[index].start.get_or_insert(self.now);
-        self.agenda.add(finish, Due::Finish(lease));
-        if let Restart::Checkpoint(every) = self.options.restart {
-            self.agenda.add(self.now.plus(every), Due::Saved(lease));
-        }
-        let (since, saved_at) = (self.now, self.now);
-        let stretch = Stretch { lease, since, speed, finish, saved_at, halted_at: None, milli };
-        self.work[index].now = Some(stretch);
-    }
-
-    /// Against running on all that it asked for, near together.
-    fn speed(&mut self, lease: LeaseId, index: usize) -> f64 {
-        let Some(job) = self.engine.state().job(lease.task.job) else { return 1.0 };
-        let demand = Demand::of(&job.spec);
-        let Some(attempt) = self.attempt(lease) else { return 1.0 };
-        let (gpus, nodes) = (attempt.gpu_count(), attempt.parts.len() as u32);
-        let asked = demand.total_gpus().max(1) as f64;
-        let elastic = job.spec.elastic.is_some() && gpus > 0;
-        let size = if elastic { f64::from(gpus) / asked } else { 1.0 };
-        let needed = self.racks.needed(&demand);
-        let wide = self.jobs[index].racks.is_some_and(|(spanned, least)| spanned > least);
-        let spread = wide || nodes > needed.nodes;
-        let spreading = self.options.spreading.as_ref().filter(|_| spread);
-        size * spreading.map_or(1.0, |s| s.speed(gpus))
-    }
-
-    /// The attempt is over and the job waits again. What is not safe is lost.
-    fn stopped(&mut self, lease: LeaseId, cause: RetryCause) {
-        let Some(&index) = self.ids.get(&lease.task.job) else { return };
-        let row = &mut self.jobs[index];
-        match cause {
-            RetryCause::Preemption => row.preemptions += 1,
-            RetryCause::NodeFailure => row.node_failures += 1,
-            _ => {}
-        }
-        let restart = match cause {
-            RetryCause::Resize => Restart::Served,
-            _ => self.options.restart,
-        };
-        self.release(index);
-        let Some(stretch) = self.work[index].now.take() else { return };
-        self.agenda.remove(stretch.finish, Due::Finish(lease));
-        let end = stretch.halted_at.unwrap_or(self.now);
-        let done = |until: Time| until.since(stretch.since).0 as f64 * stretch.speed;
-        let (all, before) = (done(end), self.work[index].safe);
-        self.work[index].safe = match restart {
-            Restart::Scratch => 0.0,
-            Restart::Served => before + all,
-            Restart::Checkpoint(_) => before + done(stretch.saved_at),
-        };
-        let lost = (before + all - self.work[index].safe) / stretch.speed;
-        self.jobs[index].lost += (lost * stretch.milli as f64 / 1000.0) as u64;
-    }
-
-    fn over(&mut self, task: TaskId, outcome: Outcome) {
-        let Some(index) = self.ids.remove(&task.job) else { return };
-        if let Some(stretch) = self.work[index].now.take() {
-            self.agenda.remove(stretch.finish, Due::Finish(stretch.lease));
-        }
-        self.release(index);
-        let row = &mut self.jobs[index];
-        row.end = Some(self.now);
-        row.fate = if outcome == Outcome::Completed { Fate::Completed } else { Fate::Failed };
-        self.over += 1;
-    }
-
-    /// The GPUs of its last attempt are free.
-    fn release(&mut self, index: usize) {
-        let holds = std::mem::take(&mut self.work[index].holds);
-        if let Some(stint) = self.jobs[index].stints.last_mut().filter(|_| holds) {
-            stint.until = self.now;
-            self.held -= stint.milli;
         }
     }
 }

@@ -62,6 +62,7 @@ fn fate(fate: &Fate) -> &'static str {
         Fate::Failed => "failed",
         Fate::Refused(_) => "refused",
         Fate::Stuck => "stuck",
+        Fate::Hopeless => "hopeless",
     }
 }
 

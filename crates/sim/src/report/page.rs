@@ -30,7 +30,9 @@ type Line = (&'static str, fn(&Figures) -> String);
 const LINES: [Line; 16] = [
     ("jobs", |f| f.jobs.to_string()),
     ("completed", |f| f.completed.to_string()),
-    ("failed, refused, stuck", |f| format!("{}, {}, {}", f.failed, f.refused, f.stuck)),
+    ("failed, refused, stuck, hopeless", |f| {
+        format!("{}, {}, {}, {}", f.failed, f.refused, f.stuck, f.hopeless)
+    }),
     ("mean completion time", |f| duration(f.avg_jct_s)),
     ("median", |f| duration(f.median_jct_s)),
     ("95 % within", |f| duration(f.p95_jct_s)),
