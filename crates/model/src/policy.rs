@@ -236,10 +236,15 @@ impl Default for TopologyMap {
 
 impl TopologyMap {
     pub fn place_of(&self, node: &Node) -> Place {
-        if let Some(place) = self.nodes.get(&node.facts.name) {
+        self.place(&node.facts)
+    }
+
+    /// The same for a node that has not joined.
+    pub fn place(&self, node: &NodeFacts) -> Place {
+        if let Some(place) = self.nodes.get(&node.name) {
             return place.clone();
         }
-        let label = |key: &String| node.facts.labels.get(key).cloned();
+        let label = |key: &String| node.labels.get(key).cloned();
         Place {
             rack: label(&self.rack_label),
             rail: label(&self.rail_label),

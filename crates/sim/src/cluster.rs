@@ -15,9 +15,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use tutti_model::{Bytes, Gpu, GpuIndex, GpuRequest, NodeFacts};
+use tutti_model::{Bytes, Gpu, GpuIndex, GpuRequest, NodeFacts, TopologyMap};
 
-use crate::shape::{BadShape, Lot};
+use crate::shape::{ALL_GPUS_MAX, BadShape, Lot};
+
+/// Where a list of shapes notes the rack.
+pub(crate) const RACK: &str = "rack";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
@@ -36,8 +39,17 @@ pub enum BadCluster {
     SameName(String),
     #[error("there are no nodes")]
     NoNodes,
-    #[error("no node is in rack '{wanted}'; the racks are {}", .racks.join(", "))]
+    #[error("no node is in rack '{wanted}'; {}", racks_in_words(.racks))]
     NoSuchRack { wanted: String, racks: Vec<String> },
+    #[error("{0} GPUs, and a simulation takes at most 1,048,576")]
+    TooManyGpus(u64),
+}
+
+fn racks_in_words(racks: &[String]) -> String {
+    match racks {
+        [] => "neither labels nor the policy's topology say that there are racks".to_owned(),
+        _ => format!("the racks are {}", racks.join(", ")),
+    }
 }
 
 #[derive(Deserialize)]
@@ -73,8 +85,15 @@ impl Cluster {
             BadCluster::File { line, problem: e.message().to_owned() }
         })?;
         let mut cluster = Cluster::default();
+        let mut gpus = 0;
         for (index, entry) in file.nodes.into_iter().enumerate() {
-            cluster.nodes.extend(entry.nodes(index)?);
+            let lot = entry.lot(index)?;
+            // Before they are made: the sum may be more than fits into memory.
+            gpus += lot.all_gpus();
+            if gpus > ALL_GPUS_MAX {
+                return Err(BadCluster::TooManyGpus(gpus));
+            }
+            cluster.nodes.extend(entry.nodes(index, &lot));
         }
         cluster.checked()
     }
@@ -89,8 +108,8 @@ impl Cluster {
     }
 
     /// What if this rack were gone?
-    pub fn remove_rack(&mut self, rack: &str) -> Result<(), BadCluster> {
-        let of = |n: &NodeFacts| n.labels.get("rack").cloned();
+    pub fn remove_rack(&mut self, rack: &str, topology: &TopologyMap) -> Result<(), BadCluster> {
+        let of = |n: &NodeFacts| topology.place(n).rack;
         if !self.nodes.iter().any(|n| of(n).as_deref() == Some(rack)) {
             let racks: BTreeSet<String> = self.nodes.iter().filter_map(of).collect();
             let racks = racks.into_iter().collect();
@@ -100,13 +119,36 @@ impl Cluster {
         Ok(())
     }
 
+    /// What if there were these as well? One that names a rack stands with the others there.
+    pub fn add(&mut self, nodes: Vec<NodeFacts>, topology: &TopologyMap) {
+        let known = |n: &NodeFacts| {
+            let place = topology.place(n);
+            place.rack.map(|rack| (rack, (place.rail, place.site)))
+        };
+        let known: BTreeMap<String, _> = self.nodes.iter().filter_map(known).collect();
+        for mut node in nodes {
+            if let Some(rack) = node.labels.remove(RACK) {
+                let (rail, site) = known.get(&rack).cloned().unwrap_or_default();
+                let labels = [
+                    (&topology.rack_label, Some(rack)),
+                    (&topology.rail_label, rail),
+                    (&topology.site_label, site),
+                ];
+                for (label, value) in labels {
+                    node.labels.extend(value.map(|v| (label.clone(), v)));
+                }
+            }
+            self.nodes.push(node);
+        }
+    }
+
     pub fn gpus(&self) -> u64 {
         self.nodes.iter().map(|n| n.gpus.len() as u64).sum()
     }
 }
 
 impl Entry {
-    fn nodes(self, index: usize) -> Result<Vec<NodeFacts>, BadCluster> {
+    fn lot(&self, index: usize) -> Result<Lot, BadCluster> {
         let bad = |problem: &str| BadCluster::Entry { index, problem: problem.to_owned() };
         let count = self.count.unwrap_or(1);
         if !(1..=1_000_000).contains(&count) {
@@ -124,20 +166,23 @@ impl Entry {
             _ => return Err(bad("needs either shape or gpus, such as gpus = \"h100:8\"")),
         };
         let lot = Lot::kind(&kind).map_err(|source| BadCluster::Shape { index, source })?;
-        let lot = Lot {
+        Ok(Lot {
             count,
             gpu_mem: self.gpu_mem.unwrap_or(lot.gpu_mem),
             cpus: self.cpus.unwrap_or(lot.cpus),
             mem: self.mem.unwrap_or(lot.mem),
             ..lot
-        };
+        })
+    }
+
+    fn nodes(&self, index: usize, lot: &Lot) -> Vec<NodeFacts> {
         let prefix = match &self.name {
             Some(name) => name.clone(),
             None if index == 0 => format!("{}-", lot.kind),
             None => format!("{}-{}-", lot.kind, index + 1),
         };
         let nodes = lot.nodes(&prefix).enumerate();
-        Ok(nodes.map(|(n, facts)| self.labelled(facts, &prefix, n as u32)).collect())
+        nodes.map(|(n, facts)| self.labelled(facts, &prefix, n as u32)).collect()
     }
 
     fn labelled(&self, mut facts: NodeFacts, prefix: &str, n: u32) -> NodeFacts {
@@ -202,6 +247,8 @@ impl NodeBuilder {
 
 #[cfg(test)]
 mod tests {
+    use tutti_model::Place;
+
     use super::*;
 
     #[test]
@@ -227,10 +274,45 @@ mod tests {
         assert_eq!(racks, [rack("ar1"), rack("ar1"), rack("ar2"), rack("ar2"), None]);
         assert_eq!((cluster.nodes[4].cpus, cluster.nodes[4].mem), (32, Bytes::gib(256)));
         let mut smaller = cluster.clone();
-        smaller.remove_rack("ar1").unwrap();
+        let labels = TopologyMap::default();
+        smaller.remove_rack("ar1", &labels).unwrap();
         assert_eq!(smaller.gpus(), 20);
-        let missing = smaller.remove_rack("ar1").unwrap_err().to_string();
+        let missing = smaller.remove_rack("ar1", &labels).unwrap_err().to_string();
         assert_eq!(missing, "no node is in rack 'ar1'; the racks are ar2");
+    }
+
+    fn place(rack: &str, rail: &str) -> Place {
+        Place { rack: Some(rack.to_owned()), rail: Some(rail.to_owned()), site: None }
+    }
+
+    /// Two nodes in each of two racks that only the policy knows.
+    fn by_policy() -> (Cluster, TopologyMap) {
+        let nodes = crate::shape::parse_lots("4xh100:8", "").unwrap();
+        let at = |n: usize| if n < 2 { place("r1", "p1") } else { place("r2", "p2") };
+        let names = nodes.iter().enumerate().map(|(n, f)| (f.name.clone(), at(n)));
+        let map = TopologyMap { nodes: names.collect(), ..TopologyMap::default() };
+        (Cluster { nodes }, map)
+    }
+
+    #[test]
+    fn racks_of_the_policy_can_go_and_grow() {
+        let (mut cluster, map) = by_policy();
+        cluster.add(crate::shape::parse_lots("1xh100:8@r2", "added-").unwrap(), &map);
+        assert_eq!(map.place(&cluster.nodes[4]), place("r2", "p2"));
+        cluster.remove_rack("r2", &map).unwrap();
+        assert_eq!(cluster.gpus(), 16);
+        let missing = cluster.remove_rack("r2", &map).unwrap_err().to_string();
+        assert_eq!(missing, "no node is in rack 'r2'; the racks are r1");
+        let nowhere = cluster.remove_rack("r1", &TopologyMap::default()).unwrap_err().to_string();
+        assert!(nowhere.ends_with("say that there are racks"), "{nowhere}");
+    }
+
+    #[test]
+    fn an_added_rack_goes_by_the_label_of_the_policy() {
+        let map = TopologyMap { rack_label: "cabinet".to_owned(), ..TopologyMap::default() };
+        let mut cluster = Cluster::default();
+        cluster.add(crate::shape::parse_lots("1xh100:8@c7", "").unwrap(), &map);
+        assert_eq!(map.place(&cluster.nodes[0]).rack.as_deref(), Some("c7"));
     }
 
     #[test]
@@ -241,6 +323,7 @@ mod tests {
             ("[[nodes]]\n", "nodes[0]: needs either shape or gpus"),
             ("[[nodes]]\nshape = \"p5\"\ncount = 0\n", "nodes[0]: count"),
             ("nodes = []\n", "there are no nodes"),
+            ("[[nodes]]\ngpus = \"h100:1000\"\ncount = 9000\n", "9000000 GPUs"),
             (
                 "[[nodes]]\nshape=\"p5\"\nname=\"a\"\n[[nodes]]\nshape=\"p5\"\nname=\"a\"\n",
                 "two nodes",

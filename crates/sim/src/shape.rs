@@ -3,7 +3,7 @@
 
 use tutti_model::{Bytes, GpuRequest, NodeFacts};
 
-use crate::cluster::NodeBuilder;
+use crate::cluster::{NodeBuilder, RACK};
 
 /// A kind of server. CPUs are hardware threads, memory is what the maker says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ const MEM_PER_GPU_GIB: u64 = 128;
 
 const NODES_MAX: u32 = 1_000_000;
 const GPUS_MAX: u32 = 1024;
+/// Of a whole list. More than any cluster has, and still fits into memory.
+pub(crate) const ALL_GPUS_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadShape {
@@ -88,10 +90,18 @@ pub enum BadShape {
     Count(String),
     #[error("'{0}': a node has 1 to 1,024 GPUs")]
     Gpus(String),
+    #[error("'{0}' has {1} GPUs, and a simulation takes at most 1,048,576")]
+    TooMany(String, u64),
 }
 
 fn names() -> String {
     CATALOGUE.iter().map(|s| s.name).collect::<Vec<_>>().join(", ")
+}
+
+/// How much memory a GPU of this model has, if the catalogue knows it.
+pub fn gpu_mem(model: &str) -> Option<Bytes> {
+    let listed = GPU_MEM_GIB.iter().find(|(name, _)| *name == model);
+    listed.map(|(_, gib)| Bytes::gib(*gib))
 }
 
 /// So many servers of one kind.
@@ -147,16 +157,19 @@ impl Lot {
         if !(1..=GPUS_MAX).contains(&gpus.count) {
             return Err(BadShape::Gpus(kind.to_owned()));
         }
-        let listed = GPU_MEM_GIB.iter().find(|(m, _)| *m == model);
         Ok(Lot {
             count: 1,
+            gpu_mem: gpu_mem(&model).unwrap_or(Bytes::gib(OTHER_GPU_MEM_GIB)),
             kind: model,
-            gpu_mem: Bytes::gib(listed.map_or(OTHER_GPU_MEM_GIB, |(_, gib)| *gib)),
             cpus: CPUS_PER_GPU * gpus.count,
             mem: Bytes::gib(MEM_PER_GPU_GIB * u64::from(gpus.count)),
             gpus,
             rack: None,
         })
+    }
+
+    pub fn all_gpus(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.gpus.count)
     }
 
     /// The servers, named after `prefix` and a number.
@@ -169,7 +182,7 @@ impl Lot {
                 .gpus(model, self.gpus.count as u16, gib)
                 .host(self.cpus, self.mem);
             match &self.rack {
-                Some(rack) => node.label("rack", rack).build(),
+                Some(rack) => node.label(RACK, rack).build(),
                 None => node.build(),
             }
         })
@@ -178,9 +191,13 @@ impl Lot {
 
 /// A list such as `16xdgx-h100,4xa100:8@r3`. Names start with `prefix` and the kind.
 pub fn parse_lots(text: &str, prefix: &str) -> Result<Vec<NodeFacts>, BadShape> {
+    let lots = text.split(',').map(Lot::parse).collect::<Result<Vec<Lot>, BadShape>>()?;
+    let all: u64 = lots.iter().map(Lot::all_gpus).sum();
+    if all > ALL_GPUS_MAX {
+        return Err(BadShape::TooMany(text.to_owned(), all));
+    }
     let mut nodes = Vec::new();
-    for (n, lot) in text.split(',').map(Lot::parse).enumerate() {
-        let lot = lot?;
+    for (n, lot) in lots.into_iter().enumerate() {
         // Two lots of one kind must not share names.
         let lots = if n == 0 { String::new() } else { format!("{}-", n + 1) };
         nodes.extend(lot.nodes(&format!("{prefix}{}-{lots}", lot.kind)));
@@ -214,6 +231,8 @@ mod tests {
             ("1xh100:0", "GPUs"),
             ("1xh100|a100:8", "no kind of server"),
             ("", "no kind of server"),
+            ("1000000xh100:1024", "1024000000 GPUs"),
+            ("600xh100:1024,600xh100:1024", "1228800 GPUs"),
         ] {
             let error = parse_lots(text, "").unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
