@@ -1,5 +1,6 @@
 //! `tutti sim`: the scheduler of this cluster, run on a trace, a file or its own past.
 
+mod flags;
 mod input;
 mod journal;
 mod output;
@@ -16,7 +17,6 @@ use tutti_sim::replay::{self, Options, Restart, Run, muri, openb};
 use tutti_sim::report::{Figures, figures};
 
 use crate::fail::{Fail, chain};
-use input::Workload;
 use policies::Choice;
 use progress::Progress;
 
@@ -54,8 +54,9 @@ pub struct SimArgs {
     /// How many nodes; for `openb` the file that lists them
     #[arg(long, value_name = "N|FILE")]
     nodes: Option<String>,
-    #[arg(long, value_name = "G", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    gpus_per_node: u16,
+    /// With --nodes [default: 8]
+    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    gpus_per_node: Option<u16>,
     /// openb: the pods
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
@@ -65,33 +66,29 @@ pub struct SimArgs {
     /// lingjun: the switches of each host
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// Side by side: default default-known fifo srtf srsf first-fit best-fit, or policy files
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "default")]
+    /// Side by side: own default default-known fifo srtf srsf first-fit best-fit, or policy files
+    /// [default: own where there is a policy file or a cluster with one, else default]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
     /// Teams, classes and everything else that the names do not say
     #[arg(long, value_name = "FILE")]
     policy_file: Option<PathBuf>,
     /// Jobs come so many times as fast
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
-    load: f64,
-    /// For failures; several give one run each
-    #[arg(
-        long,
-        visible_alias = "seeds",
-        value_name = "SEED",
-        value_delimiter = ',',
-        default_value = "1"
-    )]
+    #[arg(long, value_name = "FACTOR", value_parser = positive)]
+    load: Option<f64>,
+    /// For failures; several give one run each [default: 1]
+    #[arg(long, visible_alias = "seeds", value_name = "SEED", value_delimiter = ',')]
     seed: Vec<u64>,
     /// Failures that take a node down, per 1,000 node-days
-    #[arg(long, value_name = "RATE", default_value_t = 0.0, value_parser = rate)]
-    failures: f64,
-    /// How long a failed node is down
-    #[arg(long, value_name = "TIME", default_value = "4h")]
-    repair: Span,
-    /// A stopped job goes on from: scratch, served (where it was), or its last checkpoint, saved every TIME
-    #[arg(long, value_name = "scratch|served|TIME", default_value = "scratch", value_parser = restart)]
-    restart: Restart,
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    failures: Option<f64>,
+    /// How long a failed node is down [default: 4h]
+    #[arg(long, value_name = "TIME", requires = "failures")]
+    repair: Option<Span>,
+    /// A stopped job goes on from: scratch, served (where it was), or its last checkpoint, saved
+    /// every TIME [default: scratch]
+    #[arg(long, value_name = "scratch|served|TIME", value_parser = restart)]
+    restart: Option<Restart>,
     /// Measured speed of gangs that are spread out, with columns n_gpus and spread_over_consolidated
     #[arg(long, value_name = "FILE")]
     slowdown: Option<PathBuf>,
@@ -145,12 +142,40 @@ fn quota(text: &str) -> Result<(String, u32), String> {
 }
 
 pub fn run(cluster: Option<&str>, args: SimArgs) -> Result<ExitCode, Fail> {
+    flags::check(cluster, &args)?;
+    let traced = |source| run_trace(source, cluster, &args);
     match args.format {
         Format::Openb => run_openb(&args)?,
         Format::Muri => run_muri(&args)?,
-        _ => run_trace(cluster, &args)?,
+        Format::Philly => traced(Source::Philly)?,
+        Format::Lingjun => traced(Source::Lingjun)?,
+        Format::Sacct => traced(Source::Sacct)?,
+        Format::Csv => traced(Source::Csv)?,
+        Format::Journal => traced(Source::Journal)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Formats that run under the production engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Philly,
+    Lingjun,
+    Sacct,
+    Csv,
+    Journal,
+}
+
+impl SimArgs {
+    fn gpus_per_node(&self) -> u16 {
+        self.gpus_per_node.unwrap_or(8)
+    }
+    fn load(&self) -> f64 {
+        self.load.unwrap_or(1.0)
+    }
+    fn seeds(&self) -> &[u64] {
+        if self.seed.is_empty() { &[1] } else { &self.seed }
+    }
 }
 
 fn failed(error: &(dyn std::error::Error + 'static)) -> Fail {
@@ -158,29 +183,36 @@ fn failed(error: &(dyn std::error::Error + 'static)) -> Fail {
 }
 
 /// A trace under the production engine.
-fn run_trace(cluster: Option<&str>, args: &SimArgs) -> Result<(), Fail> {
-    let Workload { trace, cluster, policy, note } = input::workload(cluster, args)?;
-    let choices = policies::choose(args, &policy, &trace)?;
+fn run_trace(source: Source, cluster: Option<&str>, args: &SimArgs) -> Result<(), Fail> {
+    let work = input::workload(source, cluster, args)?;
+    let choices = policies::choose(args, work.policy.as_deref(), &work.trace)?;
+    let changed = |c: &Choice| input::changed(&work.cluster, args, &c.policy.topology);
+    let clusters = choices.iter().map(changed).collect::<Result<Vec<_>, _>>()?;
     let spreading = input::spreading(args.slowdown.as_deref())?;
-    let jobs = trace.jobs.len() as u64;
+    let jobs = work.trace.jobs.len() as u64;
+    let defaults = Options::default();
     let mut runs = Vec::new();
-    for (choice, seed) in choices.iter().flat_map(|c| args.seed.iter().map(move |&s| (c, s))) {
+    let chosen = choices.iter().zip(&clusters);
+    for ((choice, cluster), &seed) in chosen.flat_map(|c| args.seeds().iter().map(move |s| (c, s)))
+    {
         let options = Options {
             policy: choice.policy.clone(),
             know_durations: choice.known,
             seed,
-            failures: args.failures,
-            repair: args.repair,
-            restart: args.restart,
+            failures: args.failures.unwrap_or(defaults.failures),
+            repair: args.repair.unwrap_or(defaults.repair),
+            restart: args.restart.unwrap_or(defaults.restart),
             spreading: spreading.clone(),
         };
+        let trace = choice.trace.as_ref().unwrap_or(&work.trace);
         let progress = Progress::new(&choice.name, jobs);
-        let run = replay::run(&cluster, &trace, &options, &mut |over| progress.at(over));
+        let run = replay::run(cluster, trace, &options, &mut |over| progress.at(over));
         let run = run.map_err(|e| failed(&e))?;
         progress.done();
         runs.push((figures(&choice.name, seed, &run), run));
     }
-    output::runs(args, &note, spreading.as_ref(), &runs)
+    let note = input::note(&work, clusters.first());
+    output::runs(args, &note, work.trace.skipped, spreading.as_ref(), &runs)
 }
 
 fn run_muri(args: &SimArgs) -> Result<(), Fail> {
@@ -188,18 +220,18 @@ fn run_muri(args: &SimArgs) -> Result<(), Fail> {
     if let Some(limit) = args.limit_jobs {
         jobs.truncate(limit);
     }
-    jobs.iter_mut().for_each(|j| j.submit_s /= args.load);
+    jobs.iter_mut().for_each(|j| j.submit_s /= args.load());
     let mut runs: Vec<(Figures, Run)> = Vec::new();
-    for Choice { name, policy, .. } in policies::named(args)? {
+    for Choice { name, policy, .. } in policies::orders(args)? {
         let progress = Progress::new(&name, jobs.len() as u64);
         let run =
-            muri::run(&jobs, nodes, args.gpus_per_node, policy.order, &mut |n| progress.at(n));
+            muri::run(&jobs, nodes, args.gpus_per_node(), policy.order, &mut |n| progress.at(n));
         progress.done();
         let run = run.into_run(&jobs);
         runs.push((figures(&name, 0, &run), run));
     }
     let note = format!("{} jobs under Muri's rules on {nodes} nodes", jobs.len());
-    output::runs(args, &note, None, &runs)
+    output::runs(args, &note, 0, None, &runs)
 }
 
 fn run_openb(args: &SimArgs) -> Result<(), Fail> {

@@ -23,6 +23,8 @@ const STEPS: usize = 100;
 struct RunJson<'a> {
     #[serde(flatten)]
     figures: &'a Figures,
+    /// Jobs of the trace that were left out because they never ran.
+    skipped: usize,
     series: Series,
 }
 
@@ -46,6 +48,7 @@ fn write(path: &Path, text: &str) -> Result<(), Fail> {
 pub fn runs(
     args: &SimArgs,
     note: &str,
+    skipped: usize,
     spreading: Option<&Spreading>,
     runs: &[(Figures, Run)],
 ) -> Result<(), Fail> {
@@ -56,8 +59,11 @@ pub fn runs(
         write(path, &page(&format!("tutti sim: {note}"), runs))?;
     }
     if args.json {
-        let rows =
-            runs.iter().map(|(figures, run)| RunJson { figures, series: series(run, STEPS) });
+        let rows = runs.iter().map(|(figures, run)| RunJson {
+            figures,
+            skipped,
+            series: series(run, STEPS),
+        });
         return print_json(rows.collect());
     }
     terminal::say(note);
@@ -78,10 +84,12 @@ fn spreading_line(spreading: &Spreading) -> String {
 
 type Row = (&'static str, fn(&Figures) -> String);
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 19] = [
     ("completed", |f| thousands(f.completed)),
     ("failed", |f| thousands(f.failed)),
     ("refused", |f| thousands(f.refused)),
+    ("stuck", |f| thousands(f.stuck)),
+    ("never end, so often nodes fail", |f| thousands(f.hopeless)),
     ("mean completion time", |f| time(f.avg_jct_s)),
     ("median", |f| time(f.median_jct_s)),
     ("p95", |f| time(f.p95_jct_s)),
@@ -131,11 +139,12 @@ fn footnotes(figures: &[&Figures]) -> String {
         let shares: Vec<String> = f.teams.iter().map(share).collect();
         lines.push(format!("{}: of the GPU-hours had {}", f.policy, shares.join(", ")));
     }
-    if let Some(first) = figures.first() {
-        let refused = first.refusals.iter();
-        lines.extend(refused.map(|(why, n)| format!("{} refused: {why}", thousands(*n))));
-        let stuck = first.stuck;
-        lines.extend((stuck > 0).then(|| format!("{} never started", thousands(stuck))));
+    // Policies often refuse the same; then it is said once.
+    let same = figures.iter().all(|f| f.refusals == figures[0].refusals);
+    for f in figures.iter().take(if same { 1 } else { figures.len() }) {
+        let whose = if same { String::new() } else { format!("{}: ", f.policy) };
+        let refused = f.refusals.iter();
+        lines.extend(refused.map(|(why, n)| format!("{whose}{} refused: {why}", thousands(*n))));
     }
     lines.join("\n")
 }
