@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, TaskId, Time, Topology};
+use crate::{
+    Bytes, Demand, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, TaskId, Time, Topology,
+};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -16,9 +18,11 @@ pub struct Plan {
     pub dropped: Vec<TaskId>,
     /// Blocked tasks whose start must not be delayed, the first in line first.
     pub heads: Vec<Head>,
-    /// Everything in this lane waits for this reason ...
+    /// Whoever asks for this waits for this reason, ...
+    pub by_demand: BTreeMap<Demand, Verdict>,
+    /// ... unless the lane has a reason of its own, ...
     pub by_lane: BTreeMap<Lane, Verdict>,
-    /// ... unless the task has a reason of its own.
+    /// ... or the task.
     pub by_task: BTreeMap<TaskId, Verdict>,
 }
 
@@ -116,8 +120,16 @@ pub enum Verdict {
     NodesUnavailable(Shortage),
     /// It would delay a job that is before it in line and has a time to start.
     Behind { job: JobId },
-    /// The team may not have more GPUs at once.
-    TeamLimit { team: String, limit: u32, used: u32, wanted: u32 },
+    /// The team may not have more GPUs at once: of this model if one is named, else of all
+    /// together.
+    TeamLimit {
+        team: String,
+        limit: u32,
+        used: u32,
+        wanted: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
+    },
     /// Would fit but for nodes that are reserved for others or for maintenance.
     Reserved { reservation: String, until: Time, shortage: Shortage },
     /// Room is being made: it starts when these have stopped or ended.
@@ -212,8 +224,15 @@ pub struct Forecast {
 pub struct TeamShare {
     pub team: String,
     pub parent: Option<String>,
+    /// Those of certain models included.
     pub guarantee: u32,
+    /// Of the guarantee, what is of certain models.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub guarantee_models: BTreeMap<String, u32>,
+    /// Of all models together; none if only certain models are limited.
     pub limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit_models: BTreeMap<String, u32>,
     pub weight: u32,
     /// GPUs held now, in thousandths, everything under it included.
     pub used: u64,

@@ -7,9 +7,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use tutti_model::{GpuQuota, Job, JobId, Link, NodeId, Policy, Priority, Time, Verdict};
+use tutti_model::{Job, JobId, Link, NodeId, Policy, Priority, Time, Verdict};
 
 use crate::cluster::Standing;
+use crate::describe::gpus;
 use crate::explain::Case;
 use crate::imagine::World;
 use crate::pass::WhatIf;
@@ -38,8 +39,8 @@ pub(crate) fn advice(case: &Case<'_>) -> Vec<String> {
     let mut advice: Vec<String> = desk.nodes().into_iter().collect();
     let by_others = match case.verdict {
         Verdict::Behind { job } => desk.overtake(*job),
-        Verdict::TeamLimit { team, limit, used, wanted } => {
-            desk.larger_limit(team, *limit, used + wanted)
+        Verdict::TeamLimit { team, used, wanted, model, .. } => {
+            desk.larger_limit(team, model.as_deref(), used + wanted)
         }
         Verdict::Reserved { reservation, until, .. } => desk.after_reservation(reservation, *until),
         _ => None,
@@ -93,14 +94,15 @@ impl Desk<'_> {
     }
 
     /// A limit is raised no further than this task needs.
-    fn larger_limit(&mut self, team: &str, limit: u32, needed: u32) -> Option<String> {
+    fn larger_limit(&mut self, team: &str, model: Option<&str>, to: u32) -> Option<String> {
         let before = self.world.state.policy.clone();
         let mut policy = Policy::clone(&before);
-        raise(policy.teams.get_mut(team)?.limit.as_mut()?, limit, needed);
+        let limit = policy.teams.get_mut(team)?.limit.as_mut()?;
+        *model.map_or(Some(&mut limit.any), |m| limit.models.get_mut(m))? = to;
         self.world.state.policy = Arc::new(policy);
         let helps = self.starts(self.case.now);
         self.world.state.policy = before;
-        let words = || format!("team {team} would have to get a limit of {needed} GPUs: now");
+        let words = || format!("team {team} would have to get a limit of {}: now", gpus(to, model));
         helps.then(words)
     }
 
@@ -191,14 +193,5 @@ impl Desk<'_> {
             0 => format!("{word} {}", names.join(", ")),
             more => format!("{word} {} and {more} more", names.join(", ")),
         }
-    }
-}
-
-/// The verdict tells how many GPUs the limit that is hit allows, not of which model.
-fn raise(quota: &mut GpuQuota, limit: u32, to: u32) {
-    let of_model = quota.models.values_mut().find(|n| **n == limit);
-    match of_model {
-        Some(n) if quota.any != limit => *n = to,
-        _ => quota.any = to,
     }
 }

@@ -1,13 +1,48 @@
-//! Verdicts in words: one short sentence each.
+//! Verdicts in words. There is no other place that has any: lists show the sentence, and `why`
+//! the same sentence with what is behind it.
 
-use tutti_model::{Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Topology, Verdict};
+use tutti_model::{
+    Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Time, Topology, Verdict,
+};
 
-/// One short sentence for a list. Points in time are left out: callers show them as they like.
+/// Jobs that are listed before the rest is counted.
+const JOBS_SHOWN: usize = 8;
+
+/// A verdict for a page of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub sentence: String,
+    /// What is behind it, a line each.
+    pub details: Vec<String>,
+}
+
+/// One short sentence for a list. Points in time are left out: see [`tell`].
 pub fn describe(verdict: &Verdict) -> String {
+    let sentence = sentence(verdict, &|_| None);
+    let reasons = shortage(verdict).map(|s| reasons(&s.blocked)).unwrap_or_default();
+    let reasons: Vec<String> = reasons.iter().map(|r| format!("{} {}", r.nodes, r.short)).collect();
+    if reasons.is_empty() { sentence } else { format!("{sentence} ({})", reasons.join(", ")) }
+}
+
+/// The same sentence, and all that is known. `when` says a time as the reader likes it.
+pub fn tell(verdict: &Verdict, when: &dyn Fn(Time) -> String) -> Told {
+    let sentence = sentence(verdict, &|at| Some(when(at)));
+    Told { sentence, details: details(verdict) }
+}
+
+type When<'w> = &'w dyn Fn(Time) -> Option<String>;
+
+fn sentence(verdict: &Verdict, when: When<'_>) -> String {
+    let at = |time: Time, before: &str| match when(time) {
+        Some(words) => format!("{before}{words}"),
+        None => String::new(),
+    };
     match verdict {
         Verdict::Held => "held until it is released".to_owned(),
         Verdict::Dependencies { waiting_for } => dependencies(waiting_for),
-        Verdict::BackOff { .. } => "failed a moment ago, will be tried again".to_owned(),
+        Verdict::BackOff { until } => {
+            format!("failed a moment ago, will be tried again{}", at(*until, " at "))
+        }
         Verdict::ArrayLimit { max_running: 1 } => "the array runs one task at a time".to_owned(),
         Verdict::ArrayLimit { max_running } => {
             format!("the array runs at most {max_running} tasks at once")
@@ -17,17 +52,58 @@ pub fn describe(verdict: &Verdict) -> String {
             format!("waits for nodes to come back: needs {}, {}", wanted(s, ""), fitting(s))
         }
         Verdict::Behind { job } => format!("would delay job {job}, which is before it in line"),
-        Verdict::TeamLimit { team, limit, used, wanted } => {
-            let limit = count(*limit, "GPU");
+        Verdict::TeamLimit { team, limit, used, wanted, model } => {
+            let limit = gpus(*limit, model.as_deref());
             format!("team {team} may have {limit} at once, has {used} and this needs {wanted}")
         }
-        Verdict::Reserved { reservation, shortage: s, .. } => {
+        Verdict::Reserved { reservation, shortage: s, until } => {
             let (wanted, fitting) = (wanted(s, "free "), fitting(s));
-            format!("nodes are reserved ({reservation}): needs {wanted}, {fitting}")
+            let until = at(*until, ", until ");
+            format!("nodes are reserved ({reservation}{until}): needs {wanted}, {fitting}")
         }
         Verdict::Claimed { cause, waiting_for } => claimed(*cause, waiting_for),
         Verdict::Next => "next in line".to_owned(),
     }
+}
+
+fn shortage(verdict: &Verdict) -> Option<&Shortage> {
+    match verdict {
+        Verdict::Busy(s) | Verdict::NodesUnavailable(s) => Some(s),
+        Verdict::Reserved { shortage, .. } => Some(shortage),
+        _ => None,
+    }
+}
+
+fn details(verdict: &Verdict) -> Vec<String> {
+    match verdict {
+        Verdict::Claimed { cause, waiting_for } if !waiting_for.is_empty() => {
+            let over = if *cause == ClaimCause::Overdue { "ended" } else { "stopped" };
+            let (jobs, have) =
+                if waiting_for.len() == 1 { ("job", "has") } else { ("jobs", "have") };
+            vec![format!("it starts when {jobs} {} {have} {over}", list(waiting_for))]
+        }
+        _ => shortage(verdict).map_or_else(Vec::new, missing),
+    }
+}
+
+/// One line per reason that keeps nodes from taking a part.
+fn missing(s: &Shortage) -> Vec<String> {
+    let free = (s.gpus_wanted > 0).then(|| match s.gpus_free {
+        0 => "no GPU is free on the nodes that it may use".to_owned(),
+        1 => "1 GPU is free on the nodes that it may use".to_owned(),
+        n => format!("{n} GPUs are free on the nodes that it may use"),
+    });
+    let nodes = count(s.nodes_total, "node");
+    let reason = |r: Reason| format!("{} of {nodes}: {}", r.nodes, r.long);
+    free.into_iter().chain(reasons(&s.blocked).into_iter().map(reason)).collect()
+}
+
+fn list(tasks: &[TaskId]) -> String {
+    let mut shown: Vec<String> = tasks.iter().take(JOBS_SHOWN).map(ToString::to_string).collect();
+    if tasks.len() > JOBS_SHOWN {
+        shown.push(format!("{} more", tasks.len() - JOBS_SHOWN));
+    }
+    shown.join(", ")
 }
 
 fn claimed(cause: ClaimCause, waiting_for: &[TaskId]) -> String {
@@ -84,36 +160,56 @@ fn wanted(s: &Shortage, free: &str) -> String {
 /// The domain that several nodes, or GPUs on any nodes, must share.
 fn domain(s: &Shortage) -> Option<&'static str> {
     let several = s.nodes_wanted != 1 && s.within != Topology::Any;
-    several.then(|| s.within.as_str())
+    several.then_some(match s.within {
+        Topology::Island => "NVLink island",
+        Topology::Rail => "rail group",
+        other => other.as_str(),
+    })
 }
 
 fn fitting(s: &Shortage) -> String {
-    let now = match (domain(s), s.nodes_wanted, s.nodes_fitting) {
+    match (domain(s), s.nodes_wanted, s.nodes_fitting) {
         (Some(_), _, 0) => "none fits now".to_owned(),
         (Some(_), _, _) => format!("the best has {} free", s.best_domain),
         (None, 0, nodes) => format!("{} free on {}", s.gpus_free, count(nodes, "fitting node")),
         (None, _, 0) => "none fits now".to_owned(),
         (None, _, 1) => "1 fits now".to_owned(),
         (None, _, nodes) => format!("{nodes} fit now"),
-    };
-    let reasons = blocked(&s.blocked);
-    if reasons.is_empty() { now } else { format!("{now} ({reasons})") }
+    }
 }
 
-fn blocked(b: &Blocked) -> String {
-    let parts = [
-        (b.gpus_busy, "busy"),
-        (b.cpus_busy, "short of CPUs"),
-        (b.mem_busy, "short of memory"),
-        (b.draining, "draining"),
-        (b.away, "away"),
-        (b.reserved, "reserved"),
-        (b.kept, "kept for others"),
-        (b.labels, "with other labels"),
-        (b.unsuitable, "unsuitable"),
-    ];
-    let named = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
-    named.collect::<Vec<_>>().join(", ")
+/// What keeps this many nodes from taking a part: in a list, and on a line of its own.
+struct Reason {
+    nodes: u32,
+    short: &'static str,
+    long: &'static str,
+}
+
+fn reasons(b: &Blocked) -> Vec<Reason> {
+    [
+        (b.gpus_busy, "busy", "too few GPUs free"),
+        (b.cpus_busy, "short of CPUs", "too few CPUs free"),
+        (b.mem_busy, "short of memory", "too little memory free"),
+        (b.draining, "draining", "draining"),
+        (b.away, "away", "lost, away or cleaning up"),
+        (b.reserved, "reserved", "reserved for others or for maintenance"),
+        (b.kept, "kept for others", "kept for a job before it, or as a spare"),
+        (
+            b.labels,
+            "with other labels",
+            "without a label that it wants, or with one that it avoids",
+        ),
+        (b.unsuitable, "unsuitable", "unsuitable even when empty"),
+    ]
+    .into_iter()
+    .filter(|(nodes, ..)| *nodes > 0)
+    .map(|(nodes, short, long)| Reason { nodes, short, long })
+    .collect()
+}
+
+/// `1 GPU`, `2 h100 GPUs`.
+pub(crate) fn gpus(n: u32, model: Option<&str>) -> String {
+    model.map_or_else(|| count(n, "GPU"), |model| count(n, &format!("{model} GPU")))
 }
 
 /// `1 GPU`, `2 GPUs`.
@@ -178,10 +274,17 @@ mod tests {
 
     #[test]
     fn limits_reservations_and_claims_are_named() {
-        let limit =
-            Verdict::TeamLimit { team: "vision".to_owned(), limit: 16, used: 12, wanted: 8 };
+        let limit = |model| Verdict::TeamLimit {
+            team: "vision".to_owned(),
+            limit: 16,
+            used: 12,
+            wanted: 8,
+            model,
+        };
         let expected = "team vision may have 16 GPUs at once, has 12 and this needs 8";
-        assert_eq!(describe(&limit), expected);
+        assert_eq!(describe(&limit(None)), expected);
+        let expected = "team vision may have 16 h100 GPUs at once, has 12 and this needs 8";
+        assert_eq!(describe(&limit(Some("h100".to_owned()))), expected);
         let shortage =
             Shortage { nodes_wanted: 1, gpus_wanted: 8, nodes_fitting: 0, ..Shortage::default() };
         let reservation = "power work".to_owned();
@@ -202,5 +305,52 @@ mod tests {
         let ready = "about to start on the nodes that are kept for it";
         assert_eq!(claimed(ClaimCause::Class, 0), ready);
         assert_eq!(claimed(ClaimCause::Resize, 1), "changes its number of nodes");
+    }
+
+    /// A quarter of a GPU is that in lists and on the page of `why` alike.
+    #[test]
+    fn a_list_and_a_page_say_the_same() {
+        let s = Shortage {
+            nodes_wanted: 1,
+            gpus_wanted: 1,
+            gpus_free: 0,
+            nodes_total: 4,
+            share: Milli(250),
+            blocked: Blocked { gpus_busy: 3, away: 1, ..Blocked::default() },
+            ..Shortage::default()
+        };
+        let told = tell(&Verdict::Busy(s.clone()), &|_| String::new());
+        assert_eq!(told.sentence, "needs a node with 0.25 of a free GPU, none fits now");
+        let listed = describe(&Verdict::Busy(s.clone()));
+        assert_eq!(listed, format!("{} (3 busy, 1 away)", told.sentence));
+        assert_eq!(
+            told.details,
+            [
+                "no GPU is free on the nodes that it may use",
+                "3 of 4 nodes: too few GPUs free",
+                "1 of 4 nodes: lost, away or cleaning up"
+            ]
+        );
+        let reserved =
+            Verdict::Reserved { reservation: "power work".to_owned(), until: Time(7), shortage: s };
+        let told = tell(&reserved, &|at| format!("{} o'clock", at.0));
+        let expected = "nodes are reserved (power work, until 7 o'clock): needs a node with 0.25 \
+                        of a free GPU, none fits now";
+        assert_eq!(told.sentence, expected);
+        let again = tell(&Verdict::BackOff { until: Time(9) }, &|at| at.0.to_string());
+        assert_eq!(again.sentence, "failed a moment ago, will be tried again at 9");
+    }
+
+    #[test]
+    fn a_page_lists_who_has_to_go() {
+        let waiting = |n: u64| (1..=n).map(|n| TaskId::single(JobId(n))).collect();
+        let told = |cause, n| {
+            tell(&Verdict::Claimed { cause, waiting_for: waiting(n) }, &|_| String::new()).details
+        };
+        assert_eq!(told(ClaimCause::Class, 2), ["it starts when jobs 1, 2 have stopped"]);
+        assert_eq!(told(ClaimCause::Overdue, 1), ["it starts when job 1 has ended"]);
+        let many = ["it starts when jobs 1, 2, 3, 4, 5, 6, 7, 8, 2 more have stopped"];
+        assert_eq!(told(ClaimCause::Guarantee, 10), many);
+        assert!(told(ClaimCause::Guarantee, 0).is_empty());
     }
 }

@@ -46,7 +46,7 @@ mod testing;
 mod value;
 mod verdict;
 
-pub use describe::describe;
+pub use describe::{Told, describe, tell};
 pub use explain::explain;
 pub use impossible::impossible;
 pub use scheduler::{Scheduler, plan};

@@ -151,12 +151,16 @@ impl<'a> Tree<'a> {
         for ((name, facts), lent) in names.iter().zip(&all).zip(lent) {
             let target = if facts.takes_part() { weight(facts) } else { 0 };
             let quota = facts.quota;
+            let limit = quota.and_then(|team| team.limit.as_ref());
             let members = quota.map(|team| &team.members).into_iter().flatten();
             rows.push(TeamShare {
                 team: (*name).to_owned(),
                 parent: parent.map(|(name, _)| name.to_owned()),
                 guarantee: whole(facts.guarantee() / 1000),
-                limit: quota.and_then(|t| t.limit.as_ref()).map(|limit| whole(limit.total())),
+                guarantee_models: quota.map_or_else(BTreeMap::new, |t| t.guarantee.models.clone()),
+                // A limit that names only models does not limit the sum.
+                limit: limit.filter(|l| l.any > 0 || l.models.is_empty()).map(|l| l.any),
+                limit_models: limit.map_or_else(BTreeMap::new, |l| l.models.clone()),
                 weight: weight(facts),
                 used: facts.used(),
                 borrowed: facts.borrowed(),

@@ -30,8 +30,8 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
         let borrowed = if team.borrowed > 0 { Ink::Cyan } else { Ink::Plain };
         grid.row([
             plain(format!("{}{}", "  ".repeat(depth), team.team)),
-            plain(team.guarantee.to_string()),
-            plain(team.limit.map_or_else(|| "-".to_owned(), |l| l.to_string())),
+            plain(guarantee(team)),
+            plain(limit(team)),
             plain(milli(team.used)),
             (milli(team.borrowed), borrowed),
             (milli(team.lent), lent),
@@ -42,6 +42,25 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
         ]);
     }
     grid.render(width)
+}
+
+/// `8`, or with those of certain models after those of any: `4+4 h100`.
+fn guarantee(team: &TeamShare) -> String {
+    let of_models: u32 = team.guarantee_models.values().sum();
+    let any = team.guarantee.saturating_sub(of_models);
+    let any = (any > 0 || of_models == 0).then(|| any.to_string());
+    any.into_iter().chain(by_model(&team.guarantee_models)).collect::<Vec<_>>().join("+")
+}
+
+/// `16` of all together, `4 h100` of a model, or both.
+fn limit(team: &TeamShare) -> String {
+    let all = team.limit.map(|n| n.to_string());
+    let limits: Vec<String> = all.into_iter().chain(by_model(&team.limit_models)).collect();
+    if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }
+}
+
+fn by_model(models: &BTreeMap<String, u32>) -> impl Iterator<Item = String> + '_ {
+    models.iter().map(|(model, n)| format!("{n} {model}"))
 }
 
 /// Each team right before those under it. A team whose parent is not listed stands at the top, so
@@ -80,7 +99,9 @@ mod tests {
             team: name.to_owned(),
             parent: parent.map(str::to_owned),
             guarantee: 8,
+            guarantee_models: BTreeMap::new(),
             limit: None,
+            limit_models: BTreeMap::new(),
             weight: 1000,
             used: 0,
             borrowed: 0,
@@ -119,5 +140,25 @@ research          8      -     0         0     0   0.0%   50.0%        0        
 nowhere           8      -     0         0     0   0.0%   50.0%        0        0"
         );
         assert!(table(&[], Style::PLAIN, None).starts_with("no teams"));
+    }
+
+    #[test]
+    fn models_are_named() {
+        let h100 = |n| BTreeMap::from([("h100".to_owned(), n)]);
+        let rows = [
+            TeamShare { guarantee_models: h100(2), limit_models: h100(4), ..team("a", None) },
+            TeamShare {
+                guarantee_models: h100(8),
+                limit: Some(16),
+                limit_models: h100(9),
+                ..team("b", None)
+            },
+        ];
+        assert_eq!(
+            table(&rows, Style::PLAIN, None),
+            "TEAM  GUARANTEE       LIMIT  USED  BORROWED  LENT  SHARE  TARGET  RUNNING  WAITING
+a      6+2 h100      4 h100     0         0     0   0.0%   50.0%        0        0
+b        8 h100  16, 9 h100     0         0     0   0.0%   50.0%        0        0"
+        );
     }
 }

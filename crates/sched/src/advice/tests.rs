@@ -49,9 +49,13 @@ fn follow(c: &Case, job: JobId, advice: &str) -> Option<After> {
         ["a", "priority", "of", n, ..] => {
             case.state.jobs_mut(job)?.priority = Priority(n.parse().unwrap());
         }
-        ["team", team, .., n, "GPUs", "now"] => {
+        ["team", team, .., "of", n, "GPUs", "now"] => {
             let limit = case.policy.teams.get_mut(*team)?.limit.as_mut()?;
             limit.any = n.parse().unwrap();
+        }
+        ["team", team, .., "of", n, model, "GPUs", "now"] => {
+            let limit = case.policy.teams.get_mut(*team)?.limit.as_mut()?;
+            *limit.models.get_mut(*model)? = n.parse().unwrap();
         }
         ["wait", "for", "reservation", ..] => at = case.policy.reservations[0].until,
         ["resume" | "bring", ..] => {
@@ -219,6 +223,15 @@ fn a_team_at_its_limit_is_told_what_it_would_take() {
     let expected =
         ["4 GPUs per node instead of 8: now", "team a would have to get a limit of 12 GPUs: now"];
     assert_eq!(advice(&c), expected);
+}
+
+#[test]
+fn a_limit_by_model_is_raised_for_that_model() {
+    let limit = GpuQuota { any: 16, models: [("h100".to_owned(), 8)].into() };
+    let c = case().nodes(2, 8).team("a", |t| t.limit = Some(limit));
+    let c = c.running(team("a", gpus(4)), &[(1, HALF)]).submit(team("a", gpus(8)));
+    let advice = advice(&c);
+    assert_eq!(advice.last().unwrap(), "team a would have to get a limit of 12 h100 GPUs: now");
 }
 
 #[test]

@@ -75,6 +75,21 @@ fn parts_of_gpus_and_models_count() {
 }
 
 #[test]
+fn quotas_by_model_are_told_by_model() {
+    let h100 = |n| [("h100".to_owned(), n)].into();
+    let c = case().nodes(1, 8).team("a", |t| {
+        t.guarantee = GpuQuota { any: 1, models: h100(2) };
+        t.limit = Some(GpuQuota { any: 0, models: h100(4) });
+    });
+    let c = c.team("b", |t| t.limit = Some(GpuQuota { any: 6, models: h100(4) }));
+    let a = row(&c, "a");
+    assert_eq!((a.guarantee, a.guarantee_models), (3, h100(2)));
+    assert_eq!((a.limit, a.limit_models), (None, h100(4)), "other models are not limited");
+    let b = row(&c, "b");
+    assert_eq!((b.limit, b.limit_models), (Some(6), h100(4)));
+}
+
+#[test]
 fn idle_guarantees_are_lent_once_nothing_else_is_left() {
     let all: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
     let c = tree().running(team("product", gpus(8)), &[(1, all)]);

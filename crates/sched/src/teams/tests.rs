@@ -10,7 +10,8 @@ fn a_team_keeps_its_limit_and_so_does_the_one_above() {
     let c =
         c.submit(team("low", gpus(2))).submit(team("top", gpus(1))).submit(team("top", gpus(1)));
     assert_eq!(c.placed(), "3@n1:2");
-    let limit = Verdict::TeamLimit { team: "top".to_owned(), limit: 3, used: 3, wanted: 2 };
+    let limit =
+        Verdict::TeamLimit { team: "top".to_owned(), limit: 3, used: 3, wanted: 2, model: None };
     assert_eq!(c.verdict("2"), Some(limit));
 }
 
@@ -20,7 +21,9 @@ fn a_limit_by_model_leaves_the_other_models() {
     let c = case().nodes(1, 4).node(|_| {}, &["a100"; 4]).team("a", |t| t.limit = Some(few));
     let c = c.submit(team("a", gpus(2))).submit(team("a", model(gpus(2), "h100")));
     assert_eq!(c.placed(), "1@n2:0,1");
-    assert!(matches!(c.verdict("2"), Some(Verdict::TeamLimit { .. })));
+    let model = Some("h100".to_owned());
+    let limit = Verdict::TeamLimit { team: "a".to_owned(), limit: 1, used: 0, wanted: 2, model };
+    assert_eq!(c.verdict("2"), Some(limit));
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn a_lane_at_its_teams_limit_is_told_so() {
     let c = case().nodes(2, 8).team("a", |t| t.limit = Some(quota(8)));
     let c = c.running(team("a", gpus(6)), &[(1, &[0, 1, 2, 3, 4, 5])]);
     let c = c.submit(team("a", gpus(4))).submit(team("a", gpus(4)));
-    let limit = Verdict::TeamLimit { team: "a".to_owned(), limit: 8, used: 6, wanted: 4 };
+    let limit =
+        Verdict::TeamLimit { team: "a".to_owned(), limit: 8, used: 6, wanted: 4, model: None };
     assert_eq!(c.verdict("2"), Some(limit.clone()));
     assert_eq!(c.verdict("3"), Some(limit), "the lane went no further than its first");
 }
