@@ -165,7 +165,7 @@ fn counted(world: &World, task: TaskId, what: &Of) -> Found {
             let parts = claim.parts.iter().map(|p| (p.node, p.gpus.as_slice())).collect();
             placed_on(world, spots, parts).then_some(()).ok_or(format!("{task} claims {found}"))
         }
-        _ => Ok(()),
+        other => Err(format!("nobody knows how to check {other:?}")),
     }
 }
 
@@ -197,7 +197,8 @@ fn state_of(
     }
     if let Some(wanted) = verdict {
         let label = show::verdict(world, task).as_ref().map(show::label).unwrap_or_default();
-        if !label.starts_with(wanted.as_str()) {
+        let left = label.strip_prefix(wanted.as_str());
+        if !left.is_some_and(|left| left.is_empty() || left.starts_with(' ')) {
             return Err(is());
         }
     }
@@ -296,7 +297,7 @@ fn quota(world: &World, team: &str, rows: &[(String, u64)]) -> Found {
         return Err(format!("the quota table has no row for {team}"));
     };
     for (key, wanted) in rows {
-        let found = column(share, key);
+        let found = column(share, key)?;
         let tolerance = match key.as_str() {
             "share" => SHARE_TOLERANCE,
             "target" => ROUNDING,
@@ -309,8 +310,8 @@ fn quota(world: &World, team: &str, rows: &[(String, u64)]) -> Found {
     Ok(())
 }
 
-fn column(share: &TeamShare, key: &str) -> u64 {
-    match key {
+fn column(share: &TeamShare, key: &str) -> Result<u64, String> {
+    Ok(match key {
         "used" => share.used,
         "borrowed" => share.borrowed,
         "lent" => share.lent,
@@ -320,6 +321,6 @@ fn column(share: &TeamShare, key: &str) -> u64 {
         "waiting" => share.waiting,
         "guarantee" => share.guarantee.into(),
         "limit" => share.limit.map_or(0, u64::from),
-        _ => 0,
-    }
+        _ => return Err(format!("nobody knows how to check {key}")),
+    })
 }

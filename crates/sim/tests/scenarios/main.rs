@@ -47,6 +47,7 @@ scenarios! {
     a_higher_class_goes_first_and_may_preempt
     a_job_that_blocks_gpus_pays_for_them
     a_job_that_fails_by_itself_pays_for_it
+    a_job_that_hangs_ends_at_its_time_limit
     a_job_that_waits_is_told_why
     a_large_job_does_not_starve_behind_small_ones
     a_limit_by_gpu_model
@@ -77,6 +78,8 @@ scenarios! {
     elastic_jobs_shrink_before_anything_is_killed
     enough_free_gpus_but_not_together
     gangs_start_whole_or_not_at_all
+    gpus_are_given_again_when_the_last_process_is_gone
+    gpus_that_broke_are_not_given
     gpus_with_enough_memory
     guarantees_by_gpu_model
     islands_inside_a_node_stay_whole
@@ -111,6 +114,7 @@ scenarios! {
     two_gangs_never_block_each_other
     weights_divide_what_is_free
     what_can_never_run_is_refused
+    what_waits_has_a_range_of_starts
     who_had_less_goes_first
     why_advises_the_smallest_change
 }
@@ -125,6 +129,71 @@ fn every_file_is_played() {
         .collect();
     found.sort();
     assert_eq!(found, LISTED, "every file has its line in this test, in the order of the alphabet");
+}
+
+/// The table of peers' failures in the README has a row for each, and what it names is there.
+#[test]
+fn every_failure_of_peers_has_its_tests() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let readme = include_str!("../../scenarios/README.md");
+    let (_, table) = readme.split_once("## Where peers fail").expect("the table is there");
+    let rows: Vec<&str> = table.lines().filter(|l| l.starts_with("| ")).skip(1).collect();
+    assert_eq!(rows.len(), 21, "one row for each failure");
+    for (number, row) in (1..).zip(rows) {
+        assert!(row.starts_with(&format!("| {number} ")), "{row}");
+        let mut file = String::new();
+        for name in row.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2) {
+            match name.split_once("::") {
+                None if name.starts_with("--") => {}
+                None if name.starts_with("crates/") => {
+                    assert!(read(root, name).is_some(), "{name}")
+                }
+                None => assert!(LISTED.contains(&name), "there is no scenario {name}"),
+                Some((path, test)) => {
+                    if !path.is_empty() {
+                        file = read(root, path).unwrap_or_else(|| panic!("there is no {path}"));
+                    }
+                    assert!(file.contains(&format!("fn {test}(")), "there is no test {name}");
+                }
+            }
+        }
+    }
+}
+
+fn read(root: &str, path: &str) -> Option<String> {
+    std::fs::read_to_string(format!("{root}{path}")).ok()
+}
+
+/// What is expected must be so word by word: `behind 2` is not `behind 20`.
+#[test]
+fn a_reason_is_named_whole() {
+    let text = |reason: &str| {
+        format!(
+            "cluster\n  n1: 2 h100\npolicy\n  team vision: limit 1, members ada\n\
+             at 0s\n  submit 1..2: 1 gpu\n  expect 2 pending: {reason}\n"
+        )
+    };
+    for right in ["team limit vision", "team limit", "team"] {
+        assert_eq!(run(&text(right)), Ok(()), "{right}");
+    }
+    for wrong in ["team limit vis", "team limit vision x", "tea", "busy"] {
+        assert_eq!(run(&text(wrong)).unwrap_err().0, 7, "{wrong}");
+    }
+}
+
+/// A scenario that ends while room is being made still shows that somebody was stopped for nothing.
+#[test]
+fn nobody_is_stopped_in_vain_after_the_last_line() {
+    let text = |grace: &str| {
+        format!(
+            "cluster\n  n1: 8 h100\nat 0s\n  submit 1: class scavenger, 8 gpus, ignores stop, \
+             grace {grace}\nat 10m\n  submit 2: by admin, class urgent, 8 gpus\n  \
+             expect 2 pending: claimed class\n"
+        )
+    };
+    assert_eq!(run(&text("10m")), Ok(()));
+    let (line, problem) = run(&text("5h")).unwrap_err();
+    assert!(line == 5 && problem.contains("never started"), "{line}: {problem}");
 }
 
 /// Plays a scenario; the test fails with the line that is not as expected.

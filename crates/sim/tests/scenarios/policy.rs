@@ -38,6 +38,7 @@ fn knob(policy: &mut Policy, words: &[&str]) -> Read<()> {
         ["heads", n] => policy.reserved_heads = number(n)?,
         ["placements", "per", "pass", n] => policy.placements_max = number(n)?,
         ["preemption", "off"] => policy.preemption.enabled = false,
+        ["preemption", "on"] => policy.preemption.enabled = true,
         ["preemption", "not", "again", "within", t] => {
             policy.preemption.not_again_within = span(t)?;
         }

@@ -59,6 +59,8 @@ pub enum Mishap {
     Back,
     /// Only the agent: what runs on the node goes on.
     AgentRestarted,
+    /// GPUs beyond this many are broken: the agent starts again and finds the others.
+    Gpus(usize),
 }
 
 /// What is wrong with a file, and in which line.
@@ -172,6 +174,9 @@ fn steps(line: &str) -> Read<Vec<Step>> {
         [node, "hangs"] => Step::Node((*node).to_owned(), Mishap::Hangs),
         [node, "is", "stuck"] => Step::Node((*node).to_owned(), Mishap::Stuck),
         [node, "is", "broken"] => Step::Node((*node).to_owned(), Mishap::Broken),
+        [node, "is", "left", "with", n, "gpus" | "gpu"] => {
+            Step::Node((*node).to_owned(), Mishap::Gpus(number(n)?))
+        }
         [node, "is", "back"] => Step::Node((*node).to_owned(), Mishap::Back),
         _ => return Err(format!("'{line}' is nothing that can happen")),
     };

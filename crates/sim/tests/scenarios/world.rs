@@ -21,6 +21,8 @@ use crate::words::{EPOCH, since_epoch};
 /// Passes in one moment, and moments between two of the scenario: more is a loop.
 const PASSES_MAX: usize = 1000;
 const MOMENTS_MAX: usize = 100_000;
+/// Longer than any grace in the scenarios.
+const LAST_WAIT: Span = Span::secs(3600);
 
 pub struct World {
     pub engine: Engine,
@@ -265,16 +267,22 @@ impl World {
             Mishap::Stuck => agent.stuck = true,
             Mishap::Broken => agent.broken = true,
             Mishap::CutOff | Mishap::AgentRestarted => {}
+            Mishap::Gpus(left) => agent.facts.gpus.truncate(left),
             Mishap::Back => (agent.silent, agent.stuck, agent.broken) = (false, false, false),
         }
-        let breaks = matches!(what, Mishap::Lost | Mishap::CutOff | Mishap::AgentRestarted);
+        let breaks = matches!(
+            what,
+            Mishap::Lost | Mishap::CutOff | Mishap::AgentRestarted | Mishap::Gpus(_)
+        );
         let session = if breaks { agent.session.take() } else { None };
         self.agents.insert(node, agent);
         if let Some(session) = session {
             accepted(self.command(Command::Gone { node, session })?)?;
         }
         match (what, self.agents.remove(&node)) {
-            (Mishap::Back | Mishap::AgentRestarted, Some(agent)) => self.join(agent),
+            (Mishap::Back | Mishap::AgentRestarted | Mishap::Gpus(_), Some(agent)) => {
+                self.join(agent)
+            }
             (_, Some(agent)) => {
                 self.agents.insert(node, agent);
                 Ok(())
@@ -305,10 +313,10 @@ impl World {
         accepted(self.command(Command::Tick)?)
     }
 
-    /// At the end: nobody was stopped in vain, unless room is still being made.
-    pub fn finish(&self) -> Result<(), Broken> {
-        if !self.state().claims.is_empty() {
-            return Ok(());
+    /// At the end: nobody was stopped in vain. Room that is still being made is waited for.
+    pub fn finish(&mut self) -> Result<(), Broken> {
+        if self.pays.finish().is_err() {
+            self.wait_until(self.now.plus(LAST_WAIT))?;
         }
         self.pays.finish().map_err(|b| Broken(b.to_string()))
     }
