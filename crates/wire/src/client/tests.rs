@@ -40,6 +40,16 @@ fn error(status: u16, code: &str, exit: i32) -> Answer {
 
 const TASK: TaskId = TaskId { job: JobId(12), index: Some(3) };
 
+/// Without a name of what was read, nothing is sent: it might overwrite somebody's change.
+#[test]
+fn a_policy_without_a_tag_is_not_changed() {
+    let policy = serde_json::to_value(Policy::default()).unwrap();
+    let server = Server::start(move |_, _| Answer::Json(200, policy.clone()));
+    let error = client(&server).change_policy(Policy::clone).unwrap_err();
+    assert!(matches!(error, ClientError::NoTag), "{error}");
+    assert_eq!(server.lines(), ["GET /api/v1/policy"]);
+}
+
 #[test]
 fn every_method_asks_for_its_route() {
     let server = Server::start(|_, _| error(404, "not_found", 3));
@@ -67,6 +77,7 @@ fn every_method_asks_for_its_route() {
         (c.saved(TASK).unwrap_err(), "POST /api/v1/jobs/12_3/saved"),
         (c.policy().unwrap_err(), "GET /api/v1/policy"),
         (c.set_policy(&Policy::default()).unwrap_err(), "PUT /api/v1/policy"),
+        (c.change_policy(Policy::clone).unwrap_err(), "GET /api/v1/policy"),
         (c.quota().unwrap_err(), "GET /api/v1/quota"),
         (c.logs(TASK, &logs).unwrap_err(), "GET /api/v1/jobs/12_3/logs?rank=0-3%2C7&follow=true"),
         (
