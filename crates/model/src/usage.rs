@@ -41,9 +41,19 @@ impl Usage {
     pub fn at(&self, now: Time, half_life: Span) -> u128 {
         let step = (half_life.0 / STEPS).max(1);
         let steps = (now.0 / step).saturating_sub(self.at.0 / step);
-        let held = u128::from(self.rate) * u128::from(now.since(self.at).0);
-        // What is held fades too, as if it had been used halfway.
-        fade(self.past, steps).saturating_add(fade(held, steps / 2))
+        fade(self.past, steps).saturating_add(self.held(now, step, steps))
+    }
+
+    /// What is held since `at` fades step by step too, so that a long run counts the same as many
+    /// short ones.
+    fn held(&self, now: Time, step: u64, steps: u64) -> u128 {
+        let rate = u128::from(self.rate);
+        if steps == 0 {
+            return rate * u128::from(now.since(self.at).0);
+        }
+        let first = fade(rate * u128::from(step - self.at.0 % step), steps);
+        let between = (rate * u128::from(step) * faded_steps(steps - 1)) >> 32;
+        first + between + rate * u128::from(now.0 % step)
     }
 
     pub fn rate(&self) -> u64 {
@@ -64,6 +74,17 @@ fn fade(amount: u128, steps: u64) -> u128 {
     // Split so that nothing overflows.
     let factor = u128::from(FADE[(steps % STEPS) as usize]);
     (whole >> 32) * factor + (((whole & 0xffff_ffff) * factor) >> 32)
+}
+
+/// One step back, two steps back and so on, added up, in units of 2^-32.
+fn faded_steps(steps: u64) -> u128 {
+    let up_to = |n: usize| (1..=n).map(|n| fade(1 << 32, n as u64)).sum::<u128>();
+    let whole = up_to(STEPS as usize);
+    let halvings = steps / STEPS;
+    // After 64 halvings nothing is left of it.
+    let all: u128 = (0..halvings.min(64)).map(|n| whole >> n).sum();
+    let rest = up_to((steps % STEPS) as usize);
+    all + rest.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0)
 }
 
 /// Usage by team, and inside a team by user. A team's usage counts for all teams above it as well.
@@ -135,6 +156,21 @@ mod tests {
             let exact = 1e12 * (-(day as f64) / 7.0).exp2();
             assert!((left as f64 / exact - 1.0).abs() < 0.03, "day {day}: {left}, not {exact}");
             before = left;
+        }
+    }
+    #[test]
+    fn it_does_not_matter_how_often_it_is_settled() {
+        const DAY: Span = Span::secs(86_400);
+        for days in [1, 3, 7, 14, 30] {
+            let (mut once, mut hourly) = (Usage::default(), Usage::default());
+            once.change(Time(12_345), DAY, 8000);
+            hourly.change(Time(12_345), DAY, 8000);
+            for hour in 1..days * 24 {
+                hourly.change(Time(12_345 + hour * 3_600_000), DAY, 0);
+            }
+            let now = Time(days * DAY.0 + 777);
+            let (once, hourly) = (once.at(now, DAY), hourly.at(now, DAY));
+            assert!(once.abs_diff(hourly) * 10_000 < hourly, "{days} days: {once}, not {hourly}");
         }
     }
 }
