@@ -59,6 +59,10 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
         let parts = state.claims.get(task).into_iter().flat_map(|c| &c.parts);
         parts.for_each(|p| touch(p.node));
     };
+    let attempt = |lease: &LeaseId| {
+        let job = state.job(lease.task.job);
+        job.and_then(|j| j.task(lease.task.index)).and_then(|t| t.attempt())
+    };
     match event {
         Event::Placed { task, parts, .. } | Event::Claimed { task, parts, .. } => {
             claim_of(task, &mut touch);
@@ -70,13 +74,15 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
             of_job.for_each(|task| claim_of(task, &mut touch));
         }
         Event::Stopping { lease, .. } => {
-            let job = state.job(lease.task.job);
-            let attempt = job.and_then(|j| j.task(lease.task.index)).and_then(|t| t.attempt());
-            attempt.into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
+            attempt(lease).into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
+        }
+        Event::PartDone { lease, node, .. } | Event::PartLost { lease, node, .. } => {
+            touch(*node);
+            // The first part that is over says that the others will be.
+            let first = attempt(lease).filter(|a| !a.is_ending());
+            first.into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
         }
         Event::PartRunning { node, .. }
-        | Event::PartDone { node, .. }
-        | Event::PartLost { node, .. }
         | Event::NodeJoined { node, .. }
         | Event::NodeUp { node, .. }
         | Event::NodeAway { node }

@@ -17,7 +17,7 @@ mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{ClaimCause, NewClaim, Placement, Plan, State, TaskId, Time};
+use tutti_model::{ClaimCause, Job, NewClaim, Placement, Plan, State, TaskId, Time};
 
 use books::{Books, Tenant};
 use quota::Quota;
@@ -38,7 +38,15 @@ pub(crate) fn sift(state: &State, plan: &mut Plan, now: Time) -> Option<Violatio
     let violation = check(state, plan, now).err()?;
     plan.dropped.retain(|task| state.claims.contains_key(task));
     let mut checker = Checker::new(state, plan, now);
-    plan.placements.retain(|p| checker.placement(p).is_ok());
+    let mut refused = Vec::new();
+    plan.placements.retain(|p| {
+        let is_fine = checker.placement(p).is_ok();
+        refused.extend((!is_fine).then_some(p.task));
+        is_fine
+    });
+    // A claim that may not come true would keep its room for ever.
+    refused.retain(|task| state.claims.contains_key(task) && !plan.dropped.contains(task));
+    plan.dropped.extend(refused);
     plan.claims.retain(|c| checker.claim(c).is_ok());
     // What was refused may have left traces in the books.
     if check(state, plan, now).is_err() {
@@ -85,9 +93,7 @@ impl<'a> Checker<'a> {
         }
         let job = self.state.job(id.job).ok_or(Violation::NotPending(id))?;
         start::may_start(self.state, job, id)?;
-        let running = self.started.entry(id.job).or_insert_with(|| start::running_tasks(job));
-        *running += 1;
-        start::array_limit(job, *running)?;
+        self.one_more(job)?;
         ask::is_met(self.state, job, id, parts)?;
         start::not_reserved(self.state, job, id, parts, self.now)?;
         self.books.claim_ends(id);
@@ -98,6 +104,13 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// Of an array, no more tasks than it allows.
+    fn one_more(&mut self, job: &'a Job) -> Result<(), Violation> {
+        let running = self.started.entry(job.id).or_insert_with(|| start::running_tasks(job));
+        *running += 1;
+        start::array_limit(job, *running)
+    }
+
     fn claim(&mut self, claim: &NewClaim) -> Result<(), Violation> {
         let (id, parts) = (claim.task, &claim.parts);
         let job = self.state.job(id.job).ok_or(Violation::NotPending(id))?;
@@ -106,7 +119,10 @@ impl<'a> Checker<'a> {
         }
         match claim.cause {
             ClaimCause::Resize => victims::may_resize(self.state, job, claim)?,
-            _ => start::may_start(self.state, job, id)?,
+            _ => {
+                start::may_start(self.state, job, id)?;
+                self.one_more(job)?;
+            }
         }
         ask::is_met(self.state, job, id, parts)?;
         self.justified(claim)?;
@@ -120,6 +136,7 @@ impl<'a> Checker<'a> {
         for victim in &claim.victims {
             self.quota.victim_goes(victim);
         }
+        self.quota.within_limit_later(job, id, parts)?;
         // What nobody is stopped for may be far away, and is nobody's guarantee yet.
         if claim.cause != ClaimCause::Overdue {
             self.quota.claimed(job, parts);

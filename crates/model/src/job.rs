@@ -393,6 +393,10 @@ impl Attempt {
     pub fn world_size(&self) -> u32 {
         self.parts.iter().map(|p| p.ranks).sum()
     }
+    /// Part of it is over already: the rest will not be long.
+    pub fn is_ending(&self) -> bool {
+        self.parts.iter().any(|p| p.phase.is_over())
+    }
     pub fn gpu_count(&self) -> u32 {
         self.parts.iter().map(|p| p.gpus.len() as u32).sum()
     }

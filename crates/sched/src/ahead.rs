@@ -3,17 +3,20 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use tutti_model::{Job, Lane, Priority, QueueKey, TaskId, Tasks, Time};
+use tutti_model::{Job, Lane, Priority, QueueKey, TaskId, Tasks};
 
 use crate::ask::Ask;
 use crate::cluster::Cluster;
 use crate::explain::Case;
-use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit};
+use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks};
 use crate::teams::{Teams, Wanted};
 use crate::verdict::Waiting;
 
 /// Tasks counted by running the order. Those behind are counted by where they stand by then.
 const STEPS: usize = 10_000;
+
+/// Place among the tasks of a team.
+type Place<'a> = (bool, Reverse<Priority>, u128, &'a str, QueueKey);
 
 /// Tasks that would be tried before this one if each that is tried before it started, so that
 /// teams and users take turns as they will. Those that may not start are not counted: arrays and
@@ -33,12 +36,8 @@ pub(crate) fn ahead(case: &Case<'_>, cluster: &Cluster) -> u64 {
         }
     }
     class.push((&lane, &own));
-    let (starving, first) = starving(case, rank);
-    if let Some(before) = first {
-        return higher + before;
-    }
-    let mut run = Run::new(case, cluster, class, key, starving);
-    higher + run.starving.len() as u64 + run.count() + siblings(case)
+    let mut run = Run::new(case, cluster, class, key, rank);
+    higher + run.count() + siblings(case)
 }
 
 fn key_of(case: &Case<'_>) -> QueueKey {
@@ -71,25 +70,6 @@ fn waiting_before(job: &Job, index: u32) -> u64 {
     array.waiting.iter().take_while(|&i| i < index).count() as u64
 }
 
-/// Tasks of the class that have waited beyond bearing; and if this is one, how many before it.
-fn starving(case: &Case<'_>, rank: i32) -> (BTreeSet<TaskId>, Option<u64>) {
-    let before = Time(case.now.0.saturating_sub(case.policy.starve_after.0));
-    let waiting = case.state.index.waiting.iter().take_while(|(since, _)| *since < before);
-    let of_class = |job: &Job| case.policy.class_rank(&Lane::of(job).class) == rank;
-    let mut found = BTreeSet::new();
-    let entry = TaskId { job: case.job.id, index: key_of(case).index };
-    for (_, task) in waiting.take(case.policy.backfill_depth) {
-        if *task == entry {
-            let before = found.len() as u64;
-            return (found, Some(before));
-        }
-        if case.state.job(task.job).is_some_and(of_class) {
-            found.insert(*task);
-        }
-    }
-    (found, None)
-}
-
 struct Run<'a> {
     case: &'a Case<'a>,
     teams: Teams<'a>,
@@ -99,9 +79,41 @@ struct Run<'a> {
     models: Vec<String>,
     /// The entry that is counted up to, in the last lane.
     key: QueueKey,
-    /// Counted already.
+    /// Tasks that have lanes of their own.
     starving: BTreeSet<TaskId>,
     steps: usize,
+}
+
+/// Tasks of the class that have waited beyond bearing get lanes of their own; the last lane stays
+/// the one of the task in question.
+fn starve<'a>(
+    case: &Case<'a>,
+    lanes: &mut Vec<LaneView<'a>>,
+    asks: &mut Vec<Ask>,
+    key: QueueKey,
+    rank: i32,
+) -> BTreeSet<TaskId> {
+    let mut found = BTreeSet::new();
+    let own = lanes.len() - 1;
+    let depth = case.policy.backfill_depth;
+    for (job, task) in starving_tasks(case.state, case.policy, case.now, depth) {
+        let lane = Lane::of(job);
+        let Some(no) = lanes[..=own].iter().position(|l| *l.lane == lane) else { continue };
+        if case.policy.class_rank(&lane.class) != rank {
+            continue;
+        }
+        let of_task = QueueKey::of(case.policy, job, task.index, job.task(task.index));
+        lanes.push(lanes[no].starving(of_task));
+        asks.push(Ask::new(&lane.demand));
+        found.insert(task);
+    }
+    let is_own = |l: &LaneView<'_>| l.is_starving && l.head == Some(key);
+    let last = lanes.iter().position(is_own).unwrap_or(own);
+    let (lane, ask) = (lanes.remove(last), asks.remove(last));
+    lanes.push(lane);
+    asks.push(ask);
+    (0..).zip(lanes).for_each(|(no, lane)| lane.page = no);
+    found
 }
 
 impl<'a> Run<'a> {
@@ -110,7 +122,7 @@ impl<'a> Run<'a> {
         cluster: &Cluster,
         class: Vec<(&'a Lane, &'a BTreeSet<QueueKey>)>,
         key: QueueKey,
-        starving: BTreeSet<TaskId>,
+        rank: i32,
     ) -> Run<'a> {
         let mut teams = Teams::new(case.state, case.policy, cluster, case.now);
         let (mut lanes, mut asks) = (Vec::new(), Vec::new());
@@ -120,6 +132,7 @@ impl<'a> Run<'a> {
             lanes.push(LaneView::new(lane, keys, no, team, user));
             asks.push(Ask::new(&lane.demand));
         }
+        let starving = starve(case, &mut lanes, &mut asks, key, rank);
         let models = cluster.models.clone();
         let line = Line::default();
         Run { case, teams, lanes, asks, line, models, key, starving, steps: 0 }
@@ -166,8 +179,13 @@ impl<'a> Run<'a> {
             lane.head = None;
             return 0;
         };
+        let entry = TaskId { job: job.id, index: key.index };
+        if !lane.is_starving && self.starving.contains(&entry) {
+            lane.advance(None);
+            return 0;
+        }
         let ask = &self.asks[no];
-        let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
+        let milli = ask.least_milli();
         let ours = lane.lane.team == self.case.job.team;
         if !ours && self.teams.over_limit(lane.team, &[milli], &[]).is_some() {
             lane.head = None;
@@ -191,8 +209,7 @@ impl<'a> Run<'a> {
             _ => key.index,
         };
         lane.advance_task(job, index, None);
-        let entry = TaskId { job: job.id, index: key.index };
-        u64::from(!self.starving.contains(&entry) || lane.next_index.is_some())
+        1
     }
 
     /// Everything left that stands before the task as things are now.
@@ -206,7 +223,13 @@ impl<'a> Run<'a> {
             if order.is_gt() {
                 continue;
             }
-            for &key in self.lanes[no].keys.range(head..) {
+            let lane = &self.lanes[no];
+            let alone = lane.is_starving.then_some(head);
+            for key in lane.keys.range(head..).copied().chain(alone) {
+                let task = TaskId { job: key.job, index: key.index };
+                if !lane.is_starving && self.starving.contains(&task) {
+                    continue;
+                }
                 if order.is_eq() && self.place(no, key) >= mine {
                     break;
                 }
@@ -225,8 +248,8 @@ impl<'a> Run<'a> {
     }
 
     /// Place among the tasks of one team.
-    fn place(&self, no: LaneNo, key: QueueKey) -> (Reverse<Priority>, u128, &'a str, QueueKey) {
-        let LaneView { lane, user, .. } = self.lanes[no];
-        (key.priority, self.teams.user_due(user), lane.user.as_str(), key)
+    fn place(&self, no: LaneNo, key: QueueKey) -> Place<'a> {
+        let LaneView { lane, user, is_starving, .. } = self.lanes[no];
+        (!is_starving, key.priority, self.teams.user_due(user), lane.user.as_str(), key)
     }
 }

@@ -104,6 +104,11 @@ impl Ask {
     }
 
     /// How many GPUs a node with this room can give, with the CPUs and memory that go with them.
+    /// GPUs of the least that it needs, in thousandths.
+    pub fn least_milli(&self) -> u64 {
+        self.least_gpus() * u64::from(self.demand.share.0)
+    }
+
     pub fn share_of(&self, room: &Room) -> u32 {
         let d = &self.demand;
         let by_cpus = parts(room.cpus.into(), d.cpus_per_node.into(), d.cpus_per_gpu.into());

@@ -93,7 +93,7 @@ impl<'a> Ends<'a> {
             state.index.active.iter().filter_map(|&id| end(id)).collect()
         } else {
             let limits = state.index.limits.iter().take(LOOK_AHEAD);
-            let limits = limits.filter(|(_, id)| !self.victims.contains(id));
+            let limits = limits.filter(|(_, id)| self.runs_on(*id));
             let known = limits.map(|&(at, id)| (at.max(now), id));
             // The index of limits has only what runs.
             let rest = cluster.unsettled().chain(self.victims.iter().copied());
@@ -114,7 +114,9 @@ impl<'a> Ends<'a> {
 
     /// Runs, and nobody stops it.
     fn runs_on(&self, id: TaskId) -> bool {
-        let runs = |(_, a): (_, &Attempt)| matches!(a.phase, AttemptPhase::Running { .. });
+        let runs = |(_, a): (_, &Attempt)| {
+            matches!(a.phase, AttemptPhase::Running { .. }) && !a.is_ending()
+        };
         !self.victims.contains(&id) && self.attempt(id).is_some_and(runs)
     }
 
@@ -124,6 +126,8 @@ impl<'a> Ends<'a> {
         let end = match attempt.phase {
             AttemptPhase::Stopping { since, .. } => Some(since.plus(grace.unwrap_or(GRACE))),
             _ if self.victims.contains(&id) => Some(self.now.plus(grace.unwrap_or(GRACE))),
+            // The parts of a gang end one after another.
+            AttemptPhase::Running { .. } if attempt.is_ending() => Some(self.now),
             AttemptPhase::Running { since } => ends_at(self.state, self.policy, job, since),
             // Its time begins when all of it runs.
             AttemptPhase::Starting => ends_at(self.state, self.policy, job, self.now),
@@ -133,7 +137,7 @@ impl<'a> Ends<'a> {
     }
 
     /// Gives back what the task holds, node by node.
-    fn release(&self, id: TaskId, mut give: impl FnMut(NodeId, HeldPart<'_>)) {
+    fn release(&self, at: Time, id: TaskId, mut give: impl FnMut(NodeId, HeldPart<'_>)) {
         let job = self.state.job(id.job);
         let alone = job.is_some_and(|j| j.spec.exclusive);
         if let Some(attempt) = job.and_then(|j| j.task(id.index)).and_then(|t| t.attempt()) {
@@ -141,10 +145,8 @@ impl<'a> Ends<'a> {
                 give(part.node, HeldPart::of(part, alone));
             }
         }
-        for ((_, task), parts) in self.placed {
-            for p in parts.iter().filter(|_| *task == id) {
-                give(p.node, HeldPart::placed(p, alone));
-            }
+        for p in self.placed.get(&(at, id)).into_iter().flatten() {
+            give(p.node, HeldPart::placed(p, alone));
         }
     }
 }
@@ -172,7 +174,7 @@ pub(crate) fn head(
             return Some(search.room(task, last, domain));
         }
         last = at;
-        ends.release(id, |node, held| search.give_back(node, &held));
+        ends.release(at, id, |node, held| search.give_back(node, &held));
     }
     search.enough().map(|domain| search.room(task, last, domain))
 }

@@ -18,8 +18,10 @@ pub(crate) struct Book {
     worths: Worths,
 }
 
-/// Demands remembered. Beyond that all are forgotten, which costs time and changes no answer.
-const PAGES_MAX: usize = 512;
+/// Demands remembered although nobody asked for them in the last pass.
+const IDLE_PAGES_MAX: usize = 512;
+/// Nodes on all pages. Beyond that all are forgotten, which costs time and changes no answer.
+const SPOTS_MAX: usize = 32_000_000;
 
 pub(crate) type PageNo = usize;
 
@@ -32,6 +34,8 @@ pub(crate) struct Page {
     tally: Tally,
     /// How far the cluster's log was read.
     read: usize,
+    /// Somebody asked for it in this pass.
+    is_used: bool,
 }
 
 /// How one node stands to a demand.
@@ -68,14 +72,18 @@ struct Tally {
 impl Book {
     /// Makes room for new demands. Page numbers from before are not valid afterwards.
     pub fn trim(&mut self) {
-        if self.pages.len() > PAGES_MAX {
-            self.forget();
+        let spots: usize = self.pages.iter().map(|page| page.spots.len()).sum();
+        let idle = self.pages.iter().filter(|page| !page.is_used).count();
+        if spots > SPOTS_MAX {
+            self.pages.clear();
+        } else if idle > IDLE_PAGES_MAX {
+            self.pages.retain(|page| page.is_used);
         }
-    }
-
-    pub fn forget(&mut self) {
-        self.pages.clear();
-        self.by_demand.clear();
+        if self.pages.len() != self.by_demand.len() {
+            let pages = self.pages.iter().enumerate();
+            self.by_demand = pages.map(|(no, page)| (page.ask.demand.clone(), no)).collect();
+        }
+        self.pages.iter_mut().for_each(|page| page.is_used = false);
     }
 
     /// The log starts again: everything was read.
@@ -85,6 +93,7 @@ impl Book {
 
     pub fn page_of(&mut self, demand: &Demand) -> PageNo {
         if let Some(&no) = self.by_demand.get(demand) {
+            self.pages[no].is_used = true;
             return no;
         }
         self.pages.push(Page::new(Ask::new(demand)));
@@ -116,7 +125,8 @@ impl Book {
 
 impl Page {
     fn new(ask: Ask) -> Page {
-        Page { ask, spots: Vec::new(), order: BTreeSet::new(), tally: Tally::default(), read: 0 }
+        let (order, tally) = (BTreeSet::new(), Tally::default());
+        Page { ask, spots: Vec::new(), order, tally, read: 0, is_used: true }
     }
 
     fn catch_up(&mut self, cluster: &Cluster, valuer: &Valuer, worths: &mut Worths) {

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Claim, ClaimCause, GpuIndex, JobState, NewClaim, Node, PartPlacement, Phase, Spread, State,
-    TaskId, Topology,
+    Claim, ClaimCause, GpuIndex, JobState, Link, NewClaim, Node, PartPlacement, Phase, Spread,
+    State, TaskId, Topology,
 };
 
 use crate::ask::Ask;
@@ -19,9 +19,9 @@ use crate::domains::{DomainNo, LEVELS};
 pub(crate) enum Standing {
     /// Everything it names is free.
     Ready,
-    /// These still hold some of it.
+    /// These still hold some of it; nobody, if a node of it is away for a while.
     Waiting(Vec<TaskId>),
-    /// A node is gone, or the task no longer waits.
+    /// A node is lost, drained or has shrunk, or the task no longer waits.
     Void,
 }
 
@@ -38,13 +38,16 @@ pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
         }
         Some(_) => return Standing::Void,
     }
-    let mut holders = Vec::new();
+    let (mut holders, mut away) = (Vec::new(), false);
     for part in &claim.parts {
-        let node = state.node(part.node).filter(|n| n.accepts_work() && has(n, part));
+        let lost = |n: &Node| matches!(n.link, Link::Lost { .. }) || n.drain.is_some();
+        let node = state.node(part.node).filter(|n| !lost(n) && has(n, part));
         let Some(node) = node else { return Standing::Void };
+        // An agent that comes back in time finds everything as it was.
+        away |= !node.accepts_work();
         holders.extend(in_the_way(state, task, node, part));
     }
-    if holders.is_empty() {
+    if holders.is_empty() && !away {
         return Standing::Ready;
     }
     holders.sort();
@@ -165,6 +168,26 @@ fn domain_of(
         }
     }
     None
+}
+
+/// Whether a claim keeps anything from others: something that it names is free, and waits with it.
+pub(crate) fn keeps_idle(state: &State, parts: &[PartPlacement]) -> bool {
+    parts.iter().any(|part| {
+        let Some(node) = state.node(part.node).filter(|n| n.accepts_work()) else { return false };
+        match part.gpus.is_empty() {
+            true => node.free_cpus() >= part.cpus,
+            false => part.gpus.iter().any(|gpu| node.free_milli(*gpu) >= part.share.0),
+        }
+    })
+}
+
+/// How many parts of a claim could start now.
+pub(crate) fn free_parts(state: &State, task: TaskId, parts: &[PartPlacement]) -> usize {
+    let is_free = |part: &&PartPlacement| {
+        let node = state.node(part.node).filter(|n| n.accepts_work());
+        node.is_some_and(|node| in_the_way(state, task, node, part).is_empty())
+    };
+    parts.iter().filter(is_free).count()
 }
 
 /// A part with the cards that have most free.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    AttemptPhase, Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement,
-    Place, Policy, State, TaskId,
+    Attempt, AttemptPhase, Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId,
+    PartPlacement, Place, Policy, State, TaskId,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -469,8 +469,11 @@ fn tenants(state: &State, node: &Node, slot: &mut Slot) -> Tenants {
         let Some(job) = state.job(lease.task.job) else { continue };
         slot.loners += u32::from(job.spec.exclusive);
         tenants.classes.push(job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS).to_owned());
-        let phase = job.task(lease.task.index).and_then(|t| t.attempt()).map(|a| &a.phase);
-        if !matches!(phase, Some(AttemptPhase::Running { .. })) {
+        let attempt = job.task(lease.task.index).and_then(|t| t.attempt());
+        let phase = attempt.map(|a| &a.phase);
+        let runs_on =
+            |a: &Attempt| matches!(a.phase, AttemptPhase::Running { .. }) && !a.is_ending();
+        if !attempt.is_some_and(runs_on) {
             tenants.unsettled.push(lease.task);
         }
         let leaves = matches!(phase, Some(AttemptPhase::Stopping { .. }));

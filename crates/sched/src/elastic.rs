@@ -76,7 +76,8 @@ fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &A
     let gpus = page.ask.least().gpus;
     let ask = page.ask.clone();
     let near = fitting.into_iter().filter(|&no| {
-        Some(pass.view.cluster.get(no).path.at(within)) == home && pass.may_use(no, job, task)
+        Some(pass.view.cluster.get(no).path.at(within)) == home
+            && pass.may_take(no, job, page_no, task)
     });
     let mut more: Vec<_> =
         near.take(most - attempt.parts.len()).map(|slot| Share { slot, gpus }).collect();

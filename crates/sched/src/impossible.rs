@@ -95,9 +95,18 @@ fn cause(state: &State, ask: &Ask, rooms: &[Room]) -> Impossible {
         let wanted = ask.demand.labels.iter().map(rule).collect::<Vec<_>>().join(", ");
         return Impossible::NoSuchLabels { wanted };
     }
-    if let (true, Some(wanted)) = (rooms.is_empty(), &model) {
-        return Impossible::NoSuchModel { wanted: wanted.clone(), have: models(state) };
+    let suits = |g: &&Gpu| ask.wants_model(&g.model);
+    let gpus = || state.nodes.values().filter(|n| labelled(n)).flat_map(|n| &n.facts.gpus);
+    match (gpus().filter(suits).map(|g| g.mem).max(), &model) {
+        (None, Some(wanted)) => {
+            return Impossible::NoSuchModel { wanted: wanted.clone(), have: models(state) };
+        }
+        (Some(have), _) if have < ask.demand.gpu_mem && ask.least().gpus > 0 => {
+            return Impossible::GpusTooSmall { wanted: ask.demand.gpu_mem, have, model };
+        }
+        _ => {}
     }
+    let model = kind(&ask.demand);
     let nodes = rooms.len() as u32;
     let gpus: u64 = rooms.iter().map(|r| u64::from(r.gpus)).sum();
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
@@ -109,6 +118,16 @@ fn cause(state: &State, ask: &Ask, rooms: &[Room]) -> Impossible {
             Impossible::TooManyGpus { wanted, have: gpus, model }
         }
         _ => no_node_holds(rooms, &ask.least(), model).unwrap_or_else(|| too_few(rooms, ask)),
+    }
+}
+
+/// Of what GPUs there are too few, if not of all.
+fn kind(demand: &Demand) -> Option<String> {
+    let least = || format!("at least {}", demand.gpu_mem);
+    match (&demand.gpu_model, demand.gpu_mem.0 > 0) {
+        (model, false) => model.clone(),
+        (None, true) => Some(format!("GPUs of {}", least())),
+        (Some(model), true) => Some(format!("{model} of {}", least())),
     }
 }
 

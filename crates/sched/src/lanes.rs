@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Bound;
 
 use tutti_model::{
-    Job, JobId, Lane, Phase, Priority, QueueKey, State, TaskId, Tasks, Time, Verdict,
+    Job, JobId, Lane, Phase, Policy, Priority, QueueKey, State, TaskId, Tasks, Time, Verdict,
 };
 
 use crate::candidates::PageNo;
@@ -28,6 +28,8 @@ pub(crate) struct LaneView<'a> {
     pub next_index: Option<u32>,
     /// Room is kept for a task of it.
     pub has_claims: bool,
+    /// One entry of another lane that has waited beyond bearing, and goes first in its team.
+    pub is_starving: bool,
     /// Entries that fitted but had to stand back.
     pub stood_back: usize,
     /// Whatever ends then or later has to stand back, too. None: whatever has no known end.
@@ -54,14 +56,21 @@ impl<'a> LaneView<'a> {
             head,
             next_index: None,
             has_claims: false,
+            is_starving: false,
             stood_back: 0,
             too_long: None,
             verdict: None,
         }
     }
 
+    /// One entry of this lane as a lane of its own.
+    pub fn starving(&self, key: QueueKey) -> LaneView<'a> {
+        let alone = LaneView::new(self.lane, &NO_KEYS, self.page, self.team, self.user);
+        LaneView { head: Some(key), has_claims: self.has_claims, is_starving: true, ..alone }
+    }
+
     fn turn(&self) -> Option<LaneTurn> {
-        self.head.map(|head| (head.priority, head.rank, head.job))
+        self.head.map(|head| (!self.is_starving, head.priority, head.rank, head.job))
     }
 
     /// The verdict of an entry like this, if an entry that would end no later had to stand back.
@@ -108,10 +117,10 @@ struct TeamLine {
     order: BinaryHeap<Reverse<(UserTurn, UserNo, usize)>>,
 }
 
-/// The most important work of a user, then what the user has had.
-type UserTurn = (Reverse<Priority>, u128);
-/// Inside a user's work of one team: priority, rank, age.
-type LaneTurn = (Reverse<Priority>, u64, JobId);
+/// Whether a user's first work need not starve yet, how important it is, what the user has had.
+type UserTurn = (bool, Reverse<Priority>, u128);
+/// Inside a user's work of one team: whether it need not starve yet, priority, rank, age.
+type LaneTurn = (bool, Reverse<Priority>, u64, JobId);
 type UserLine = BinaryHeap<Reverse<(LaneTurn, LaneNo)>>;
 
 impl Line {
@@ -180,10 +189,25 @@ impl Line {
 impl TeamLine {
     /// A user whose lanes or whose due changed takes a place, if there is anything left to try.
     fn enter(&mut self, user_no: UserNo, user: usize, teams: &Teams<'_>) {
-        if let Some(Reverse(((priority, ..), _))) = self.users[user].peek() {
-            self.order.push(Reverse(((*priority, teams.user_due(user_no)), user_no, user)));
+        if let Some(Reverse(((can_wait, priority, ..), _))) = self.users[user].peek() {
+            let turn = (*can_wait, *priority, teams.user_due(user_no));
+            self.order.push(Reverse((turn, user_no, user)));
         }
     }
+}
+
+static NO_KEYS: BTreeSet<QueueKey> = BTreeSet::new();
+
+/// Of everything that has waited beyond bearing, the oldest.
+pub(crate) fn starving_tasks<'a>(
+    state: &'a State,
+    policy: &Policy,
+    now: Time,
+    most: usize,
+) -> Vec<(&'a Job, TaskId)> {
+    let before = Time(now.0.saturating_sub(policy.starve_after.0));
+    let waiting = state.index.waiting.iter().take_while(|(since, _)| *since < before).take(most);
+    waiting.filter_map(|(_, task)| Some((state.job(task.job)?, *task))).collect()
 }
 
 /// Active tasks of a job.

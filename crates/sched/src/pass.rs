@@ -7,8 +7,9 @@ mod bars;
 mod blocked;
 
 use tutti_model::{
-    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NodeId, PartPlacement, Placement,
-    Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology, Verdict,
+    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NewClaim, NodeId, Part,
+    PartPlacement, Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology,
+    Verdict,
 };
 
 use crate::ask::Need;
@@ -18,7 +19,7 @@ use crate::claims;
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::elastic;
 use crate::fit;
-use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit};
+use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks};
 use crate::teams::{TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
 use bars::{Bars, reservation};
@@ -84,6 +85,8 @@ pub(crate) struct Pass<'a, 'v> {
     done: BTreeSet<TaskId>,
     /// Pages for which no time to start was found.
     no_head: BTreeSet<PageNo>,
+    /// Teams at their limits, with the one for whom they must become free.
+    closed: BTreeMap<TeamNo, JobId>,
     /// Overdue claims that are not kept from the class whose turn it is, with their verdicts.
     passed_over: Vec<(TaskId, Verdict)>,
     /// What was asked is answered.
@@ -153,6 +156,7 @@ pub(crate) fn run<'a>(
         placed: BTreeMap::new(),
         done: BTreeSet::new(),
         no_head: BTreeSet::new(),
+        closed: BTreeMap::new(),
         passed_over: Vec::new(),
         settled: false,
     };
@@ -172,7 +176,8 @@ impl<'a> Pass<'a, '_> {
 
     fn finish(mut self) -> Plan {
         self.keep_again(i32::MIN);
-        let lanes = self.lanes.iter_mut();
+        // A lane's own reason is better than that of one of its tasks.
+        let lanes = self.lanes.iter_mut().rev();
         let verdicts = lanes.filter_map(|l| Some((l.lane.clone(), l.verdict.take()?)));
         self.plan.by_lane = verdicts.collect();
         for (page, verdict) in std::mem::take(&mut self.full) {
@@ -223,7 +228,7 @@ impl<'a> Pass<'a, '_> {
                     self.plan.by_task.insert(task, verdict);
                     self.note_claim(job, task, claim);
                 }
-                (claims::Standing::Ready, Some(job)) if !self.is_reserved(job, claim) => {
+                (claims::Standing::Ready, Some(job)) if self.may_come_true(job, claim) => {
                     let ends = ends_at(self.state, self.policy, job, self.now);
                     self.start(job, task, claim.parts.clone(), ends);
                 }
@@ -233,6 +238,21 @@ impl<'a> Pass<'a, '_> {
                 }
             }
         }
+    }
+
+    /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
+    /// for the very ones that it named first, whose tenants may stay for ever.
+    fn choose_anew(&mut self, no: LaneNo, turn: &Turn<'a>, claim: &Claim) -> Option<NewClaim> {
+        let page = self.lanes[no].page;
+        self.view.book.read(page, &self.view.cluster, &self.view.valuer);
+        let task = turn.task();
+        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
+        let new = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use)?;
+        let (new_free, old_free) = (
+            claims::free_parts(self.state, task, &new.parts),
+            claims::free_parts(self.state, task, &claim.parts),
+        );
+        (new_free > old_free && self.within_limit(turn.job, &new)).then_some(new)
     }
 
     /// A claim counts as if it had come true; but what nobody is stopped for may be far away, and is
@@ -269,13 +289,22 @@ impl<'a> Pass<'a, '_> {
             return;
         };
         // It changes its size: what it holds is counted, and given back as far as it shrinks.
-        let both = |p: &&PartPlacement| attempt.part_on(p.node).is_some();
+        let live = |p: &Part| !p.phase.is_over();
+        let both = |p: &&PartPlacement| attempt.part_on(p.node).is_some_and(live);
         let (stays, more): (Vec<_>, Vec<_>) = claim.parts.iter().partition(both);
         let owned = |parts: Vec<&PartPlacement>| parts.into_iter().cloned().collect::<Vec<_>>();
         let cluster = &self.view.cluster;
         let (stays, more) = (by_model(cluster, &owned(stays)), by_model(cluster, &owned(more)));
         self.teams.add(team, &more);
         self.teams.unrelease(team, &stays);
+    }
+
+    /// Since the claim was made, a policy may have set limits and reservations.
+    fn may_come_true(&mut self, job: &'a Job, claim: &Claim) -> bool {
+        let held = by_model(&self.view.cluster, &claim.parts);
+        let team = self.teams.number(&job.team);
+        let models = &self.view.cluster.models;
+        self.teams.over_limit(team, &held, models).is_none() && !self.is_reserved(job, claim)
     }
 
     fn is_reserved(&self, job: &Job, claim: &Claim) -> bool {
@@ -306,13 +335,13 @@ impl<'a> Pass<'a, '_> {
             self.lanes.push(LaneView { head, ..LaneView::new(lane, keys, page, team, user) });
         }
         self.mark_claimed();
+        self.starving(&mut classes);
         for (std::cmp::Reverse(rank), lanes) in classes {
             if self.is_full() {
                 break;
             }
             self.keep_again(rank);
             self.pass_over_the_overdue(rank);
-            self.starving(rank);
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
                 let has = |no: &&LaneNo| self.teams.has_guarantee(self.lanes[**no].team);
                 let of = lanes.iter().filter(has).copied();
@@ -332,9 +361,10 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// Lanes are numbered in their own order.
+    /// Lanes are numbered in their own order, before those that starve.
     fn lane_of(&self, lane: &Lane) -> Option<LaneNo> {
-        self.lanes.binary_search_by(|l| l.lane.cmp(lane)).ok()
+        let whole = self.lanes.partition_point(|l| !l.is_starving);
+        self.lanes[..whole].binary_search_by(|l| l.lane.cmp(lane)).ok()
     }
 
     /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
@@ -393,24 +423,19 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// Tasks that have waited beyond bearing go before everything else of their class.
-    fn starving(&mut self, rank: i32) {
-        let before = Time(self.now.0.saturating_sub(self.policy.starve_after.0));
-        let starving = self.state.index.waiting.iter().take_while(|(since, _)| *since < before);
-        let of_class = starving.filter_map(|(_, task)| {
-            let job = self.state.job(task.job)?;
-            let lane = Lane::of(job);
-            let rank_of = self.policy.class_rank(&lane.class);
-            (rank_of == rank).then_some((job, *task, self.lane_of(&lane)?))
-        });
-        let of_class: Vec<_> = of_class.take(self.policy.backfill_depth).collect();
-        for (job, task, lane) in of_class {
-            if Some(job.id) == self.what_if.left_out || self.is_full() {
+    /// Tasks that have waited beyond bearing go before everything else of their team.
+    fn starving(&mut self, classes: &mut BTreeMap<std::cmp::Reverse<i32>, Vec<LaneNo>>) {
+        let depth = self.policy.backfill_depth;
+        for (job, task) in starving_tasks(self.state, self.policy, self.now, depth) {
+            let Some(no) = self.lane_of(&Lane::of(job)) else { continue };
+            if Some(job.id) == self.what_if.left_out {
                 continue;
             }
             let key = QueueKey::of(self.policy, job, task.index, job.task(task.index));
-            let tried = self.try_entry(lane, &key);
-            self.note_blocked(lane, &key, tried, rank);
+            let rank = std::cmp::Reverse(self.policy.class_rank(&self.lanes[no].lane.class));
+            classes.entry(rank).or_default().push(self.lanes.len());
+            let starving = self.lanes[no].starving(key);
+            self.lanes.push(starving);
         }
     }
 
@@ -527,6 +552,11 @@ impl<'a> Pass<'a, '_> {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
+        if let Some(new) = self.choose_anew(turn.lane, turn, claim) {
+            self.plan.dropped.push(turn.task());
+            self.claim(turn.job, new);
+            return Tried::Done;
+        }
         self.teams.hold(self.lanes[turn.lane].team, &held);
         self.view.cluster.keep(&claim.parts, alone);
         self.done.insert(turn.task());
@@ -640,8 +670,11 @@ impl<'a> Pass<'a, '_> {
     /// Whether the team could have the least that this needs, of whatever model.
     fn over_team_limit(&self, no: LaneNo) -> Option<Verdict> {
         let LaneView { page, team, .. } = self.lanes[no];
-        let ask = self.view.book.ask(page);
-        let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
+        let first = self.teams.line(team).find_map(|at| self.closed.get(&at));
+        if let Some(&job) = first {
+            return Some(Verdict::Behind { job });
+        }
+        let milli = self.view.book.ask(page).least_milli();
         Some(self.teams.over_limit(team, &[milli], &[])?.verdict(milli))
     }
 

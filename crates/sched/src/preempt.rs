@@ -24,6 +24,8 @@ use crate::teams::{TeamNo, Teams, by_model};
 const TRY_ALL: usize = 10;
 /// Candidates of one node among which all sets are tried.
 const TRY_ALL_ON_NODE: usize = 8;
+/// Nodes looked at closely, or four times as many as are needed.
+const LOOK_CLOSELY: usize = 64;
 
 /// Something that can be stopped: a whole attempt, or one part of an elastic one.
 #[derive(Clone, Debug)]
@@ -90,24 +92,61 @@ fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim
         let models = &cluster.models;
         let rights = Rights { teams: &pass.teams, models, guarantor: who.guarantor };
         let hunt = Hunt::new(cluster, page, &candidates, &may_use, rights);
-        let chosen = hunt.cheapest(pass.policy.preemption.victims_max)?;
+        let most = pass.policy.preemption.victims_max;
+        let chosen = hunt.cheapest(most.saturating_mul(hunt.parts()))?;
         let (fitting, later) = (hunt.fitting(&chosen), hunt.later(&chosen));
         Some((chosen, fitting, later))
     })?;
+    let freed: BTreeSet<SlotNo> = later.keys().copied().collect();
     let later = leaving.into_iter().chain(later).collect();
     let parts = cluster.with_slots(later, |cluster| {
-        let shares = fit::find_among(cluster, &page.ask, fitting.into_iter())?;
-        Some(fit::place(cluster, valuer, &page.ask, &shares))
+        let mut shares = fit::find_among(cluster, &page.ask, fitting.into_iter())?;
+        let least = page.ask.node_counts().map_or(usize::MAX, |(_, least)| least as usize);
+        // An elastic gang takes no more than it has a right to, and what was made free for it first.
+        shares.sort_by_key(|s| !freed.contains(&s.slot));
+        loop {
+            let mut ranked = shares.clone();
+            ranked.sort_by_key(|s| cluster.get(s.slot).rank);
+            let parts = fit::place(cluster, valuer, &page.ask, &ranked);
+            if is_right(&pass.teams, cluster, who, &parts) {
+                return Some(parts);
+            }
+            if shares.len() <= least {
+                return None;
+            }
+            shares.pop();
+        }
     })?;
-    let held = by_model(cluster, &parts);
-    let guaranteed = |of: TeamNo| pass.teams.is_guaranteed(of, &held, &cluster.models);
-    if pass.teams.over_limit(who.team, &held, &cluster.models).is_some()
-        || who.guarantor.is_some_and(|of| !guaranteed(of))
-    {
-        return None;
-    }
     let victims = victims(&candidates, &chosen, pass);
     Some(NewClaim { task: who.task, parts, cause: who.cause, victims })
+}
+
+/// Whether its team may have this, and if it takes back a guarantee, all of it is inside: whoever
+/// wants nodes alone takes all of them.
+fn is_right(
+    teams: &Teams<'_>,
+    cluster: &Cluster,
+    who: &Claimant<'_>,
+    parts: &[PartPlacement],
+) -> bool {
+    let held = by_model(cluster, parts);
+    let guaranteed = |of: TeamNo| {
+        let blocked = match who.job.spec.exclusive {
+            true => whole_nodes(cluster, parts),
+            false => held.clone(),
+        };
+        teams.is_guaranteed(of, &blocked, &cluster.models)
+    };
+    teams.over_limit(who.team, &held, &cluster.models).is_none()
+        && who.guarantor.is_none_or(guaranteed)
+}
+
+fn whole_nodes(cluster: &Cluster, parts: &[PartPlacement]) -> Vec<u64> {
+    let mut sums = vec![0; cluster.models.len()];
+    let slots = parts.iter().filter_map(|p| cluster.slot_of(p.node));
+    let cards = slots.flat_map(|no| &cluster.get(no).cards);
+    cards.for_each(|c| sums[usize::from(c.model)] += 1000);
+    sums
 }
 
 /// Nodes as they will be once everybody is gone who was told to stop: nobody else need be.
@@ -137,7 +176,15 @@ fn could_help(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> bool {
             let mut running = pass.view.cluster.classes.iter().filter(|(_, n)| **n > 0);
             running.any(|(class, _)| pass.policy.class_rank(class) < who.rank)
         }
-        _ => who.guarantor.is_some(),
+        _ => who.guarantor.is_some_and(|guarantor| {
+            let models = &pass.view.cluster.models;
+            let holds = |no: &TeamNo| pass.teams.teams[*no].keeps.iter().any(|n| *n > 0);
+            let mut teams = (0..pass.teams.teams.len()).filter(holds);
+            let leaves = pass.view.cluster.unsettled().next().is_some();
+            leaves
+                || !pass.victims.is_empty()
+                || teams.any(|no| pass.teams.borrows(no, guarantor, models, &|_| &[]))
+        }),
     }
 }
 
@@ -215,6 +262,7 @@ fn add<'a>(
     };
     if let Some(elastic) = &job.spec.elastic
         && parts.iter().all(stays)
+        && !attempt.is_ending()
     {
         let spare = (parts.len() as u32).saturating_sub(elastic.min_nodes.max(1));
         for part in parts.iter().filter(|_| spare > 0) {
@@ -357,16 +405,21 @@ impl<'h, 'a> Hunt<'h, 'a> {
         self.may_use.iter().copied().filter(fits).collect()
     }
 
-    /// Whether the claimant fits once these have stopped.
+    /// Whether the claimant fits once these have stopped. Only where they are can that be new.
     fn fits(&self, set: &Set) -> bool {
-        let later = self.later(set);
-        let mut sums = self.base.clone();
-        for (no, slot) in &later {
+        let mut sums: BTreeMap<DomainNo, u64> = BTreeMap::new();
+        for (no, slot) in &self.later(set) {
             let before = offer(self.cluster, &self.page.ask, self.cluster.get(*no));
             let after = offer(self.cluster, &self.page.ask, slot);
             *sums.entry(self.domain(*no)).or_default() += after - before.min(after);
         }
-        sums.values().any(|&sum| sum >= self.wanted)
+        let base = |domain: &DomainNo| self.base.get(domain).copied().unwrap_or(0);
+        sums.iter().any(|(domain, more)| base(domain) + more >= self.wanted)
+    }
+
+    /// How many nodes, or GPUs where only they count, it needs.
+    fn parts(&self) -> usize {
+        usize::try_from(self.wanted).unwrap_or(usize::MAX)
     }
 
     /// The nodes that change, as they will be.
@@ -385,7 +438,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
     }
 
     fn cheapest(&self, victims_max: usize) -> Option<Set> {
-        if self.fits(&Set::new()) {
+        if self.base.values().any(|&sum| sum >= self.wanted) {
             return Some(Set::new());
         }
         let useful: Set = self.by_slot.values().flatten().copied().collect();
@@ -419,20 +472,25 @@ impl<'h, 'a> Hunt<'h, 'a> {
         for &slot in self.by_slot.keys() {
             domains.entry(self.domain(slot)).or_default().push(slot);
         }
-        let sets = domains.values().filter_map(|slots| self.free_nodes(slots));
-        sets.min_by_key(|set| (self.cost(set), set.len()))
+        let sets = domains.values().flat_map(|slots| {
+            // The cheapest node first, or what costs least for each node that it frees: a gang on
+            // many. Neither is always better.
+            let each = |by_node| self.free_nodes(slots, by_node).map(|set| self.prune(set));
+            [each(false), each(true)]
+        });
+        sets.flatten().min_by_key(|set| (self.cost(set), set.len()))
     }
 
-    fn free_nodes(&self, slots: &[SlotNo]) -> Option<Set> {
+    fn free_nodes(&self, slots: &[SlotNo], by_node: bool) -> Option<Set> {
         let mut chosen = Set::new();
-        let mut open: Vec<SlotNo> = slots.to_vec();
         // What freeing a node costs changes only where a chosen victim has another part.
-        let mut prices: BTreeMap<SlotNo, Option<Set>> =
-            open.iter().map(|&slot| (slot, self.price(slot, &chosen))).collect();
+        let mut prices = self.prices(slots);
+        let mut open: Vec<SlotNo> = prices.keys().copied().collect();
         while !self.fits(&chosen) {
             let priced = open.iter().filter_map(|slot| {
                 let extra = prices[slot].as_ref()?;
-                Some((self.cost(extra), extra.len(), *slot))
+                let nodes = if by_node { self.freed_by(extra, &chosen) } else { 1 };
+                Some((self.cost(extra) / nodes, extra.len(), *slot))
             });
             let (_, _, slot) = priced.min()?;
             let extra = prices[&slot].clone()?;
@@ -448,7 +506,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
             for at in news {
                 for (touched, _) in &self.candidates[at].parts {
                     if prices.contains_key(touched) {
-                        prices.insert(*touched, self.price(*touched, &chosen));
+                        prices.insert(*touched, self.price(*touched, &chosen, true));
                     }
                 }
             }
@@ -456,8 +514,41 @@ impl<'h, 'a> Hunt<'h, 'a> {
         Some(chosen)
     }
 
-    /// The cheapest further victims that let this node take a part. None if nothing does.
-    fn price(&self, slot: SlotNo, chosen: &Set) -> Option<Set> {
+    /// What it costs to free each of these nodes. All are looked at roughly, and those that may
+    /// be needed closely.
+    fn prices(&self, slots: &[SlotNo]) -> BTreeMap<SlotNo, Option<Set>> {
+        let close = LOOK_CLOSELY.max(4 * self.parts());
+        let none = Set::new();
+        let price = |&slot: &SlotNo| (slot, self.price(slot, &none, true));
+        if slots.len() <= close {
+            return slots.iter().map(price).collect();
+        }
+        let rough = slots.iter().filter_map(|&slot| {
+            let set = self.price(slot, &none, false)?;
+            Some((self.cost(&set), set.len(), slot))
+        });
+        let mut rough: Vec<_> = rough.collect();
+        rough.sort_unstable();
+        rough.iter().map(|(_, _, slot)| slot).take(close).map(price).collect()
+    }
+
+    /// How many nodes become free by stopping these as well, one at least.
+    fn freed_by(&self, extra: &Set, chosen: &Set) -> u64 {
+        let touched = extra.iter().flat_map(|&at| &self.candidates[at].parts);
+        let touched: BTreeSet<SlotNo> = touched.map(|(no, _)| *no).collect();
+        let with: Set = chosen.union(extra).copied().collect();
+        let later = self.later(&with);
+        let ask = &self.page.ask;
+        let freed = |no: &&SlotNo| {
+            let after = later.get(no).map_or(0, |slot| offer(self.cluster, ask, slot));
+            after > offer(self.cluster, ask, self.cluster.get(**no))
+        };
+        (touched.iter().filter(freed).count() as u64).clamp(1, self.wanted.max(1))
+    }
+
+    /// The cheapest further victims that let this node take a part; looked at less closely, cheap
+    /// ones. None if nothing does.
+    fn price(&self, slot: SlotNo, chosen: &Set, closely: bool) -> Option<Set> {
         let here = self.by_slot.get(&slot)?;
         let ok = |set: &Set| {
             let mut later = self.cluster.get(slot).clone();
@@ -476,7 +567,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
         }
         let mut open: Vec<usize> = here.iter().copied().filter(|at| !chosen.contains(at)).collect();
         open.sort_by_key(|&at| (self.candidates[at].cost, at));
-        if open.len() <= TRY_ALL_ON_NODE {
+        if closely && open.len() <= TRY_ALL_ON_NODE {
             return self.try_all(&open, &|set| ok(set) && sound(set));
         }
         // Too many to try all: add the cheapest until it fits, then drop what is not needed.

@@ -87,12 +87,19 @@ fn check_limits(state: &State, plan: &Plan) {
         let Some(limit) = &team.limit else { continue };
         let placed =
             plan.placements.iter().filter(|p| under(p.task, name)).map(|p| milli(&p.parts));
-        let claimed =
-            plan.claims.iter().filter(|c| under(c.task, name) && c.cause != ClaimCause::Resize);
-        let more: u64 = placed.chain(claimed.map(|c| milli(&c.parts))).sum();
+        let claimed = plan.claims.iter().filter(|c| under(c.task, name));
+        let more: u64 = placed.chain(claimed.map(|c| more_milli(state, c))).sum();
         let has = team_milli(state, name, &|_| true);
         assert!(more == 0 || has + more <= limit.total() * 1000, "{name}: {has} and {more} more");
     }
+}
+
+/// What a claim adds to what its task has already.
+fn more_milli(state: &State, claim: &NewClaim) -> u64 {
+    let task = state.job(claim.task.job).and_then(|j| j.task(claim.task.index));
+    let attempt = task.and_then(Task::attempt);
+    let new = |p: &&PartPlacement| !attempt.is_some_and(|a| a.part_on(p.node).is_some());
+    milli(&claim.parts.iter().filter(new).cloned().collect::<Vec<_>>())
 }
 
 /// Whoever is said to wait for room finds none.

@@ -355,8 +355,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     pub fn by(ask: &Ask, models: &[String]) -> Wanted {
-        let milli = ask.least_gpus() * u64::from(ask.demand.share.0);
-        Wanted { milli, of: models.iter().map(|m| ask.wants_model(m)).collect() }
+        Wanted { milli: ask.least_milli(), of: models.iter().map(|m| ask.wants_model(m)).collect() }
     }
 }
 

@@ -87,6 +87,28 @@ impl<'a> Quota<'a> {
         Ok(())
     }
 
+    /// The same for a claim, once it comes true.
+    pub fn within_limit_later(
+        &self,
+        job: &'a Job,
+        id: TaskId,
+        parts: &[PartPlacement],
+    ) -> Result<(), Violation> {
+        let policy = &self.state.policy;
+        let wanted = of_parts(self.state, parts);
+        for team in policy.line_of(&job.team) {
+            let Some(limit) = policy.teams.get(team).and_then(|t| t.limit.as_ref()) else {
+                continue;
+            };
+            let later = BTreeMap::from([(team, self.later_of(team))]);
+            let held = self.with_changes(&later, team, &self.placed, &[]);
+            if over_limit(limit, &held, &wanted) {
+                return Err(Violation::TeamLimit(id, team.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     /// The nearest team of the job's line that stays within its guarantee with these parts.
     pub fn guarantor(&self, job: &'a Job, parts: &[PartPlacement]) -> Option<&'a str> {
         let policy = &self.state.policy;

@@ -1,11 +1,11 @@
 //! Nobody is stopped in vain: a task for which others were stopped starts, unless it ends or is
-//! held first, or a node that it needs goes away.
+//! held first, or a node that it needs is lost, drained or comes back another.
 //!
 //! Looks at a journal as it is written, not at a state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{NodeId, TaskId};
+use tutti_model::{NodeFacts, NodeId, TaskId};
 
 use super::Breach;
 use crate::event::{Event, Record};
@@ -16,6 +16,8 @@ pub struct PreemptionPays {
     open: BTreeMap<TaskId, BTreeSet<NodeId>>,
     /// Of those, the ones that something outside the scheduler has spoilt.
     excused: BTreeSet<TaskId>,
+    /// What nodes have.
+    facts: BTreeMap<NodeId, Box<NodeFacts>>,
     /// Claims with victims, and how many of their tasks started.
     pub claimed: u64,
     pub started: u64,
@@ -41,10 +43,14 @@ impl PreemptionPays {
             Event::JobHeld { job, .. } => self.excuse(|task, _| task.job == *job),
             // Changed priorities, policies and nodes may put somebody else first.
             Event::PolicyChanged { .. } => self.excuse(|_, _| true),
-            Event::NodeAway { node }
-            | Event::NodeLost { node }
-            | Event::NodeUp { node, .. }
-            | Event::NodeDrained { node, .. } => self.excuse(|_, nodes| nodes.contains(node)),
+            Event::NodeLost { node } | Event::NodeDrained { node, .. } => {
+                self.excuse(|_, nodes| nodes.contains(node));
+            }
+            Event::NodeJoined { node, facts } | Event::NodeUp { node, facts, .. } => {
+                if self.facts.insert(*node, facts.clone()).is_none_or(|known| known != *facts) {
+                    self.excuse(|_, nodes| nodes.contains(node));
+                }
+            }
             Event::Unclaimed { task } => {
                 if self.open.contains_key(task) && !self.excused.contains(task) {
                     let found = format!("the claim of {task} was dropped at {}", record.seq);

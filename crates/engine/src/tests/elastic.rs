@@ -1,5 +1,6 @@
 use tutti_model::{
-    ClaimCause, Elastic, ExitStatus, JobId, JobSpec, JobState, NodeId, Span, StopCause, TaskId,
+    ClaimCause, Elastic, ExitStatus, GpuQuota, JobId, JobSpec, JobState, NodeId, Span, StopCause,
+    TaskId, Team,
 };
 
 use super::world::{World, gang};
@@ -88,4 +89,31 @@ fn a_resize_that_loses_its_node_goes_back_into_the_queue() {
     let own: Vec<NodeId> = world.nodes_of(job);
     all_done(&mut world, job);
     assert_eq!((world.state_of(job), world.nodes_of(job)), (JobState::Starting, own));
+}
+
+#[test]
+fn two_that_grow_stay_within_their_limit_and_lose_nothing() {
+    let mut world = World::new(&[4; 8]);
+    let limit = |world: &mut World, any: u32| {
+        world.set_policy(|p| {
+            p.resize_every = Span::secs(60);
+            let limit = Some(GpuQuota { any, ..GpuQuota::default() });
+            let members = ["*".to_owned()].into();
+            p.teams.insert("default".into(), Team { limit, members, ..Team::default() });
+        });
+    };
+    let jobs = [8, 16].map(|most| {
+        limit(&mut world, most);
+        let job = world.submit(elastic(1, 4));
+        world.run(job);
+        job
+    });
+    assert_eq!(jobs.map(|job| world.nodes_of(job).len()), [2, 2]);
+    limit(&mut world, 24);
+    world.wait(61, &[]);
+    let grows: Vec<JobId> = jobs.into_iter().filter(|&job| why(&world, job).is_some()).collect();
+    assert_eq!(grows.len(), 1, "there is room for one");
+    all_done(&mut world, grows[0]);
+    assert_eq!(world.state_of(grows[0]), JobState::Starting);
+    assert_eq!(world.nodes_of(grows[0]).len(), 4);
 }

@@ -205,3 +205,51 @@ fn the_stop_of_a_victim_follows_the_claim_in_the_journal() {
     let why = StopCause::Preempted { for_job: high };
     assert_eq!(events[1], &Event::Stopping { lease, why });
 }
+
+#[test]
+fn a_claim_outlives_a_restart_and_an_agent_that_is_away_for_a_moment() {
+    for disturb in [
+        |w: &mut World| w.gone(N1),
+        |w: &mut World| {
+            w.step(Command::Start);
+        },
+    ] {
+        let (mut world, low, lease) = full(gang(1, 4));
+        let high = world.submit(gang(1, 2));
+        disturb(&mut world);
+        world.engine.schedule(world.now);
+        assert!(world.engine.state().claims.contains_key(&TaskId::single(high)));
+        let parts = world.reports_of(N1);
+        world.hello("n1", 4, parts);
+        world.done(N1, lease, &[(0, TERM)]);
+        assert_eq!(world.state_of(high), JobState::Starting);
+        assert_eq!(world.state_of(low), JobState::Pending);
+    }
+}
+
+/// What an overdue task gives up when it starts elsewhere is seen by those tried before it.
+#[test]
+fn room_of_a_claim_that_is_dropped_is_seen() {
+    let mut world = World::new(&[8, 4, 4, 4]);
+    let first = world.submit(gang(1, 8));
+    let rest = [(); 3].map(|()| world.submit(gang(1, 4)));
+    rest.into_iter().chain([first]).for_each(|job| {
+        world.run(job);
+    });
+    let homes = rest.map(|job| (world.nodes_of(job), job));
+    let gang_of_two = world.submit(gang(2, 4));
+    world.wait(302, &[]);
+    assert_eq!(world.engine.state().claims.len(), 1, "it has waited longer than its patience");
+    world.end_of(TaskId::single(first));
+    world.engine.schedule(world.now);
+    let large = world.submit(JobSpec { priority: Priority(50), ..gang(1, 8) });
+    for node in [3, 4] {
+        let (_, job) = homes.iter().find(|(home, _)| *home == [NodeId(node)]).unwrap();
+        world.end_of(TaskId::single(*job));
+    }
+    while world.engine.wants_schedule() {
+        world.engine.schedule(world.now);
+    }
+    assert_ne!(world.state_of(gang_of_two), JobState::Pending);
+    assert_ne!(world.state_of(large), JobState::Pending);
+}

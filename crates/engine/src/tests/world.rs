@@ -251,7 +251,7 @@ impl World {
     }
 
     /// What a node that agrees with the state would report.
-    fn reports_of(&self, node: NodeId) -> Vec<PartReport> {
+    pub fn reports_of(&self, node: NodeId) -> Vec<PartReport> {
         let state = self.engine.state();
         let leases = state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
         leases

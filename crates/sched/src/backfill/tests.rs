@@ -95,3 +95,24 @@ fn learned_durations_count_when_allowed() {
     let c = c.policy(|p| p.durations.learn = true);
     assert_eq!(heads(&c), [(2, Some(140))], "half as much again, from ten seconds ago");
 }
+
+/// The parts of a gang end one after another: its first free nodes are not for those behind.
+#[test]
+fn a_gang_that_ends_makes_room_for_the_head_alone() {
+    let whole: &[u16] = &[0, 1];
+    let gang_of = |ended: usize| {
+        let parts: Vec<(u32, &[u16])> = (1..5).map(|n| (n, whole)).collect();
+        let c = case().nodes(4, 2).running(time(HOUR, gang(4, 2)), &parts);
+        c.change_task(|task| {
+            let done = || PartState::Done { exits: Vec::new(), error: None };
+            let parts = task.attempt_mut().unwrap().parts.iter_mut();
+            parts.take(ended).for_each(|p| p.phase = done());
+        })
+    };
+    let behind = |c: Case| {
+        let c = c.submit(priority(5, time(HOUR, gang(3, 2))));
+        c.submit(time(Span::secs(60), gpus(2))).submit(time(Span::secs(60), gpus(2)))
+    };
+    assert_eq!(behind(gang_of(2)).placed(), "");
+    assert_eq!(behind(gang_of(3)).placed(), "2@n1:0,1+n2:0,1+n3:0,1");
+}

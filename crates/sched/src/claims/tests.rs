@@ -87,3 +87,32 @@ fn an_array_task_with_a_claim_lets_its_siblings_go_on() {
     let c = busy().submit(array("0-2", gpus(1))).claim("2_0", ClaimCause::Class, &[(1, &[0])]);
     assert_eq!(c.placed(), "2_1@n1:1 2_2@n2:0");
 }
+
+#[test]
+fn a_claim_outlives_an_agent_that_is_away_for_a_while() {
+    let c = case().nodes(1, 2).submit(gpus(2)).claim("1", ClaimCause::Class, &[(1, &[0, 1])]);
+    let c = c.change_node(1, |n| n.link = Link::Away { since: NOW });
+    assert_eq!((c.plan().dropped, c.placed()), (vec![], String::new()));
+    let c = c.change_node(1, |n| n.link = Link::Up);
+    assert_eq!(c.placed(), "1@n1:0,1");
+    let c = c.change_node(1, |n| n.link = Link::Lost { since: NOW });
+    assert_eq!(c.plan().dropped.len(), 1);
+}
+
+#[test]
+fn a_limit_that_was_lowered_ends_a_claim() {
+    let c = case().nodes(2, 4).team("t", |t| t.limit = Some(quota(2)));
+    let c = c.submit(team("t", gpus(4))).claim("1", ClaimCause::Class, &[(1, &[0, 1, 2, 3])]);
+    assert_eq!((c.plan().dropped.len(), c.placed()), (1, String::new()));
+}
+
+#[test]
+fn an_overdue_gang_takes_what_becomes_free_first() {
+    // n1 has an endless tenant and most free; n3 has become free since.
+    let c =
+        case().nodes(3, 4).running(gpus(1), &[(1, &[0])]).running(gpus(4), &[(2, &[0, 1, 2, 3])]);
+    let c = c.submit_ago(LONG, gang(2, 4));
+    let c = c.claim("3", ClaimCause::Overdue, &[(1, &[0, 1, 2, 3]), (2, &[0, 1, 2, 3])]);
+    assert_eq!(c.claimed(), "3@n1:0,1,2,3+n3:0,1,2,3 overdue []");
+    assert_eq!(c.plan().dropped.len(), 1);
+}

@@ -51,3 +51,34 @@ fn the_first_excess_is_named_with_its_numbers() {
     }
     assert_eq!(says(&case(), gpus(1)), "no node has joined the cluster yet");
 }
+
+#[test]
+fn memory_of_gpus_is_named() {
+    let mem =
+        |n: &mut Node, gib: u64| n.facts.gpus.iter_mut().for_each(|g| g.mem = Bytes::gib(gib));
+    let c = case().node(|n| mem(n, 80), &["h100"; 8]).node(|n| mem(n, 40), &["a100"; 4]);
+    let with = |gib, spec| JobSpec { gpu_mem: Some(Bytes::gib(gib)), ..spec };
+    for (spec, text) in [
+        (with(80, gpus(8)), "possible"),
+        (with(200, gpus(1)), "asks for GPUs with 200GiB of memory; the largest has 80GiB"),
+        (with(200, total(3)), "asks for GPUs with 200GiB of memory; the largest has 80GiB"),
+        (
+            with(80, model(gpus(1), "a100")),
+            "asks for GPUs with 80GiB of memory; the largest a100 has 40GiB",
+        ),
+        (
+            with(80, gpus(9)),
+            "asks for 9 GPUs on one node; the largest node has 8 with GPUs of at least 80GiB",
+        ),
+        (
+            with(80, model(total(9), "h100")),
+            "asks for 9 GPUs; the cluster has 8 with h100 of at least 80GiB",
+        ),
+        (
+            with(200, cpus(1_000)),
+            "asks for 1000 CPUs on one node; the largest suitable node has 64",
+        ),
+    ] {
+        assert_eq!(says(&c, spec), text);
+    }
+}

@@ -55,3 +55,16 @@ fn those_who_starve_go_before_their_class() {
     let c = c.submit_ago(Span::secs(90), gpus(1)).submit(priority(9, gpus(1)));
     assert_eq!(c.placed(), "1@n1:0");
 }
+
+#[test]
+fn an_old_backlog_takes_nobody_else_s_share() {
+    let c = case().nodes(1, 4).team("a", |t| t.guarantee = quota(4)).team("b", |_| {});
+    let old = |c: Case, _| c.submit_ago(Span::secs(8 * 86_400), team("b", gpus(1)));
+    let c = (0..8).fold(c.had("b", 5000), old);
+    let c = (0..4).fold(c, |c, _| c.submit(team("a", gpus(1))));
+    assert_eq!(c.placed(), "9@n1:0 10@n1:1 11@n1:2 12@n1:3");
+    let c = case().nodes(1, 2).team("a", |_| {}).team("b", |_| {}).had("b", 5000);
+    let c = (0..4).fold(c, old);
+    let c = c.submit(team("a", gpus(1))).submit(team("a", gpus(1)));
+    assert_eq!(c.placed(), "5@n1:0 6@n1:1", "between teams, what they had counts");
+}

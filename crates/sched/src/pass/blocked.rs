@@ -42,6 +42,7 @@ impl<'a> Pass<'a, '_> {
             Tried::Skipped => Onward::Entry,
             Tried::PassFull => Onward::Over,
             Tried::AtTeamLimit(verdict) => {
+                self.close_team(no, key, &verdict);
                 self.lanes[no].verdict.get_or_insert(verdict);
                 Onward::Over
             }
@@ -61,8 +62,33 @@ impl<'a> Pass<'a, '_> {
                 if busy {
                     self.become_head(no, key);
                 }
+                // For one that ends sooner others might be stopped yet.
+                let lane = &mut self.lanes[no];
+                lane.stood_back += 1;
+                let depth = self.policy.backfill_depth;
+                if lane.stood_back < depth && !self.finds_alike() && !self.is_peaceful() {
+                    return Onward::Entry;
+                }
                 Onward::Over
             }
+        }
+    }
+
+    /// A team at its limit takes no more for those behind a task that has waited long, until there
+    /// is enough left for it.
+    fn close_team(&mut self, no: LaneNo, key: &QueueKey, verdict: &Verdict) {
+        let Some(turn) = self.turn(no, key) else { return };
+        let LaneView { page, team, .. } = self.lanes[no];
+        let milli = self.view.book.ask(page).least_milli();
+        let waited = self.now.since(waiting_since(self.state, key));
+        let Some(over) = self.teams.over_limit(team, &[milli], &[]) else { return };
+        let can_ever = milli <= u64::from(over.limit) * 1000;
+        if let Some(at) = self.teams.find(over.team)
+            && waited > self.policy.patience
+            && can_ever
+        {
+            self.closed.entry(at).or_insert(turn.job.id);
+            self.plan.by_task.entry(turn.task()).or_insert_with(|| verdict.clone());
         }
     }
 
@@ -78,13 +104,18 @@ impl<'a> Pass<'a, '_> {
     /// Whether a lane is through that has no room, nobody to stop and no head to become: what most
     /// of a long queue is. Settled without a look at its jobs.
     pub(super) fn is_hopeless(&mut self, no: LaneNo, rank: i32) -> bool {
-        let LaneView { page, team, has_claims, .. } = self.lanes[no];
-        let peaceful = !self.policy.preemption.enabled || self.what_if.peaceful;
+        let LaneView { page, team, has_claims, is_starving, .. } = self.lanes[no];
         self.full.contains_key(&page)
             && !has_claims
-            && (peaceful || self.no_victims.contains(&(page, rank, team)))
+            && !is_starving
+            && (self.is_peaceful() || self.no_victims.contains(&(page, rank, team)))
             && self.over_team_limit(no).is_none()
-            && !(self.is_busy(page) && self.heads_left() > 0 && self.may_lead(page))
+            && !(self.is_busy(page) && self.heads_left(page) > 0 && self.may_lead(page))
+    }
+
+    /// Nobody is stopped for anybody.
+    fn is_peaceful(&self) -> bool {
+        !self.policy.preemption.enabled || self.what_if.peaceful
     }
 
     /// Whether a time to start or an overdue claim may be found for a page.
@@ -102,13 +133,32 @@ impl<'a> Pass<'a, '_> {
         oldest.is_some_and(|(since, _)| self.now.since(*since) > self.policy.patience)
     }
 
-    /// How many blocked tasks may still get a time to start.
-    fn heads_left(&self) -> usize {
+    /// How many blocked tasks may still get a time to start: of those who want the same nodes, few.
+    fn heads_left(&self, page: PageNo) -> usize {
+        let slot = |p: &PartPlacement| self.view.cluster.slot_of(p.node);
+        let is_rival = |parts: &[PartPlacement]| {
+            self.wants_any(page, parts.iter().filter_map(slot))
+                && claims::keeps_idle(self.state, parts)
+        };
         let kept = self.state.claims.iter().filter(|(task, claim)| {
-            claim.cause == ClaimCause::Overdue && !self.plan.dropped.contains(task)
+            claim.cause == ClaimCause::Overdue
+                && !self.plan.dropped.contains(task)
+                && is_rival(&claim.parts)
         });
-        let new = self.plan.claims.iter().filter(|c| c.cause == ClaimCause::Overdue).count();
-        self.policy.reserved_heads.saturating_sub(self.heads.len() + kept.count() + new)
+        let new = self.plan.claims.iter();
+        let new = new.filter(|c| c.cause == ClaimCause::Overdue && is_rival(&c.parts));
+        let taken = self.rivals(page).count() + kept.count() + new.count();
+        self.policy.reserved_heads.saturating_sub(taken)
+    }
+
+    /// Heads with nodes that this page could use.
+    fn rivals(&self, page: PageNo) -> impl Iterator<Item = &HeadRoom> + '_ {
+        self.heads.iter().filter(move |head| self.wants_any(page, head.slots()))
+    }
+
+    fn wants_any(&self, page: PageNo, slots: impl IntoIterator<Item = SlotNo>) -> bool {
+        let page = self.view.book.page(page);
+        slots.into_iter().any(|no| page.is_suitable(no))
     }
 
     /// Shorter work of the same lane may still go before.
@@ -131,12 +181,14 @@ impl<'a> Pass<'a, '_> {
 
     /// Stops others for a task, if the rules allow it and it helps.
     pub(super) fn make_way(&mut self, no: LaneNo, key: &QueueKey, rank: i32) -> bool {
-        if !self.policy.preemption.enabled || self.what_if.peaceful {
+        if self.is_peaceful() {
             return false;
         }
+        // Where some nodes are closed for a time, it matters how long a job runs.
+        let alike = self.finds_alike();
         let Some(turn) = self.turn(no, key) else { return false };
         let (page, team) = (self.lanes[no].page, self.lanes[no].team);
-        if self.no_victims.contains(&(page, rank, team)) {
+        if alike && self.no_victims.contains(&(page, rank, team)) {
             return false;
         }
         let Some(claim) = preempt::search(self, page, turn.task(), turn.job, team, rank) else {
@@ -153,7 +205,9 @@ impl<'a> Pass<'a, '_> {
             self.victims.insert(victim.task);
             self.release_victim(victim, claim.task);
         }
-        if claim.cause != ClaimCause::Resize {
+        if claim.cause == ClaimCause::Resize {
+            self.add_growth(job, &claim);
+        } else {
             let held = by_model(&self.view.cluster, &claim.parts);
             let charge = self.charge(job, &claim.parts);
             let team = self.teams.number(&job.team);
@@ -167,6 +221,23 @@ impl<'a> Pass<'a, '_> {
         let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
         self.plan.by_task.insert(claim.task, verdict);
         self.plan.claims.push(claim);
+    }
+
+    /// A job that grows has what it has, and more.
+    fn add_growth(&mut self, job: &'a Job, claim: &NewClaim) {
+        let attempt = job.task(claim.task.index).and_then(|t| t.attempt());
+        let has = |p: &&PartPlacement| attempt.is_some_and(|a| a.part_on(p.node).is_some());
+        let more: Vec<_> = claim.parts.iter().filter(|p| !has(p)).cloned().collect();
+        let held = by_model(&self.view.cluster, &more);
+        let team = self.teams.number(&job.team);
+        self.teams.add(team, &held);
+    }
+
+    /// Whether its team may have what a claim names.
+    pub fn within_limit(&mut self, job: &'a Job, claim: &NewClaim) -> bool {
+        let held = by_model(&self.view.cluster, &claim.parts);
+        let team = self.teams.number(&job.team);
+        self.teams.over_limit(team, &held, &self.view.cluster.models).is_none()
     }
 
     /// What a victim gives up no longer counts for its team.
@@ -196,22 +267,34 @@ impl<'a> Pass<'a, '_> {
     fn become_head(&mut self, no: LaneNo, key: &QueueKey) {
         let Some(turn) = self.turn(no, key) else { return };
         let (task, page) = (turn.task(), self.lanes[no].page);
-        if self.heads_left() == 0 || self.heads.iter().any(|head| head.task == task) {
+        if self.heads.iter().any(|head| head.task == task) {
+            return;
+        }
+        let may_lead = self.heads_left(page) > 0;
+        if !may_lead && !self.lanes[no].is_starving {
             return;
         }
         if !(self.finds_alike() && self.no_head.contains(&page)) {
             if let Some(head) = self.find_head(&turn, page) {
-                self.heads.push(head);
+                // Who starves need not wait for a head that starts later still.
+                if may_lead || self.rivals(page).all(|rival| rival.at > head.at) {
+                    self.heads.push(head);
+                }
                 return;
             }
             self.no_head.insert(page);
+        }
+        if !may_lead {
+            return;
         }
         let Some(turn) = self.overdue(no, key) else { return };
         let task = turn.task();
         self.view.book.read(page, &self.view.cluster, &self.view.valuer);
         let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
         let claim = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use);
-        if let Some(claim) = claim {
+        if let Some(claim) = claim
+            && self.within_limit(turn.job, &claim)
+        {
             self.claim(turn.job, claim);
         }
     }
@@ -278,7 +361,16 @@ impl<'a> Pass<'a, '_> {
 
     /// The same for one that does not run yet, and must not delay those before it in line.
     pub fn may_take(&self, slot: SlotNo, job: &Job, page: PageNo, task: TaskId) -> bool {
-        let need = self.view.book.ask(page).least();
+        let ask = self.view.book.ask(page);
+        // Of a total of GPUs, a node may give all it has.
+        let need = match ask.node_counts() {
+            Some(_) => ask.least(),
+            None => {
+                let room = self.view.cluster.usable_when_empty(self.view.cluster.get(slot), ask);
+                let most = u32::try_from(ask.least_gpus()).unwrap_or(u32::MAX);
+                ask.need(ask.share_of(&room).min(most))
+            }
+        };
         let alone = job.spec.exclusive;
         self.heads.iter().all(|head| head.allows(slot, &need, alone, None))
             && self.may_use(slot, job, task)

@@ -121,3 +121,83 @@ fn siblings_are_no_borrowers() {
     let c = c.running(gpus(2), &[(1, &[2, 3])]).submit(team("y", gpus(2)));
     assert_eq!(c.claimed(), "3@n1:2,3 guarantee [2]");
 }
+
+#[test]
+fn an_elastic_claimant_takes_what_its_guarantee_covers() {
+    let all: [(u32, &[u16]); 4] = [1, 2, 3, 4].map(|n| (n, &[0u16, 1, 2, 3][..]));
+    let c = case().nodes(4, 4).team("a", |t| t.guarantee = quota(8)).team("b", |_| {});
+    let c = c.running(team("b", gang(4, 4)), &all).change_task(since(60));
+    let claimed = c.submit(team("a", elastic(2, 4, 4))).claimed();
+    assert_eq!(claimed, "2@n1:0,1,2,3+n2:0,1,2,3 guarantee [1]");
+}
+
+#[test]
+fn among_many_a_gang_may_be_cheaper_than_single_jobs() {
+    let whole: &[u16] = &[0, 1, 2, 3];
+    let c = scavenger(case().nodes(14, 4), 10, &[(1, whole), (2, whole)]);
+    let c = (3..15).fold(c, |c, n| scavenger(c, 11, &[(n, whole)]));
+    let c = c.submit(urgent(gang(2, 4)));
+    assert_eq!(c.claimed(), "14@n1:0,1,2,3+n2:0,1,2,3 class [1]");
+}
+
+#[test]
+fn whoever_wants_nodes_alone_takes_all_of_them() {
+    let c = case().nodes(4, 4).team("a", |t| t.guarantee = quota(4)).team("b", |_| {});
+    let c = (1..5).fold(c, |c, n| {
+        c.running(team("b", gpus(4)), &[(n, &[0, 1, 2, 3])]).change_task(since(60))
+    });
+    let c = (0..4).fold(c, |c, _| c.submit(team("a", exclusive(gpus(1)))));
+    assert_eq!(c.claimed(), "5@n1:0 guarantee [1]", "a guarantee of one node stops one job");
+}
+
+#[test]
+fn nobody_is_stopped_who_would_delay_the_head() {
+    let c = case().node(|_| {}, &["h100"; 6]);
+    let c = c.running(time(Span::secs(1800), gpus(3)), &[(1, &[0, 1, 2])]);
+    let c = scavenger(c, 60, &[(1, &[3])]);
+    let c = c.submit(priority(5, time(Span::secs(600), gpus(4)))).submit(total(3));
+    assert_eq!(c.plan().heads.len(), 1);
+    assert_eq!(c.claimed(), "");
+}
+
+#[test]
+fn before_maintenance_a_short_job_may_do_what_a_long_one_may_not() {
+    let window = Reservation {
+        name: "r".into(),
+        nodes: ["n1".to_owned()].into(),
+        from: NOW.plus(Span::secs(7200)),
+        until: NOW.plus(Span::secs(9200)),
+        team: None,
+    };
+    let c = case().nodes(1, 4).team("a", |t| t.guarantee = quota(4)).team("b", |_| {});
+    let c = c.policy(|p| p.reservations.push(window));
+    let c = c.running(team("b", gpus(4)), &[(1, &[0, 1, 2, 3])]).change_task(since(60));
+    let c = c.submit(team("a", time(Span::secs(86_400), gpus(4))));
+    let c = c.submit(team("a", time(Span::secs(600), gpus(4))));
+    assert_eq!(c.claimed(), "3@n1:0,1,2,3 guarantee [1]");
+}
+
+#[test]
+fn an_elastic_job_that_ends_does_not_shrink() {
+    let c = case()
+        .nodes(3, 2)
+        .running(class("scavenger", elastic(1, 3, 2)), &[(1, &[0, 1]), (2, &[0, 1]), (3, &[0, 1])]);
+    let c = c.change_task(|task| {
+        since(60)(task);
+        let done = PartState::Done { exits: Vec::new(), error: None };
+        task.attempt_mut().unwrap().parts[0].phase = done;
+    });
+    let plan = c.submit(urgent(gang(2, 2))).plan();
+    let victims = plan.claims.iter().flat_map(|c| &c.victims);
+    assert!(victims.into_iter().all(|v| v.how == Stop::Requeue), "{:?}", plan.claims);
+}
+
+#[test]
+fn a_large_gang_may_stop_many() {
+    let mut c = case().nodes(9, 8).team("a", |t| t.guarantee = quota(72)).team("b", |_| {});
+    for (n, gpu) in (1..10).flat_map(|n| (0..8).map(move |gpu| (n, gpu))) {
+        c = c.running(team("b", gpus(1)), &[(n, &[gpu])]).change_task(since(60));
+    }
+    let plan = c.submit(team("a", gang(9, 8))).plan();
+    assert_eq!(plan.claims.iter().map(|c| c.victims.len()).sum::<usize>(), 72);
+}

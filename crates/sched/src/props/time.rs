@@ -172,17 +172,12 @@ fn check_memory(c: &Case, changes: Vec<((u8, u32, u32), bool)>) {
     }
 }
 
-/// A gang that needs everything, among small jobs that never stop coming and say nothing of their
-/// time: it starts after its patience and what runs then.
-#[test]
-fn nobody_starves() {
-    let mut world = World::new(&case().nodes(4, 4));
-    let small = |world: &mut World, n: u64| {
-        world.submit("ada", gpus(1 + (n % 2) as u32), Some(Span::secs(60 + n * 37 % 540)));
+/// Small jobs that never stop coming and say nothing of their time, until this task has started.
+fn flood(world: &mut World, user: &str, small: impl Fn(u32) -> JobSpec, large: TaskId) {
+    let one_more = |world: &mut World, n: u64| {
+        let takes = Span::secs(60 + n * 37 % 540);
+        world.submit(user, small(1 + (n % 2) as u32), Some(takes));
     };
-    (0..40).for_each(|n| small(&mut world, n));
-    world.pass();
-    let large = world.submit("ada", gang(4, 4), Some(Span::secs(600)));
     let bound = Time(world.now.0 + world.state.policy.patience.0 + 2 * 600_000);
     for n in 0.. {
         world.pass();
@@ -191,10 +186,49 @@ fn nobody_starves() {
         }
         let at = world.next_event().unwrap_or(bound);
         world.wait_until(at);
-        small(&mut world, n);
-        small(&mut world, n + 7);
+        one_more(world, n);
+        one_more(world, n + 7);
     }
     assert!(world.starts.contains_key(&large), "still waits at {:?}", world.now);
+}
+
+fn busy_world(c: &Case, user: &str, small: impl Fn(u32) -> JobSpec) -> World {
+    let mut world = World::new(c);
+    for n in 0..40u64 {
+        world.submit(user, small(1 + (n % 2) as u32), Some(Span::secs(60 + n * 37 % 540)));
+    }
+    world.pass();
+    world
+}
+
+/// A gang that needs everything starts after its patience and what runs then.
+#[test]
+fn nobody_starves() {
+    let mut world = busy_world(&case().nodes(4, 4), "ada", gpus);
+    let large = world.submit("ada", gang(4, 4), Some(Span::secs(600)));
+    flood(&mut world, "ada", gpus, large);
+}
+
+/// Another job that waits for ever, for a card that is never given back, changes nothing.
+#[test]
+fn nobody_starves_behind_one_without_hope() {
+    let small = |n| model(gpus(n), "h100");
+    let c = case().nodes(4, 4).node(|_| {}, &["a100"]);
+    let c = c.running(model(gpus(1), "a100"), &[(5, &[0])]);
+    let mut world = busy_world(&c, "ada", small);
+    world.submit("ada", priority(1, model(gpus(1), "a100")), None);
+    let large = world.submit("ada", model(gang(4, 4), "h100"), Some(Span::secs(600)));
+    flood(&mut world, "ada", small, large);
+}
+
+/// Nor does a limit that smaller jobs of the team use up again and again.
+#[test]
+fn nobody_starves_under_a_limit() {
+    let small = |n| team("t", gpus(n));
+    let c = case().nodes(4, 4).team("t", |t| t.limit = Some(quota(4)));
+    let mut world = busy_world(&c, "bob", small);
+    let large = world.submit("ada", team("t", gpus(4)), Some(Span::secs(600)));
+    flood(&mut world, "bob", small, large);
 }
 
 proptest! {
