@@ -180,6 +180,24 @@ fn an_exclusive_job_is_alone() {
     assert_eq!(cluster.wait_end(other).state, JobState::Completed);
 }
 
+/// A file of topology is put into whatever runs, so a whole policy that comes meanwhile stays.
+#[test]
+fn who_applies_topology_overwrites_nobody() {
+    let cluster = of(1, 4);
+    let racks = write(&cluster, "racks.toml", "[racks.r1]\nnodes = ['n1']\n");
+    let apply = |args: &[&str]| cluster.cli(&[&["policy", "apply"], args].concat()).ok();
+    for round in 0..10 {
+        let whole = format!("[teams.t{round}]\nguarantee = 1\n");
+        let whole = write(&cluster, "whole.toml", &whole);
+        std::thread::scope(|scope| {
+            scope.spawn(|| apply(&[whole.to_str().unwrap()]));
+            scope.spawn(|| apply(&["--topology", racks.to_str().unwrap()]));
+        });
+        let teams = json(&cluster, &["policy", "show", "--json"])["teams"].clone();
+        assert!(teams.get(format!("t{round}")).is_some(), "{teams}");
+    }
+}
+
 #[test]
 fn a_gang_stays_inside_its_rack() {
     let cluster = of(4, 2);
@@ -199,9 +217,9 @@ fn a_gang_stays_inside_its_rack() {
     let rack = submit(&cluster, &[&gang[..], &["--topology", "rack"]].concat());
     let why = wait_for("it is judged", PATIENCE, || {
         let why = cluster.cli(&["why", &rack.to_string()]).ok();
-        why.contains("inside one rack").then_some(why)
+        why.contains("in one rack").then_some(why)
     });
-    assert!(why.contains("2 nodes inside one rack"), "{why}");
+    assert!(why.contains("needs 2 nodes with 2 free GPUs in one rack"), "{why}");
     let anywhere = submit(&cluster, &gang);
     let job = cluster.wait_state(anywhere, JobState::Running);
     assert_eq!(job.row.node_names.len(), 2);
