@@ -51,10 +51,17 @@ fn is_place(path: &Path) -> bool {
 /// Jobs that still run have run until now if a controller writes this journal, else until its last
 /// record.
 pub fn read(file: &Path) -> Result<(Trace, Cluster, Arc<Policy>), Fail> {
+    read_with(file, |from, to| std::fs::copy(from, to))
+}
+
+fn read_with(
+    file: &Path,
+    mut copy: impl FnMut(&Path, &Path) -> std::io::Result<u64>,
+) -> Result<(Trace, Cluster, Arc<Policy>), Fail> {
     let mut last: Option<JournalError> = None;
     for _ in 0..TRIES {
         let in_use = in_use(file)?;
-        let copy = Copy::of(file)?;
+        let copy = Copy::of(file, &mut copy)?;
         let mut reader = Reader::default();
         let loaded = RedbJournal::open(&copy.path, &Options::default())
             .and_then(|mut journal| journal.load(&mut reader));
@@ -102,14 +109,17 @@ struct Copy {
 const HEAD: usize = 4096;
 
 impl Copy {
-    fn of(file: &Path) -> Result<Copy, Fail> {
+    fn of(
+        file: &Path,
+        copy_file: impl FnOnce(&Path, &Path) -> std::io::Result<u64>,
+    ) -> Result<Copy, Fail> {
         let bad = |what: &str, e: std::io::Error| Fail::new(format!("can't {what}: {e}"));
         let head = || head(file).map_err(|e| bad(&format!("read {}", file.display()), e));
         let dir = std::env::temp_dir().join(format!("tutti-sim-{}", std::process::id()));
         std::fs::create_dir(&dir).map_err(|e| bad(&format!("make {}", dir.display()), e))?;
         let mut copy = Copy { path: dir.join("journal.redb"), dir, torn: false };
         let before = head()?;
-        std::fs::copy(file, &copy.path).map_err(|e| bad(&format!("copy {}", file.display()), e))?;
+        copy_file(file, &copy.path).map_err(|e| bad(&format!("copy {}", file.display()), e))?;
         copy.torn = head()? != before;
         Ok(copy)
     }

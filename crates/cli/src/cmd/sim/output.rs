@@ -104,7 +104,7 @@ const ROWS: [Row; 19] = [
     ("GPU-hours lost", |f| format!("{:.1}", f.gpu_hours_lost)),
     ("on more racks than needed", |f| thousands(f.spread_jobs)),
     ("racks per job, needed", |f| {
-        let jobs = (f.completed + f.failed).max(1) as f64;
+        let jobs = (f.completed + f.failed + f.hopeless).max(1) as f64;
         format!("{:.2}, {:.2}", f.racks_spanned as f64 / jobs, f.racks_needed as f64 / jobs)
     }),
 ];
