@@ -262,6 +262,8 @@ pub enum Impossible {
     TooManyGpus { wanted: u32, have: u32, model: Option<String> },
     #[error("asks for GPU model '{wanted}'; the cluster has {}", list(.have))]
     NoSuchModel { wanted: String, have: Vec<String> },
+    #[error("asks for GPUs with {wanted} of memory; the largest{} has {have}", of_gpu(.model))]
+    GpusTooSmall { wanted: Bytes, have: Bytes, model: Option<String> },
     #[error("asks for nodes with {wanted}; the cluster has none")]
     NoSuchLabels { wanted: String },
     #[error("asks for {wanted} CPUs on one node; the largest suitable node has {have}")]
@@ -273,6 +275,10 @@ pub enum Impossible {
     /// Each need alone is met somewhere, but not on enough nodes together.
     #[error("asks for {wanted} {of}; the cluster has room for {have}")]
     TooFew { wanted: u32, have: u32, of: String },
+}
+
+fn of_gpu(model: &Option<String>) -> String {
+    model.as_ref().map_or_else(String::new, |m| format!(" {m}"))
 }
 
 fn suffix(model: &Option<String>) -> String {

@@ -188,7 +188,8 @@ impl FromStr for GpuRequest {
     fn from_str(s: &str) -> Result<Self, BadSpec> {
         let bad = || BadSpec::Gpus(s.to_owned());
         let model_ok = |m: &str| {
-            !m.is_empty() && m.chars().all(|c| c.is_ascii_alphanumeric() || "-_.|".contains(c))
+            m.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && m.chars().all(|c| c.is_ascii_alphanumeric() || "-_.|".contains(c))
         };
         if let Ok(count) = s.parse() {
             return Ok(GpuRequest { model: None, count });
@@ -562,7 +563,7 @@ mod tests {
     fn gpu_requests_parse() {
         assert_eq!("8".parse::<GpuRequest>().unwrap(), GpuRequest { model: None, count: 8 });
         assert_eq!("H100:8".parse::<GpuRequest>().unwrap().to_string(), "h100:8");
-        for text in ["", ":8", "h100:", "h100:x", "a b:1"] {
+        for text in ["-1", "-1:2", "", ":8", "h100:", "h100:x", "a b:1"] {
             assert!(text.parse::<GpuRequest>().is_err(), "{text}");
         }
     }

@@ -170,10 +170,13 @@ pub struct JobRow {
     #[serde(default)]
     pub class: String,
     pub state: JobState,
-    /// Nodes it has or, while pending, asks for.
+    /// Nodes it has or, while pending, asks for; 0 where the scheduler chooses how many.
     pub nodes: u32,
     /// GPUs it has or asks for, over all nodes.
     pub gpus: u32,
+    /// What it has of each of them, in thousandths.
+    #[serde(default)]
+    pub share: Milli,
     pub priority: Priority,
     pub submitted_at: Time,
     pub started_at: Option<Time>,
@@ -324,6 +327,9 @@ pub struct NodeRow {
     pub cpus_used: u32,
     pub mem_used: Bytes,
     pub jobs: Vec<TaskId>,
+    /// Who has the node alone: nobody else is given what is free of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive: Option<TaskId>,
     /// Where it stands in the network, from the policy or from its labels.
     #[serde(default)]
     pub place: Place,

@@ -13,28 +13,37 @@ use crate::fail::Fail;
 #[derive(clap::Args, Default)]
 pub struct JobArgs {
     /// How many nodes
-    #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true
+    )]
     pub nodes: Option<u32>,
     /// GPUs on each node: 8 or h100:8
-    #[arg(short = 'G', long, value_name = "GPUS")]
+    #[arg(short = 'G', long, value_name = "GPUS", allow_negative_numbers = true)]
     pub gpus_per_node: Option<GpuRequest>,
     /// GPUs in total, spread over nodes by the scheduler
-    #[arg(long, value_name = "TOTAL", conflicts_with = "nodes", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, value_name = "TOTAL", conflicts_with = "nodes",
+        value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true
+    )]
     pub gpus: Option<u32>,
     /// A part of one GPU, such as 0.25; -G h100 says of which model
-    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "gpus")]
+    #[arg(
+        long, value_name = "SHARE", value_parser = share, conflicts_with = "gpus",
+        allow_negative_numbers = true
+    )]
     pub gpu_share: Option<f64>,
     #[arg(long, value_name = "SIZE", help = "Least memory of each GPU: 80GiB")]
     pub gpu_mem: Option<Bytes>,
-    #[arg(long, value_name = "N", help = "CPUs for each GPU")]
+    #[arg(long, value_name = "N", help = "CPUs for each GPU", allow_negative_numbers = true)]
     pub cpus_per_gpu: Option<u32>,
     #[arg(long, value_name = "SIZE", help = "Memory for each GPU: 64GiB")]
     pub mem_per_gpu: Option<Bytes>,
-    #[arg(long, value_name = "N", help = "CPUs on each node")]
+    #[arg(long, value_name = "N", help = "CPUs on each node", allow_negative_numbers = true)]
     pub cpus_per_node: Option<u32>,
     #[arg(long, value_name = "SIZE", help = "Memory on each node")]
     pub mem_per_node: Option<Bytes>,
-    #[arg(long, value_name = "N", help = "Processes on each node")]
+    #[arg(long, value_name = "N", help = "Processes on each node", allow_negative_numbers = true)]
     pub ranks_per_node: Option<u32>,
     /// Who starts the processes: none torch torchrun mpi jax tf deepspeed ray
     #[arg(long, value_name = "NAME", value_parser = word::<Launcher>)]
@@ -84,11 +93,26 @@ pub struct JobArgs {
     /// Pass no variable of this shell
     #[arg(long)]
     pub env_none: bool,
-    #[arg(long, value_name = "N", help = "How often to start again after its own failure")]
+    #[arg(
+        long,
+        value_name = "N",
+        help = "How often to start again after its own failure",
+        allow_negative_numbers = true
+    )]
     pub retry_job_failure: Option<u32>,
-    #[arg(long, value_name = "N", help = "How often to start again after a node's failure")]
+    #[arg(
+        long,
+        value_name = "N",
+        help = "How often to start again after a node's failure",
+        allow_negative_numbers = true
+    )]
     pub retry_node_failure: Option<u32>,
-    #[arg(long, value_name = "N", help = "How often to start again after preemption")]
+    #[arg(
+        long,
+        value_name = "N",
+        help = "How often to start again after preemption",
+        allow_negative_numbers = true
+    )]
     pub retry_preemption: Option<u32>,
     /// Between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME")]
@@ -234,8 +258,8 @@ fn elastic(text: &str) -> Result<Elastic, String> {
 fn share(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
-        .filter(|&s: &f64| s > 0.0 && s <= 1.0)
-        .ok_or_else(|| "write a number above 0 and at most 1".to_owned())
+        .filter(|s: &f64| (0.001..=1.0).contains(s))
+        .ok_or_else(|| "write a number from 0.001 to 1".to_owned())
 }
 
 /// The words that job files use, read by the same derive.
@@ -303,6 +327,35 @@ mod tests {
         let args = JobArgs { elastic: elastic("2-8").ok(), ..JobArgs::default() };
         args.apply(&mut spec, Inherit::Nothing).unwrap();
         assert_eq!((spec.nodes, spec.elastic.unwrap().max_nodes), (None, 8));
+    }
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        job: JobArgs,
+    }
+
+    /// What a flag may not be is told of the flag, not of a `-1` that nobody has heard of.
+    #[test]
+    fn numbers_are_judged_as_numbers() {
+        use clap::Parser;
+        let says = |line: &str| match Flags::try_parse_from(line.split(' ')) {
+            Ok(flags) => format!("{:?}", flags.job.gpu_share),
+            Err(e) => e.to_string(),
+        };
+        for (line, want) in [
+            ("x -N -1", "invalid value '-1' for '--nodes <N>'"),
+            ("x -G -1", "invalid value '-1' for '--gpus-per-node <GPUS>'"),
+            ("x --gpus -8", "invalid value '-8' for '--gpus <TOTAL>'"),
+            ("x --cpus-per-gpu -8", "invalid value '-8' for '--cpus-per-gpu <N>'"),
+            ("x --retry-job-failure -8", "invalid value '-8' for '--retry-job-failure <N>'"),
+            ("x --gpu-share -0.5", "write a number from 0.001 to 1"),
+            ("x --gpu-share 0.0001", "write a number from 0.001 to 1"),
+            ("x --gpu-share 0.001", "Some(0.001)"),
+        ] {
+            let said = says(line);
+            assert!(said.contains(want), "{line}: {said}");
+        }
     }
 
     #[test]

@@ -198,7 +198,7 @@ mod tests {
         for want in [
             "job 7  train  running",
             "asks for   2 nodes × h100:8 GPUs",
-            "(1m00s ago)",
+            "(1m ago)",
             "attempt    2; restarts: 1 after node failures",
             "run        python train.py …",
             "NODE  ADDRESS    RANKS  GPUS  CPUS    MEM  PHASE    EXITS",

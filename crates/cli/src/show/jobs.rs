@@ -6,7 +6,7 @@ use tutti_model::{DEFAULT_CLASS, DEFAULT_TEAM, JobState, Time};
 use tutti_wire::api::{ArrayCounts, JobRow};
 
 use super::table::{Grid, plain};
-use super::{thousands, time};
+use super::{milli, thousands, time};
 use crate::style::{Ink, Style, of_job};
 
 /// The list and, if something was left out, how much.
@@ -35,8 +35,8 @@ pub fn table(
         row.extend(classes.then(|| plain(clip(&job.class, 12))));
         row.extend([
             (job.state.as_str().to_owned(), of_job(job.state)),
-            plain(job.nodes.to_string()),
-            plain(job.gpus.to_string()),
+            plain(nodes(job)),
+            plain(milli(u64::from(job.gpus) * u64::from(job.share.0))),
             plain(time::short(how_long(job, now))),
             note(job),
         ]);
@@ -55,6 +55,11 @@ fn team(job: &JobRow) -> String {
         None | Some(DEFAULT_TEAM) => "-".to_owned(),
         Some(team) => clip(team, 12),
     }
+}
+
+/// While the scheduler is to choose how many, nobody knows.
+fn nodes(job: &JobRow) -> String {
+    if job.nodes == 0 { "-".to_owned() } else { job.nodes.to_string() }
 }
 
 /// Waiting, running, or how long it ran.
@@ -107,7 +112,7 @@ fn clip(text: &str, max: usize) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use tutti_model::{Priority, TaskId};
+    use tutti_model::{Milli, Priority, TaskId};
 
     pub fn row(id: &str, state: JobState) -> JobRow {
         JobRow {
@@ -119,6 +124,7 @@ pub mod tests {
             state,
             nodes: 2,
             gpus: 16,
+            share: Milli::WHOLE,
             priority: Priority::NORMAL,
             submitted_at: Time(1_000),
             started_at: None,
@@ -176,6 +182,19 @@ pub mod tests {
         let want = "ID  NAME   USER  TEAM  CLASS     STATE    NODES  GPUS  TIME  NOTE
  7  train  ada   -     urgent    running      2    16    0s
  8  train  ada   -     standard  pending      2    16    0s";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn parts_of_gpus_and_nodes_that_nobody_knows_yet() {
+        let jobs = [
+            JobRow { nodes: 1, gpus: 1, share: Milli(250), ..row("7", JobState::Running) },
+            JobRow { nodes: 0, gpus: 12, ..row("8", JobState::Pending) },
+        ];
+        let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
+        let want = "ID  NAME   USER  TEAM  STATE    NODES  GPUS  TIME  NOTE
+ 7  train  ada   -     running      1  0.25    0s
+ 8  train  ada   -     pending      -    12    0s";
         assert_eq!(text, want);
     }
 

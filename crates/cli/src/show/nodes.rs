@@ -69,6 +69,7 @@ fn note(n: &NodeRow) -> (String, Ink) {
     if n.facts.simulated {
         parts.push("simulated".to_owned());
     }
+    parts.extend(n.exclusive.map(|job| format!("all for job {job}")));
     for gpu in n.shared.iter().take(SHARED_SHOWN) {
         let jobs = count(gpu.jobs.len() as u64, "job");
         parts.push(format!("GPU {}: {} by {jobs}", gpu.gpu, milli(gpu.used.into())));
@@ -114,6 +115,7 @@ mod tests {
             cpus_used: 4,
             mem_used: Bytes::gib(3),
             jobs: vec!["7".parse().unwrap()],
+            exclusive: None,
             drain_reason: Some("fan".into()),
             since: None,
         }
@@ -138,12 +140,13 @@ n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
         placed.gpu_milli_used = 1750;
         let jobs = vec!["7".parse().unwrap(), "8_1".parse().unwrap(), "8_2".parse().unwrap()];
         placed.shared = vec![SharedGpu { gpu: 3, used: 750, jobs }];
-        let other = NodeRow { name: "n2".into(), drain_reason: None, ..node() };
+        let exclusive = "7".parse().ok();
+        let other = NodeRow { name: "n2".into(), drain_reason: None, exclusive, ..node() };
         assert_eq!(
             table(&[placed, other], true, Style::PLAIN, None),
             "NAME  STATE     PLACE    GPUS      USED  CPUS  USED   MEM  USED  JOBS  LABELS   NOTE
 n1    draining  east/r1  8 × h100  1.75    64     4  512G    3G     1  rack=r1  simulated; GPU 3: 0.75 by 3 jobs; fan
-n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated
+n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated; all for job 7
 2 nodes, 3.75 of 16 GPUs (simulated) in use"
         );
     }

@@ -2,16 +2,16 @@
 
 use tutti_model::{Span, Time};
 
-/// The two largest units: `3m12s`, `2d4h`; `0s` for less than a second.
+/// The two largest units: `3m12s`, `2d4h`; `0s` for less than a second. As flags and files have it,
+/// and as every other span of an answer is written, only not finer than it is worth.
 pub fn short(span: Span) -> String {
-    let s = span.0 / 1000;
-    let (d, h, m) = (s / 86_400, s / 3600 % 24, s / 60 % 60);
-    match (d, h, m) {
-        (0, 0, 0) => format!("{s}s"),
-        (0, 0, m) => format!("{m}m{:02}s", s % 60),
-        (0, h, m) => format!("{h}h{m:02}m"),
-        (d, h, _) => format!("{d}d{h:02}h"),
-    }
+    const HOUR: u64 = 3_600_000;
+    let grain = match span.0 {
+        ms if ms < HOUR => 1000,
+        ms if ms < 24 * HOUR => 60_000,
+        _ => HOUR,
+    };
+    Span(span.0 - span.0 % grain).to_string()
 }
 
 /// In the caller's time zone, to the second.
@@ -47,10 +47,11 @@ mod tests {
             (0, "0s"),
             (999, "0s"),
             (59_000, "59s"),
+            (60_999, "1m"),
             (192_000, "3m12s"),
-            (3_600_000, "1h00m"),
-            (7_384_000, "2h03m"),
-            (187_200_000, "2d04h"),
+            (3_600_000, "1h"),
+            (7_384_000, "2h3m"),
+            (187_260_000, "2d4h"),
         ] {
             assert_eq!(short(Span(ms)), want);
         }

@@ -65,7 +65,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     .and_then(|value| json.end().map(|()| value))
     .map_err(|error| {
         let path = track.path().to_string();
-        let at = if path == "." { String::new() } else { format!("{path}: ") };
+        // Of text that breaks off nobody knows whose value is missing.
+        let known = path.trim_end_matches('?').trim_end_matches('.');
+        let at = if known.is_empty() { String::new() } else { format!("{known}: ") };
         Problem::invalid(format!("{at}{error}"))
     })?;
     match unknown {
@@ -133,7 +135,8 @@ mod tests {
         assert_eq!(message(r#"{"spec":{"run":"x"},"usr":1}"#), "usr: unknown key");
         assert!(message(r#"{"spec":{"run":"x","nodes":"a"}}"#).starts_with("spec.nodes: "));
         assert!(message(r#"{"spec":{}}"#).contains("run"));
-        assert!(message("{").contains("EOF"));
+        assert!(message("{").starts_with("EOF"));
+        assert!(message(r#"{"spec":{"#).starts_with("spec: EOF"));
         assert!(message(r#"{"spec":{"run":"x"}} x"#).contains("trailing"));
         assert!(parse::<Submit>(br#"{"spec":{"run":["a","b"],"gpus_per_node":"h100:8"}}"#).is_ok());
     }

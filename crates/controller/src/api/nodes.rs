@@ -21,8 +21,7 @@ use crate::views::node_row;
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
     let rows = app.core.read(|world| {
         let state = world.engine.state();
-        let mut rows: Vec<NodeRow> =
-            state.nodes.values().map(|n| node_row(&state.policy, n)).collect();
+        let mut rows: Vec<NodeRow> = state.nodes.values().map(|n| node_row(state, n)).collect();
         rows.sort_by_cached_key(|row| counted(&row.name));
         rows
     });
@@ -38,7 +37,7 @@ pub async fn show(
 ) -> Result<Json<NodeRow>, Problem> {
     let row = app.core.read(|world| {
         let state = world.engine.state();
-        state.node_named(&name).map(|n| node_row(&state.policy, n))
+        state.node_named(&name).map(|n| node_row(state, n))
     });
     Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
 }

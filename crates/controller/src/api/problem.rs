@@ -4,6 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tutti_engine::Rejected;
+use tutti_model::Impossible;
 use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
 
 use crate::core::{CallError, Stopped};
@@ -133,7 +134,7 @@ impl From<Rejected> for Problem {
                 Some("read it again, make your change to that, and send it with its new ETag"),
             ),
             R::NotRunning(_) => (conflict, None),
-            R::Impossible(_) => (impossible, Some("`tutti nodes` shows what the cluster has")),
+            R::Impossible(what) => (impossible, Some(what_there_is(what))),
             R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
             R::DependencyCycle(_) => (invalid, None),
             R::DependencyUnmet(_) => (
@@ -151,6 +152,15 @@ impl From<Rejected> for Problem {
         };
         let problem = make(message);
         hint.map_or(problem.clone(), |h| problem.hint(h))
+    }
+}
+
+/// Where to see what could be asked for.
+fn what_there_is(what: &Impossible) -> &'static str {
+    match what {
+        Impossible::OverTeamLimit { .. } => "`tutti quota` shows what each team may have",
+        Impossible::NoSuchLabels { .. } => "`tutti nodes --labels` shows the labels of each node",
+        _ => "`tutti nodes` shows what the cluster has",
     }
 }
 

@@ -56,7 +56,8 @@ fn array_row(world: &World, job: &Job, now: Time) -> JobRow {
 }
 
 fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
-    let (nodes, gpus) = asked(&Demand::of(&job.spec));
+    let demand = Demand::of(&job.spec);
+    let (nodes, gpus) = asked(&demand);
     JobRow {
         id,
         name: job.spec.display_name().to_owned(),
@@ -66,6 +67,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         state,
         nodes,
         gpus,
+        share: demand.share,
         priority: job.priority,
         submitted_at: job.submitted_at,
         started_at: None,

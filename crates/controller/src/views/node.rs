@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use tutti_engine::Actor;
-use tutti_model::{GpuIndex, GpuUse, Link, Milli, Node, NodeState, Policy, TaskId, Time};
+use tutti_model::{GpuIndex, GpuUse, Link, Milli, Node, NodeState, State, TaskId, Time};
 use tutti_wire::api::{ClusterInfo, NodeRow, SharedGpu};
 
 use crate::core::World;
 
-pub fn node_row(policy: &Policy, node: &Node) -> NodeRow {
+pub fn node_row(state: &State, node: &Node) -> NodeRow {
     let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
     let since = match node.link {
         Link::Up => node.drain.as_ref().map(|d| d.since),
@@ -23,11 +23,16 @@ pub fn node_row(policy: &Policy, node: &Node) -> NodeRow {
         shared: node.used.gpus.iter().filter_map(|(gpu, used)| shared(*gpu, used)).collect(),
         cpus_used: node.used.cpus,
         mem_used: node.used.mem,
+        exclusive: jobs.iter().copied().find(|t| alone(state, *t)),
         jobs: jobs.into_iter().collect(),
-        place: policy.topology.place_of(node),
+        place: state.policy.topology.place_of(node),
         drain_reason: node.drain.as_ref().map(|d| d.reason.clone()),
         since,
     }
+}
+
+fn alone(state: &State, task: TaskId) -> bool {
+    state.job(task.job).is_some_and(|j| j.spec.exclusive)
 }
 
 /// None if one job has all of it.

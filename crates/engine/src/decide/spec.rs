@@ -87,6 +87,9 @@ fn check_counts(spec: &JobSpec) -> Result<(), Rejected> {
     if spec.gpus.is_some() && spec.gpus_per_node.is_some() {
         return Err(bad("gpus", "and gpus_per_node exclude each other"));
     }
+    if spec.gpus_per_node.as_ref().is_some_and(|g| g.model.is_some() && g.count == 0) {
+        return Err(bad("gpus_per_node", "is 0 of a model: ask for at least 1, or leave it out"));
+    }
     if spec.ranks_per_node.is_some_and(|n| n == 0 || n > RANKS_PER_NODE_MAX) {
         return Err(bad("ranks_per_node", format!("must be 1 to {RANKS_PER_NODE_MAX}")));
     }
@@ -102,8 +105,8 @@ fn is_name(name: &str) -> bool {
 
 fn check_share(spec: &JobSpec) -> Result<(), Rejected> {
     let Some(share) = spec.gpu_share else { return Ok(()) };
-    if !(share > 0.0 && share <= 1.0) {
-        return Err(bad("gpu_share", "must be more than 0 and at most 1, such as 0.25"));
+    if !(0.001..=1.0).contains(&share) {
+        return Err(bad("gpu_share", "must be at least 0.001 and at most 1, such as 0.25"));
     }
     if spec.gpus.is_some() || spec.gpus_per_node.as_ref().is_some_and(|g| g.count != 1) {
         return Err(bad(

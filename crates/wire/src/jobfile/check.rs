@@ -71,6 +71,9 @@ fn contradiction(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
             return Some((key, "must be at least 1; leave the key out for none"));
         }
     }
+    if spec.gpus_per_node.as_ref().is_some_and(|g| g.model.is_some() && g.count == 0) {
+        return Some(("gpus_per_node", "0 of a model: at least 1, or leave the key out for none"));
+    }
     if spec.gpus.is_some() && spec.nodes.is_some() {
         return Some(("gpus", "not together with 'nodes': write nodes and gpus_per_node, or gpus"));
     }
@@ -87,8 +90,8 @@ fn contradiction(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
 fn share(spec: &JobSpec) -> Option<(&'static str, &'static str)> {
     let share = spec.gpu_share?;
     let several = spec.gpus.is_some() || spec.gpus_per_node.as_ref().is_some_and(|g| g.count > 1);
-    if !(share > 0.0 && share <= 1.0) {
-        return Some(("gpu_share", "must be more than 0 and at most 1"));
+    if !(0.001..=1.0).contains(&share) {
+        return Some(("gpu_share", "must be at least 0.001 and at most 1"));
     }
     (share < 1.0 && several).then_some(("gpu_share", "a part of a GPU is of one GPU per node"))
 }

@@ -162,8 +162,18 @@ fn errors_say_where_what_and_how() {
         ("a.toml", "run = ''", "a.toml:1:7: run: the command is empty"),
         (
             "a.toml",
+            "run = 'x'\ngpu_share = 0.0001",
+            "a.toml:2:13: gpu_share: must be at least 0.001 and at most 1",
+        ),
+        (
+            "a.toml",
+            "run = 'x'\ngpus_per_node = 'h100:0'",
+            "a.toml:2:17: gpus_per_node: 0 of a model: at least 1, or leave the key out for none",
+        ),
+        (
+            "a.toml",
             "run = 'x'\ngpu_share = 1.5",
-            "a.toml:2:13: gpu_share: must be more than 0 and at most 1",
+            "a.toml:2:13: gpu_share: must be at least 0.001 and at most 1",
         ),
         (
             "a.toml",

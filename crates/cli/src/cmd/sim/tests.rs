@@ -241,6 +241,7 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         cpus_used: 0,
         mem_used: Bytes(0),
         jobs: Vec::new(),
+        exclusive: None,
         place: Place::default(),
         drain_reason: None,
         since: None,
