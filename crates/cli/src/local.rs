@@ -2,17 +2,20 @@
 //!
 //! Every process is this binary again, in a session of its own, its output in `logs/`. `up.json`
 //! in the data dir says which they are, with their start times, so that a process id that was
-//! given away since is never taken for one of ours.
+//! given away since is never taken for one of ours. `setup.json` says what they were started with.
 //!
 //! ```text
-//! start ─► wait_ready ─► leave (detached)
-//!                    └─► supervise (restarts what dies) ─► stop
+//! start (all, or what is missing) ─► wait_ready ─► leave (detached)
+//!                                              └─► supervise (restarts what dies) ─► stop
 //! ```
 
 mod breaking;
+mod file;
+mod found;
 pub mod hardware;
 mod process;
 mod record;
+mod setup;
 mod stop;
 mod supervise;
 mod sweep;
@@ -23,6 +26,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tutti_controller::DEFAULT_PORT;
 use tutti_model::{Grant, NodeState, Policy, Span};
 use tutti_wire::api::NewToken;
@@ -35,6 +39,7 @@ use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;
 
+pub use setup::Setup;
 pub use stop::down;
 pub use supervise::StopSignals;
 
@@ -59,7 +64,7 @@ pub struct UpOptions {
     pub policy: Option<Policy>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePlan {
     pub name: String,
     pub address: String,
@@ -114,45 +119,55 @@ pub struct RunningCluster {
     pub nodes: Vec<NodePlan>,
     pub simulated: bool,
     pub client: Client,
+    /// What `start` found running, by name; the others it has started.
+    pub ran_already: Vec<String>,
     controller: Daemon,
     agents: Vec<Daemon>,
 }
 
-/// Starts the controller, waits until it answers, and starts the agents.
+/// Starts the controller, waits until it answers, and starts the agents; of a cluster that runs in
+/// part, what is missing.
 pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
-    let dir = prepare(&options.data_dir)?;
-    let listen = options.listen.unwrap_or_else(usual_or_free_port);
-    let mut controller = controller_daemon(&dir, listen, options.node_timeout)?;
-    let client = match wait_for_controller(&dir, &mut controller) {
+    let dir = make_dir(&options.data_dir)?;
+    let found = found::look(&dir, options)?;
+    let listen = found.listen.or(options.listen).unwrap_or_else(usual_or_free_port);
+    let args = controller_args(&dir, listen, options.node_timeout)?;
+    let mut controller = match found.controller {
+        Some(proc) => Daemon::adopt(CONTROLLER, &dir, args, proc),
+        None => {
+            forget_endpoint(&dir)?;
+            Daemon::start(CONTROLLER, &dir, args, &[])?
+        }
+    };
+    let client = match wait_for_controller(&dir, &mut controller, options.policy.as_ref()) {
         Ok(client) => client,
         Err(fail) => {
-            controller.stop(Duration::from_secs(5));
+            if found.controller.is_none() {
+                controller.stop(Duration::from_secs(5));
+            }
             return Err(fail);
         }
     };
-    if let Some(policy) = &options.policy
-        && let Err(error) = client.set_policy(policy)
-    {
-        controller.stop(Duration::from_secs(5));
-        return Err(error.into());
-    }
-    let endpoint = client.endpoint().authority();
     // A controller that is started again comes back where it was.
-    controller.set_argument("--listen", listens_again(listen, client.endpoint().port).to_string());
+    let listen = listens_again(listen, client.endpoint().port);
+    controller.set_argument("--listen", listen.to_string());
+    let (asked, nodes) = (options.listen, options.nodes.clone());
+    Setup { asked, listen, node_timeout: options.node_timeout, nodes }.write(&dir)?;
     let mut cluster = RunningCluster {
-        endpoint,
+        endpoint: client.endpoint().authority(),
         nodes: options.nodes.clone(),
         simulated: options.nodes.iter().any(|n| n.simulated_model.is_some()),
         client,
         controller,
         agents: Vec::new(),
         data_dir: dir,
+        ran_already: found.names(),
     };
     for node in &options.nodes {
-        match cluster.start_agent(node) {
+        match cluster.agent_for(node, found.agents.get(&node.name).copied()) {
             Ok(agent) => cluster.agents.push(agent),
             Err(fail) => {
-                cluster.stop();
+                cluster.give_up();
                 return Err(fail);
             }
         }
@@ -172,28 +187,18 @@ impl RunningCluster {
         self.nodes.iter().map(|n| u64::from(n.gpus)).sum()
     }
 
-    fn start_agent(&self, node: &NodePlan) -> Result<Daemon, Fail> {
+    /// Names of what `start` has started.
+    pub fn started(&self) -> Vec<&str> {
+        let all = self.agents.iter().chain([&self.controller]).map(|d| d.name.as_str());
+        all.filter(|name| !self.ran_already.iter().any(|r| r == name)).collect()
+    }
+
+    /// The one that runs, or a new one.
+    fn agent_for(&self, node: &NodePlan, runs: Option<Proc>) -> Result<Daemon, Fail> {
         let node_dir = self.data_dir.join("nodes").join(&node.name);
-        let mut args = vec![
-            "agent".to_owned(),
-            "--controller".to_owned(),
-            path_text(&self.data_dir)?,
-            "--data-dir".to_owned(),
-            path_text(&node_dir)?,
-            "--name".to_owned(),
-            node.name.clone(),
-            "--address".to_owned(),
-            node.address.clone(),
-            "--stop-jobs".to_owned(),
-            JOB_GRACE.to_string(),
-        ];
-        if let Some(model) = &node.simulated_model {
-            args.push("--simulate".to_owned());
-            args.extend(["--gpus-per-node".to_owned(), node.gpus.to_string()]);
-            args.extend(["--gpu-model".to_owned(), model.clone()]);
-        }
-        if let Some(rack) = &node.rack {
-            args.extend(["--label".to_owned(), format!("rack={rack}")]);
+        let args = agent_args(&self.data_dir, &node_dir, node)?;
+        if let Some(proc) = runs {
+            return Ok(Daemon::adopt(&node.name, &self.data_dir, args, proc));
         }
         let mut secret = Vec::new();
         if !node_dir.join("node.pem").exists() {
@@ -202,6 +207,15 @@ impl RunningCluster {
             secret.push((JOIN_VARIABLE, self.client.create_token(&new)?.secret));
         }
         Daemon::start(&node.name, &self.data_dir, args, &secret)
+    }
+
+    /// Nodes of an earlier start in this data dir that are not part of this one.
+    pub fn left_over(&self) -> Result<Vec<String>, Fail> {
+        let ours = |name: &str| self.nodes.iter().any(|n| n.name == name);
+        let was_here = |name: &str| self.data_dir.join("nodes").join(name).is_dir();
+        let nodes = self.client.nodes()?.into_iter();
+        let left = nodes.filter(|n| !usable(n.state) && !ours(&n.name) && was_here(&n.name));
+        Ok(left.map(|n| n.name).collect())
     }
 
     /// Until every node can take work.
@@ -233,6 +247,17 @@ impl RunningCluster {
         }
     }
 
+    /// When it did not come up. What ran before has jobs, and agents may have adopted some, so then
+    /// everything is left as it is.
+    pub fn give_up(&mut self) {
+        if self.ran_already.is_empty() {
+            self.stop();
+        } else {
+            // Without the record the next start finds them by their command lines.
+            let _ = self.write_record(None);
+        }
+    }
+
     /// Leaves everything running without us.
     pub fn leave(&self) -> Result<(), Fail> {
         self.write_record(None)
@@ -258,54 +283,26 @@ fn usable(state: NodeState) -> bool {
     matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained)
 }
 
-/// Makes the data dir and refuses one that is in use.
-fn prepare(dir: &Path) -> Result<PathBuf, Fail> {
-    let failed = |e: std::io::Error| {
-        Fail::new(format!("can't use {} as data dir: {e}", dir.display()))
-            .hint("choose another with --data-dir, or make it writable for this user")
-    };
+fn make_dir(dir: &Path) -> Result<PathBuf, Fail> {
+    let failed = |e: std::io::Error| unusable(dir, &e);
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     let dir = dir.canonicalize().map_err(failed)?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir.join("logs")).map_err(failed)?;
-    let running = match UpRecord::read(&dir)? {
-        Some(record) => record.alive().into_iter().map(|(name, _)| name).collect(),
-        None => Vec::new(),
-    };
-    if !running.is_empty() {
-        return Err(Fail::usage(format!(
-            "a cluster already runs in {} ({})",
-            dir.display(),
-            running.join(", ")
-        ))
-        .hint(format!("tutti down --data-dir {} stops it", dir.display())));
-    }
-    if let Some(proc) = live_controller(&dir) {
-        let (shown, pid) = (dir.display(), proc.pid);
-        return Err(Fail::usage(format!("a controller already runs in {shown} (process {pid})"))
-            .hint("stop it first, or choose another --data-dir"));
-    }
-    // Left by a controller that was killed; a reader would take it for a live one.
-    match std::fs::remove_file(dir.join(tutti_controller::ENDPOINT_FILE)) {
-        Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(failed(e)),
-    }
     Ok(dir)
 }
 
-/// One that `tutti up` did not start. Whoever has the journal open is the controller, whatever its
-/// command line says.
-fn live_controller(dir: &Path) -> Option<Proc> {
-    let by_pid_file = || {
-        let text = std::fs::read_to_string(dir.join(tutti_controller::PID_FILE)).ok()?;
-        let proc = Proc::of(text.trim().parse().ok()?)?;
-        proc.has_open(&dir.join(tutti_controller::JOURNAL_FILE)).then_some(proc)
-    };
-    let by_command_line = || {
-        let controller = |f: &sweep::Found| f.role == sweep::Role::Controller;
-        sweep::find(dir).into_iter().find(controller).map(|f| f.proc)
-    };
-    by_pid_file().or_else(by_command_line)
+fn unusable(dir: &Path, e: &std::io::Error) -> Fail {
+    Fail::new(format!("can't use {} as data dir: {e}", dir.display()))
+        .hint("choose another with --data-dir, or make it writable for this user")
+}
+
+/// Left by a controller that was killed; a reader would take it for a live one.
+fn forget_endpoint(dir: &Path) -> Result<(), Fail> {
+    match std::fs::remove_file(dir.join(tutti_controller::ENDPOINT_FILE)) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(unusable(dir, &e)),
+    }
 }
 
 fn usual_or_free_port() -> SocketAddr {
@@ -316,11 +313,11 @@ fn usual_or_free_port() -> SocketAddr {
     }
 }
 
-fn controller_daemon(
+fn controller_args(
     dir: &Path,
     listen: SocketAddr,
     node_timeout: Option<Span>,
-) -> Result<Daemon, Fail> {
+) -> Result<Vec<String>, Fail> {
     let mut args = vec![
         CONTROLLER.to_owned(),
         "--data-dir".to_owned(),
@@ -331,10 +328,40 @@ fn controller_daemon(
     if let Some(timeout) = node_timeout {
         args.extend(["--node-timeout".to_owned(), timeout.to_string()]);
     }
-    Daemon::start(CONTROLLER, dir, args, &[])
+    Ok(args)
 }
 
-fn wait_for_controller(dir: &Path, controller: &mut Daemon) -> Result<Client, Fail> {
+fn agent_args(dir: &Path, node_dir: &Path, node: &NodePlan) -> Result<Vec<String>, Fail> {
+    let mut args = vec![
+        "agent".to_owned(),
+        "--controller".to_owned(),
+        path_text(dir)?,
+        "--data-dir".to_owned(),
+        path_text(node_dir)?,
+        "--name".to_owned(),
+        node.name.clone(),
+        "--address".to_owned(),
+        node.address.clone(),
+        "--stop-jobs".to_owned(),
+        JOB_GRACE.to_string(),
+    ];
+    if let Some(model) = &node.simulated_model {
+        args.push("--simulate".to_owned());
+        args.extend(["--gpus-per-node".to_owned(), node.gpus.to_string()]);
+        args.extend(["--gpu-model".to_owned(), model.clone()]);
+    }
+    if let Some(rack) = &node.rack {
+        args.extend(["--label".to_owned(), format!("rack={rack}")]);
+    }
+    Ok(args)
+}
+
+/// Until it answers, and has the policy that it is to have.
+fn wait_for_controller(
+    dir: &Path,
+    controller: &mut Daemon,
+    policy: Option<&Policy>,
+) -> Result<Client, Fail> {
     let deadline = Instant::now() + CONTROLLER_WAIT;
     loop {
         if let Some(dead) = controller.death() {
@@ -347,7 +374,12 @@ fn wait_for_controller(dir: &Path, controller: &mut Daemon) -> Result<Client, Fa
             Err(Fail::new("the controller has not begun to listen"))
         };
         match answer {
-            Ok(client) => return Ok(client),
+            Ok(client) => {
+                if let Some(policy) = policy {
+                    client.set_policy(policy)?;
+                }
+                return Ok(client);
+            }
             Err(fail) if Instant::now() > deadline => {
                 return Err(fail.hint(format!("its log is {}", controller.log.display())));
             }
@@ -392,17 +424,6 @@ mod tests {
     }
 
     #[test]
-    fn a_dir_in_use_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let me = Proc::of(std::process::id()).unwrap();
-        UpRecord { supervisor: None, controller: me, agents: vec![] }.write(dir.path()).unwrap();
-        let fail = prepare(dir.path()).unwrap_err();
-        assert_eq!(fail.exit, 2);
-        assert!(fail.message.contains("already runs"), "{fail}");
-        assert!(fail.hint.unwrap().starts_with("tutti down --data-dir "));
-    }
-
-    #[test]
     fn a_controller_comes_back_on_the_address_that_was_asked_for() {
         let again = |asked: &str| listens_again(asked.parse().unwrap(), 7411).to_string();
         assert_eq!(again("0.0.0.0:0"), "0.0.0.0:7411");
@@ -411,29 +432,12 @@ mod tests {
     }
 
     #[test]
-    fn a_dir_with_a_controller_of_its_own_is_refused_and_left_alone() {
+    fn an_endpoint_of_a_dead_controller_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().canonicalize().unwrap();
-        let journal = std::fs::File::create(path.join(tutti_controller::JOURNAL_FILE)).unwrap();
-        let endpoint = path.join(tutti_controller::ENDPOINT_FILE);
+        let endpoint = dir.path().join(tutti_controller::ENDPOINT_FILE);
         std::fs::write(&endpoint, "127.0.0.1:7410\n").unwrap();
-        let mut controller =
-            std::process::Command::new("sleep").arg("60").stdin(journal).spawn().unwrap();
-        let pid = format!("{}\n", controller.id());
-        std::fs::write(path.join(tutti_controller::PID_FILE), pid).unwrap();
-        let refused = prepare(&path);
-        controller.kill().unwrap();
-        controller.wait().unwrap();
-        let fail = refused.unwrap_err();
-        assert_eq!(fail.exit, 2);
-        assert!(fail.message.contains("already runs"), "{fail}");
-        assert!(endpoint.exists(), "its clients still need it");
-
-        // Gone, or its id given to somebody else.
-        prepare(&path).unwrap();
+        forget_endpoint(dir.path()).unwrap();
+        forget_endpoint(dir.path()).unwrap();
         assert!(!endpoint.exists());
-        std::fs::write(path.join(tutti_controller::PID_FILE), std::process::id().to_string())
-            .unwrap();
-        prepare(&path).unwrap();
     }
 }

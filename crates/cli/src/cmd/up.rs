@@ -5,19 +5,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::fail::Fail;
-use crate::local::{self, RunningCluster, UpOptions, hardware};
+use crate::local::{self, NodePlan, RunningCluster, Setup, UpOptions, hardware};
 use crate::show::count;
 use crate::{session, terminal};
 
 #[derive(clap::Args)]
 pub struct UpArgs {
     /// How many simulated nodes [default: 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000),
+        allow_negative_numbers = true
+    )]
     nodes: Option<u16>,
     #[command(flatten)]
     hardware: hardware::HardwareArgs,
     /// Simulated nodes stand in so many racks (label rack=r1 and on), in equal blocks
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(
+        long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000),
+        allow_negative_numbers = true
+    )]
     racks: Option<u16>,
     /// Becomes the running policy, now and not again when the controller is restarted
     #[arg(long, value_name = "FILE")]
@@ -42,10 +48,10 @@ pub fn run(args: UpArgs) -> Result<ExitCode, Fail> {
     let stop = local::StopSignals::watch()?;
     let mut cluster = local::start(&options)?;
     if let Err(fail) = cluster.wait_ready(&stop) {
-        cluster.stop();
+        cluster.give_up();
         return Err(fail);
     }
-    summary(&cluster, detach);
+    summary(&cluster, detach)?;
     if detach {
         cluster.leave()?;
         return Ok(ExitCode::SUCCESS);
@@ -58,34 +64,47 @@ pub fn run(args: UpArgs) -> Result<ExitCode, Fail> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What no flag says is as it was in this data dir.
 fn options(args: UpArgs) -> Result<UpOptions, Fail> {
-    let data_dir = args.data_dir.unwrap_or_else(session::data_dir);
-    let hardware = hardware::Hardware::find_for_up(&args.hardware)?;
-    if !hardware.simulated && args.nodes.is_some_and(|n| n > 1) {
-        return Err(Fail::usage("this machine has real GPUs, so it is one node")
-            .hint("--simulate imagines several nodes instead"));
-    }
+    let data_dir = args.data_dir.clone().unwrap_or_else(session::data_dir);
     let policy = args.policy.as_deref().map(super::policy::read_whole).transpose()?;
-    if !hardware.simulated && args.racks.is_some() {
-        return Err(Fail::usage("this machine has real GPUs, so it is one node in one place")
-            .hint("--simulate imagines several nodes instead"));
-    }
-    let nodes = if hardware.simulated {
+    let before = Setup::read(&data_dir)?;
+    let asked = args.nodes.is_some() || args.racks.is_some() || args.hardware.are_given();
+    let nodes = match &before {
+        // Real hardware is looked at again each time.
+        Some(before) if !asked && before.is_simulated() => before.nodes.clone(),
+        _ => nodes(&args)?,
+    };
+    let listen = args.listen.or(before.as_ref().and_then(|b| b.asked));
+    let node_timeout = args.node_timeout.or(before.as_ref().and_then(|b| b.node_timeout));
+    Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy })
+}
+
+fn nodes(args: &UpArgs) -> Result<Vec<NodePlan>, Fail> {
+    let hardware = hardware::Hardware::find_for_up(&args.hardware)?;
+    if hardware.simulated {
         let nodes = args.nodes.unwrap_or(4);
         let racks = args.racks.unwrap_or(0);
         if racks > nodes {
             return Err(Fail::usage(format!("{racks} racks for {nodes} nodes"))
                 .hint("give at least one node for each rack with --nodes"));
         }
-        local::in_racks(local::imagined_nodes(nodes, &hardware), racks)
-    } else {
-        vec![local::this_node(&hardware)?]
+        return Ok(local::in_racks(local::imagined_nodes(nodes, &hardware), racks));
+    }
+    let real = |is: &str| {
+        Fail::usage(format!("this machine has real GPUs, so it is {is}"))
+            .hint("--simulate imagines several nodes instead")
     };
-    let (listen, node_timeout) = (args.listen, args.node_timeout);
-    Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy })
+    if args.nodes.is_some_and(|n| n > 1) {
+        return Err(real("one node"));
+    }
+    if args.racks.is_some() {
+        return Err(real("one node in one place"));
+    }
+    Ok(vec![local::this_node(&hardware)?])
 }
 
-fn summary(cluster: &RunningCluster, detach: bool) {
+fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
     let what = if cluster.simulated { " (simulated)" } else { "" };
     let dir = cluster.data_dir.display();
     let mut lines = vec![
@@ -97,22 +116,36 @@ fn summary(cluster: &RunningCluster, detach: bool) {
         ),
         format!("  data in {dir}"),
     ];
+    if !cluster.ran_already.is_empty() {
+        let (started, ran) = (cluster.started().join(", "), cluster.ran_already.join(", "));
+        lines.insert(0, format!("started {started}; {ran} ran already"));
+    }
+    let left_over = cluster.left_over()?;
+    if !left_over.is_empty() {
+        lines.push(format!(
+            "  {} of an earlier start in this data dir did not start: --nodes says how many do",
+            left_over.join(", ")
+        ));
+    }
     let flag = if cluster.data_dir == session::data_dir() {
         String::new()
     } else {
         lines.push(format!("  export TUTTI_CLUSTER={dir}    # for this shell"));
         format!(" --data-dir {dir}")
     };
-    lines.push("try".to_owned());
-    let gpus = cluster.nodes.iter().map(|n| n.gpus).max().unwrap_or(0).min(2);
-    let ask = if gpus > 0 { format!(" -G {gpus}") } else { String::new() };
-    lines.push(format!("  tutti run{ask} -- env | grep -E 'RANK|CUDA'"));
-    lines.push("  tutti submit --wrap 'sleep 60' && tutti ps".to_owned());
-    lines.push("  tutti nodes".to_owned());
+    if cluster.ran_already.is_empty() {
+        lines.push("try".to_owned());
+        let gpus = cluster.nodes.iter().map(|n| n.gpus).max().unwrap_or(0).min(2);
+        let ask = if gpus > 0 { format!(" -G {gpus}") } else { String::new() };
+        lines.push(format!("  tutti run{ask} -- env | grep -E 'RANK|CUDA'"));
+        lines.push("  tutti submit --wrap 'sleep 60' && tutti ps".to_owned());
+        lines.push("  tutti nodes".to_owned());
+    }
     lines.push(if detach {
         format!("stop it with tutti down{flag}")
     } else {
         "Ctrl-C stops it, jobs too".to_owned()
     });
     terminal::complain(&lines.join("\n"));
+    Ok(())
 }

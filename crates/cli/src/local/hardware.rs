@@ -7,7 +7,10 @@ use crate::fail::Fail;
 #[derive(clap::Args)]
 pub struct HardwareArgs {
     /// Imagined GPUs on each node; implies --simulate [default: 8 if simulated]
-    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(
+        long, value_name = "G", value_parser = clap::value_parser!(u16).range(0..=64),
+        allow_negative_numbers = true
+    )]
     gpus_per_node: Option<u16>,
     /// Model of the imagined GPUs [default: h100]
     #[arg(long, value_name = "MODEL")]
@@ -15,6 +18,12 @@ pub struct HardwareArgs {
     /// Imagine the GPUs even if there are real ones; processes are real
     #[arg(long)]
     simulate: bool,
+}
+
+impl HardwareArgs {
+    pub fn are_given(&self) -> bool {
+        self.simulate || self.gpus_per_node.is_some() || self.gpu_model.is_some()
+    }
 }
 
 pub struct Hardware {
@@ -25,7 +34,7 @@ pub struct Hardware {
 impl Hardware {
     /// An agent without real GPUs offers none, unless told to imagine some.
     pub fn find(args: &HardwareArgs) -> Result<Hardware, Fail> {
-        if args.simulate || args.gpus_per_node.is_some() || args.gpu_model.is_some() {
+        if args.are_given() {
             return Ok(Hardware::imagined(args));
         }
         Ok(Hardware { gpus: tutti_gpu::discover(), simulated: false })

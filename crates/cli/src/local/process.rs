@@ -105,12 +105,13 @@ impl Stat {
     }
 }
 
-/// A child of ours in its own session, its output in a log.
+/// A process in its own session, its output in a log: a child of ours, or of a `tutti up` before us.
 pub struct Daemon {
     pub name: String,
     pub proc: Proc,
     pub log: PathBuf,
-    child: Child,
+    /// None: somebody else's, who reaps it when it ends.
+    child: Option<Child>,
     args: Vec<String>,
     data_dir: PathBuf,
     /// Where this start's part of the log begins.
@@ -125,7 +126,7 @@ impl Daemon {
         args: Vec<String>,
         secrets: &[(&str, String)],
     ) -> Result<Daemon, Fail> {
-        let log = data_dir.join("logs").join(format!("{name}.log"));
+        let log = log_of(data_dir, name);
         let failed = |e: std::io::Error| Fail::new(format!("can't start {name}: {e}"));
         let file = OpenOptions::new()
             .create(true)
@@ -158,11 +159,19 @@ impl Daemon {
             name: name.to_owned(),
             proc,
             log,
-            child,
+            child: Some(child),
             args,
             data_dir: data_dir.to_owned(),
             log_from,
         })
+    }
+
+    /// One that runs already; `args` are for later starts.
+    pub fn adopt(name: &str, data_dir: &Path, args: Vec<String>, proc: Proc) -> Daemon {
+        let log = log_of(data_dir, name);
+        let log_from = std::fs::metadata(&log).map_or(0, |m| m.len());
+        let (name, data_dir) = (name.to_owned(), data_dir.to_owned());
+        Daemon { name, proc, log, child: None, args, data_dir, log_from }
     }
 
     pub fn restart(&mut self) -> Result<(), Fail> {
@@ -181,10 +190,16 @@ impl Daemon {
 
     /// Why it ended, if it has, in its own words.
     pub fn death(&mut self) -> Option<Fail> {
-        let status = self.child.try_wait().ok()??;
+        let status = match &mut self.child {
+            Some(child) => Some(child.try_wait().ok()??),
+            None if self.proc.is_alive() => return None,
+            None => None,
+        };
         let (error, hint) = self.last_error();
-        let message = error.unwrap_or_else(|| status.to_string());
-        let exit = status.code().and_then(|c| u8::try_from(c).ok()).filter(|&c| c != 0);
+        let how = || status.map_or_else(|| "it is gone".to_owned(), |s| s.to_string());
+        let message = error.unwrap_or_else(how);
+        let code = status.and_then(|s| s.code());
+        let exit = code.and_then(|c| u8::try_from(c).ok()).filter(|&c| c != 0);
         let hint = hint.unwrap_or_else(|| format!("its log is {}", self.log.display()));
         Some(Fail::new(message).exit(exit.unwrap_or(1)).hint(hint))
     }
@@ -218,7 +233,7 @@ impl Daemon {
     }
 
     pub fn finish(&mut self, deadline: Instant) {
-        while matches!(self.child.try_wait(), Ok(None)) {
+        while !self.has_ended() {
             if Instant::now() > deadline {
                 self.signal(Signal::SIGKILL);
             }
@@ -227,8 +242,15 @@ impl Daemon {
     }
 
     pub fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => !self.proc.is_alive(),
+        }
     }
+}
+
+fn log_of(data_dir: &Path, name: &str) -> PathBuf {
+    data_dir.join("logs").join(format!("{name}.log"))
 }
 
 #[cfg(test)]
@@ -241,6 +263,19 @@ mod tests {
         assert!(me.is_alive());
         assert!(!Proc { started: me.started + 1, ..me }.is_alive());
         assert!(Proc { started: me.started + 1, ..me }.wait_gone(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_process_of_somebody_else_is_watched_and_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let proc = Proc::of(sleeper.id()).unwrap();
+        let mut daemon = Daemon::adopt("n1", dir.path(), Vec::new(), proc);
+        assert!(!daemon.has_ended() && daemon.death().is_none());
+        let reaper = std::thread::spawn(move || sleeper.wait());
+        daemon.stop(Duration::from_secs(10));
+        reaper.join().unwrap().unwrap();
+        assert_eq!(daemon.death().unwrap().message, "it is gone");
     }
 
     #[test]

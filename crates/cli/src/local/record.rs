@@ -1,13 +1,11 @@
 //! `up.json`: what was started, so that another process can stop it.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::CONTROLLER;
 use super::process::Proc;
+use super::{CONTROLLER, file};
 use crate::fail::Fail;
 
 const FILE: &str = "up.json";
@@ -22,32 +20,11 @@ pub struct UpRecord {
 
 impl UpRecord {
     pub fn read(dir: &Path) -> Result<Option<UpRecord>, Fail> {
-        let path = dir.join(FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Fail::new(format!("can't read {}: {e}", path.display()))),
-        };
-        serde_json::from_slice(&text).map(Some).map_err(|e| {
-            Fail::new(format!("{} can't be read: {e}", path.display()))
-                .hint("stop what still runs by hand and remove the file")
-        })
+        file::read(&dir.join(FILE), "stop what still runs by hand and remove the file")
     }
 
-    /// In one step, so that a reader never sees half of it.
     pub fn write(&self, dir: &Path) -> Result<(), Fail> {
-        let (path, new) = (dir.join(FILE), dir.join("up.json.new"));
-        let failed = |e: std::io::Error| Fail::new(format!("can't write {}: {e}", path.display()));
-        let text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .map_err(failed)?;
-        file.write_all(&text).map_err(failed)?;
-        std::fs::rename(&new, &path).map_err(failed)
+        file::write(&dir.join(FILE), self)
     }
 
     pub fn remove(dir: &Path) {

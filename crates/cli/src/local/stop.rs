@@ -73,7 +73,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
 }
 
 /// By the record and by command line: either alone could miss one. Agents first.
-fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
+pub fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
     let mut all = record.map(UpRecord::alive).unwrap_or_default();
     for found in sweep::find(dir) {
         let helper = matches!(found.role, Role::Helper { .. });

@@ -116,24 +116,116 @@ fn up_in_the_foreground_restarts_what_dies_and_stops_on_an_interrupt() {
     assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
 }
 
-/// A detached cluster has nobody who restarts what dies; what is left says so and can be stopped.
-#[test]
-fn a_detached_cluster_that_lost_its_controller_is_told_how_to_go_on() {
-    let place = Place::new();
-    place.tutti(&UP).ok();
+/// The processes of the cluster itself, by a word of their command line.
+fn named(place: &Place, word: &str) -> Proc {
     let all = processes_of(place.path());
-    let controller = all.iter().find(|p| p.cmdline.contains(" controller ")).unwrap();
-    controller.signal(Signal::SIGKILL);
-    wait_until("it is gone", PATIENCE, || !controller.is_alive());
+    all.into_iter().find(|p| p.name == "tutti" && p.cmdline.contains(word)).expect("it runs")
+}
+
+fn kill(victim: &Proc) {
+    victim.signal(Signal::SIGKILL);
+    wait_until("it is gone", PATIENCE, || !victim.is_alive());
+}
+
+/// A detached cluster has nobody who restarts what dies, so `tutti up` does: what is missing, as it
+/// was, and nothing else. Jobs go on.
+#[test]
+fn up_starts_what_is_missing_and_jobs_go_on() {
+    let place = Place::new();
+    place.tutti(&[&UP[..], &["--racks", "2", "--node-timeout", "30s"]].concat()).ok();
+    let endpoint = || std::fs::read_to_string(place.path().join("endpoint")).unwrap();
+    let first = endpoint();
+    let (at, end) = (place.path().join("at"), place.path().join("end"));
+    let script = format!(
+        "i=0; while [ ! -e {} ]; do i=$((i+1)); echo $i > {}; sleep 0.01; done; exit 7",
+        end.display(),
+        at.display()
+    );
+    // A whole node's GPUs each, so that both nodes have one.
+    let ids: Vec<String> = (0..2)
+        .map(|_| place.ask(&["submit", "-G", "4", "--wrap", &script]).ok().trim().to_owned())
+        .collect();
+    let running = || {
+        let rows = place.ask(&["ps", "--json"]).call().out;
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&rows).unwrap_or_default();
+        rows.iter().filter(|r| r["state"] == "running" && r["restarts"] == 0).count() == 2
+    };
+    wait_until("both jobs run", PATIENCE, running);
+    let counted = || -> u64 {
+        let text = std::fs::read_to_string(&at).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let generation = |id: &str| {
+        let job: serde_json::Value =
+            serde_json::from_str(&place.ask(&["show", id, "--json"]).ok()).unwrap();
+        (job["generation"].clone(), job["attempt"].clone())
+    };
+    let before: Vec<_> = ids.iter().map(|id| generation(id)).collect();
+
+    kill(&named(&place, " controller "));
     place.ask(&["ps"]).call().exited(75).says(&["can't be reached", "tutti up"]);
-    let again = place.tutti(&UP).call();
-    if again.code != 0 {
-        again.says(&["tutti down"]);
-        place.tutti(&["down"]).ok();
-        assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
-        place.tutti(&UP).ok();
+    // Without flags, so all that it was started with must be known.
+    let mended = place.tutti(&["up", "--detach"]).call();
+    mended.exited(0).says(&["started controller; n1, n2 ran already", "2 nodes", "8 GPUs"]);
+    assert_eq!(endpoint(), first, "clients find it where it was");
+    assert!(named(&place, " controller ").cmdline.contains(" --node-timeout 30s"));
+
+    kill(&named(&place, " --name n2 "));
+    place.tutti(&["up", "--nodes", "3", "--simulate", "-d"]).call().exited(2).says(&["n1"]);
+    // With the flags of the first start, too.
+    let up = [&UP[..], &["--racks", "2"]].concat();
+    place.tutti(&up).call().exited(0).says(&["started n2; n1, controller ran already"]);
+    assert!(named(&place, " --name n2 ").cmdline.contains("rack=r2"));
+    place.tutti(&up).call().exited(2).says(&["already runs", "tutti down"]);
+
+    wait_until("both jobs are known to run", PATIENCE, running);
+    let from = counted();
+    wait_until("they go on", PATIENCE, || counted() >= from + 30);
+    assert_eq!(ids.iter().map(|id| generation(id)).collect::<Vec<_>>(), before);
+    std::fs::write(&end, "").unwrap();
+    for id in &ids {
+        wait_until("it has ended", PATIENCE, || {
+            place.ask(&["ps", "--json", id]).ok().contains("\"exit_code\": 7")
+        });
     }
-    assert_eq!(place.ask(&["run", "--", "echo", "hi"]).ok(), "hi");
     place.tutti(&["down"]).ok();
     assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
+}
+
+/// In the foreground it also looks after what it did not start itself.
+#[test]
+fn up_in_the_foreground_takes_over_what_is_left() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    kill(&named(&place, " controller "));
+    let up = place.tutti(&["up"]).spawn();
+    wait_until("the cluster is up", PATIENCE, || {
+        place.ask(&["nodes"]).call().out.matches("ready").count() == 2
+    });
+    let agent = named(&place, " --name n1 ");
+    wait_until("somebody watches over it", PATIENCE, || {
+        place.tutti(&["up", "-d"]).call().err.contains("tutti up, process")
+    });
+    kill(&agent);
+    wait_until("the agent is back", PATIENCE, || {
+        let all = processes_of(place.path());
+        all.iter().any(|p| p.name == "tutti" && p.cmdline.contains(" --name n1 "))
+    });
+    up.signal(Signal::SIGINT);
+    up.finish().exited(0);
+    assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
+}
+
+#[test]
+fn up_again_is_as_it_was_and_names_nodes_that_are_left_over() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    place.tutti(&["down"]).ok();
+    let again = place.tutti(&["up", "-d"]).call();
+    again.exited(0).says(&["2 nodes, 8 GPUs"]);
+    assert!(!again.err.contains("earlier start"), "{again}");
+    place.tutti(&["down"]).ok();
+    let one = ["up", "--nodes", "1", "--simulate", "-d"];
+    place.tutti(&one).call().exited(0).says(&["1 node,", "n2 of an earlier start"]);
+    place.tutti(&["down"]).ok();
 }

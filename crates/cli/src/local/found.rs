@@ -1,0 +1,223 @@
+//! What already runs in a data dir when `tutti up` comes.
+//!
+//! | what runs | what follows |
+//! |---|---|
+//! | nothing | everything is started |
+//! | all of it, or a `tutti up` that watches over it | refused: it is there |
+//! | some of it | the rest is started as it was; what runs is not touched |
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::process::Proc;
+use super::record::UpRecord;
+use super::setup::Setup;
+use super::{CONTROLLER, UpOptions, stop, sweep};
+use crate::fail::Fail;
+
+#[derive(Debug, Default)]
+pub struct Found {
+    pub controller: Option<Proc>,
+    pub agents: BTreeMap<String, Proc>,
+    /// Where the controller is, or was and is expected again.
+    pub listen: Option<SocketAddr>,
+}
+
+impl Found {
+    /// Agents first, as everywhere.
+    pub fn names(&self) -> Vec<String> {
+        let controller = self.controller.map(|_| CONTROLLER.to_owned());
+        self.agents.keys().cloned().chain(controller).collect()
+    }
+
+    fn is_whole(&self, setup: &Setup) -> bool {
+        self.controller.is_some() && setup.nodes.iter().all(|n| self.agents.contains_key(&n.name))
+    }
+}
+
+/// Refuses a cluster that is whole, and one that would have to change while it runs.
+pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
+    let record = UpRecord::read(dir)?;
+    let mut found = Found::default();
+    for (name, proc) in stop::running(dir, record.as_ref()) {
+        if name == CONTROLLER {
+            found.controller = Some(proc);
+        } else {
+            found.agents.insert(name, proc);
+        }
+    }
+    found.controller = found.controller.or_else(|| live_controller(dir));
+    if let (None, Some(proc)) = (&record, found.controller) {
+        let (shown, pid) = (dir.display(), proc.pid);
+        return Err(Fail::usage(format!("a controller already runs in {shown} (process {pid})"))
+            .hint("stop it first, or choose another --data-dir"));
+    }
+    let watched = record.and_then(|r| r.supervisor).filter(|s| s.is_alive());
+    if found.names().is_empty() && watched.is_none() {
+        return Ok(found);
+    }
+    match Setup::read(dir)? {
+        Some(setup) if watched.is_none() && !found.is_whole(&setup) => {
+            refuse_change(dir, &setup, &found, options)?;
+            let stays = setup.listens_on(options.listen);
+            found.listen = if stays { Some(setup.listen) } else { options.listen };
+            Ok(found)
+        }
+        _ => {
+            let mut names = found.names();
+            names.extend(watched.map(|p| format!("tutti up, process {}", p.pid)));
+            let (shown, names) = (dir.display(), names.join(", "));
+            Err(Fail::usage(format!("a cluster already runs in {shown} ({names})"))
+                .hint(format!("tutti down --data-dir {shown} stops it")))
+        }
+    }
+}
+
+/// Only what does not run can be started in another way.
+fn refuse_change(
+    dir: &Path,
+    setup: &Setup,
+    found: &Found,
+    options: &UpOptions,
+) -> Result<(), Fail> {
+    let of_controller = !setup.listens_on(options.listen)
+        || options.node_timeout.is_some_and(|t| Some(t) != setup.node_timeout);
+    let what = if options.nodes != setup.nodes {
+        "other nodes"
+    } else if found.controller.is_some() && of_controller {
+        "another controller"
+    } else {
+        return Ok(());
+    };
+    let (shown, names) = (dir.display(), found.names().join(", "));
+    Err(Fail::usage(format!(
+        "of the cluster in {shown} still run {names}: it can't have {what} now"
+    ))
+    .hint(format!(
+        "tutti up --data-dir {shown} starts what is missing, as it was; tutti down stops the rest"
+    )))
+}
+
+/// One that `tutti up` did not start. Whoever has the journal open is the controller, whatever its
+/// command line says.
+fn live_controller(dir: &Path) -> Option<Proc> {
+    let by_pid_file = || {
+        let text = std::fs::read_to_string(dir.join(tutti_controller::PID_FILE)).ok()?;
+        let proc = Proc::of(text.trim().parse().ok()?)?;
+        proc.has_open(&dir.join(tutti_controller::JOURNAL_FILE)).then_some(proc)
+    };
+    let by_command_line = || {
+        let controller = |f: &sweep::Found| f.role == sweep::Role::Controller;
+        sweep::find(dir).into_iter().find(controller).map(|f| f.proc)
+    };
+    by_pid_file().or_else(by_command_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::{NodePlan, in_racks};
+
+    fn nodes(count: u16) -> Vec<NodePlan> {
+        let node = |i| NodePlan {
+            name: format!("n{i}"),
+            address: format!("127.0.1.{i}"),
+            gpus: 8,
+            simulated_model: Some("h100".into()),
+            rack: None,
+        };
+        in_racks((1..=count).map(node).collect(), 1)
+    }
+
+    fn options(dir: &Path) -> UpOptions {
+        UpOptions {
+            data_dir: dir.to_owned(),
+            listen: None,
+            nodes: nodes(2),
+            node_timeout: None,
+            policy: None,
+        }
+    }
+
+    fn setup() -> Setup {
+        let listen = "127.0.0.1:7999".parse().unwrap();
+        Setup { asked: None, listen, node_timeout: None, nodes: nodes(2) }
+    }
+
+    fn gone() -> Proc {
+        Proc { pid: 1, started: u64::MAX }
+    }
+
+    fn me() -> Proc {
+        Proc::of(std::process::id()).unwrap()
+    }
+
+    fn agents(n1: Proc, n2: Proc) -> Vec<(String, Proc)> {
+        vec![("n1".into(), n1), ("n2".into(), n2)]
+    }
+
+    #[test]
+    fn a_dir_in_use_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = UpRecord { supervisor: None, controller: me(), agents: agents(me(), me()) };
+        let watched =
+            UpRecord { supervisor: Some(me()), controller: gone(), agents: agents(gone(), gone()) };
+        for record in [whole, watched] {
+            record.write(dir.path()).unwrap();
+            setup().write(dir.path()).unwrap();
+            let fail = look(dir.path(), &options(dir.path())).unwrap_err();
+            assert_eq!(fail.exit, 2);
+            assert!(fail.message.contains("already runs"), "{fail}");
+            assert!(fail.hint.unwrap().starts_with("tutti down --data-dir "));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_from_what_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        setup().write(dir).unwrap();
+        assert!(look(dir, &options(dir)).unwrap().names().is_empty());
+        let record = UpRecord { supervisor: None, controller: gone(), agents: agents(me(), me()) };
+        record.write(dir).unwrap();
+        let found = look(dir, &options(dir)).unwrap();
+        assert_eq!(found.names(), ["n1", "n2"]);
+        assert_eq!(found.listen, Some(setup().listen));
+        let elsewhere = "127.0.0.1:7998".parse().unwrap();
+        let moved = UpOptions { listen: Some(elsewhere), ..options(dir) };
+        assert_eq!(look(dir, &moved).unwrap().listen, Some(elsewhere), "it does not run");
+        let record = UpRecord { controller: me(), agents: agents(me(), gone()), ..record };
+        record.write(dir).unwrap();
+        assert_eq!(look(dir, &options(dir)).unwrap().names(), ["n1", CONTROLLER]);
+        for other in [moved, UpOptions { nodes: nodes(3), ..options(dir) }] {
+            let fail = look(dir, &other).unwrap_err();
+            assert_eq!(fail.exit, 2);
+            assert!(fail.message.contains("still run n1, controller"), "{fail}");
+            assert!(fail.hint.unwrap().contains("starts what is missing"));
+        }
+    }
+
+    #[test]
+    fn a_controller_of_its_own_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let journal = std::fs::File::create(path.join(tutti_controller::JOURNAL_FILE)).unwrap();
+        let mut controller =
+            std::process::Command::new("sleep").arg("60").stdin(journal).spawn().unwrap();
+        let pid = format!("{}\n", controller.id());
+        std::fs::write(path.join(tutti_controller::PID_FILE), pid).unwrap();
+        let refused = look(&path, &options(&path));
+        controller.kill().unwrap();
+        controller.wait().unwrap();
+        let fail = refused.unwrap_err();
+        assert_eq!(fail.exit, 2);
+        assert!(fail.message.contains("already runs"), "{fail}");
+
+        // Gone, or its id given to somebody else.
+        look(&path, &options(&path)).unwrap();
+        let me = std::process::id().to_string();
+        std::fs::write(path.join(tutti_controller::PID_FILE), me).unwrap();
+        look(&path, &options(&path)).unwrap();
+    }
+}
