@@ -47,7 +47,7 @@ pub struct PsArgs {
     #[arg(long)]
     tasks: bool,
     /// At most so many rows
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     limit: Option<u32>,
     #[arg(long)]
     json: bool,
@@ -132,34 +132,32 @@ fn unfiltered(tasks: bool) -> JobQuery {
 
 /// What has nodes, then what waits, then what ended a moment ago.
 fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<List, Fail> {
-    let ask = |state: &str, limit: u32, newest: bool| {
-        let query = JobQuery { state: Some(state.to_owned()), newest, ..base.clone() };
+    let ask = |state: &str, limit: u32| {
+        let query = JobQuery { state: Some(state.to_owned()), newest: true, ..base.clone() };
         pages(client, query, Some(limit))
     };
-    let mut page = ask(HAS_NODES, rows, false)?;
-    let mut more = page.next.is_some();
-    let mut jobs = std::mem::take(&mut page.jobs);
-    let left = rows.saturating_sub(jobs.len() as u32);
-    if left > 0 {
-        page = ask(JobState::Pending.as_str(), left, false)?;
-        more |= page.next.is_some();
-        // An array with running tasks may be listed under both.
-        let fresh = std::mem::take(&mut page.jobs);
-        jobs.extend(fresh.into_iter().filter(|j| !jobs_contain(&jobs, j)).collect::<Vec<_>>());
-    }
+    // In the order in which a job goes through them: one that goes on between two questions is met
+    // twice, but never missed.
+    let waiting = ask(JobState::Pending.as_str(), rows)?;
+    let mut page = ask(HAS_NODES, rows)?;
+    let mut more = waiting.next.is_some() || page.next.is_some();
+    let (mut jobs, cut) = unfinished(std::mem::take(&mut page.jobs), waiting.jobs, rows as usize);
+    more |= cut;
     let left = rows.saturating_sub(jobs.len() as u32);
     let ended = if args.json { left } else { left.min(ENDED_ROWS) };
     if ended > 0 {
         let now = time::now();
         let recent = |j: &JobRow| args.json || j.ended_at.is_some_and(|t| now.since(t) < ENDED_AGE);
-        let list = ask(ENDED, ended, true)?;
+        let list = ask(ENDED, ended)?;
         more |= list.next.is_some();
-        jobs.extend(list.jobs.into_iter().filter(recent));
+        let new = |j: &JobRow| recent(j) && !jobs_contain(&jobs, j);
+        let ended: Vec<JobRow> = list.jobs.into_iter().filter(new).collect();
+        jobs.extend(ended);
     }
     // What was not even asked for may be there too.
     if args.json && ended == 0 && !more {
         let rest = [JobState::Pending.as_str(), ENDED].join(",");
-        let rest = ask(&rest, rows.saturating_add(1), false)?.jobs;
+        let rest = ask(&rest, rows.saturating_add(1))?.jobs;
         more = rest.iter().any(|j| !jobs_contain(&jobs, j));
     }
     page.jobs = jobs;
@@ -172,6 +170,23 @@ fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<
         hidden(&page, active.iter().flat_map(|s| s.split(',')))
     };
     Ok(List { jobs: page.jobs, hidden, more })
+}
+
+/// Both come newest first and leave oldest first. When there are too many, the newest stay, and each
+/// kind has at least half. True if some were left out.
+fn unfinished(
+    mut placed: Vec<JobRow>,
+    mut waiting: Vec<JobRow>,
+    rows: usize,
+) -> (Vec<JobRow>, bool) {
+    // An array with running tasks may be listed under both, and so may a job that was just placed.
+    waiting.retain(|j| !jobs_contain(&placed, j));
+    let all = placed.len() + waiting.len();
+    placed.truncate(rows.saturating_sub(waiting.len()).max(rows.div_ceil(2)));
+    waiting.truncate(rows.saturating_sub(placed.len()));
+    let jobs: Vec<JobRow> = placed.into_iter().rev().chain(waiting.into_iter().rev()).collect();
+    let cut = jobs.len() < all;
+    (jobs, cut)
 }
 
 fn jobs_contain(jobs: &[JobRow], job: &JobRow) -> bool {
@@ -271,6 +286,24 @@ mod tests {
         let left = hidden(&page, ["pending", "running", "starting"].into_iter());
         let want = [("pending".into(), 99), ("running".into(), 0), ("starting".into(), 0)];
         assert_eq!(left, BTreeMap::from(want));
+    }
+
+    #[test]
+    fn the_newest_of_what_is_not_over_stay() {
+        let rows = |ids: std::ops::RangeInclusive<u32>, state| -> Vec<JobRow> {
+            ids.rev().map(|i| row(&i.to_string(), state)).collect()
+        };
+        let list = |placed, waiting, n| {
+            let placed = rows(placed, JobState::Running);
+            let (jobs, cut) = unfinished(placed, rows(waiting, JobState::Pending), n);
+            (jobs.iter().map(|j| j.id.to_string()).collect::<Vec<_>>().join(" "), cut)
+        };
+        assert_eq!(list(1..=3, 4..=5, 5), ("1 2 3 4 5".to_owned(), false));
+        assert_eq!(list(1..=9, 10..=10, 4), ("7 8 9 10".to_owned(), true));
+        assert_eq!(list(1..=1, 2..=9, 4), ("1 7 8 9".to_owned(), true));
+        assert_eq!(list(1..=9, 10..=19, 4), ("8 9 18 19".to_owned(), true));
+        // Placed between the two questions: as it was seen last.
+        assert_eq!(list(1..=3, 3..=4, 5), ("1 2 3 4".to_owned(), false));
     }
 
     #[test]
