@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
     match verb {
-        Verb::Up(args) => cmd::up::run(args),
+        Verb::Up(args) => cmd::up::run(cluster, args),
         Verb::Down(args) => cmd::down::run(cluster, args),
         Verb::Submit(args) => cmd::submit::run(cluster, args),
         Verb::Run(args) => cmd::run::run(cluster, args),

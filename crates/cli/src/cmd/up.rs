@@ -1,7 +1,7 @@
 //! `tutti up`: a cluster on this machine.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::fail::Fail;
@@ -28,7 +28,8 @@ pub struct UpArgs {
     /// Becomes the running policy, now and not again when the controller is restarted
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Where everything is kept [default: $TUTTI_DATA_DIR, else the machine's or the user's]
+    /// Where everything is kept [default: --cluster if that is a directory, $TUTTI_DATA_DIR, else the
+    /// machine's or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port of the controller [default: 127.0.0.1:7171, or another port if taken]
@@ -42,9 +43,9 @@ pub struct UpArgs {
     detach: bool,
 }
 
-pub fn run(args: UpArgs) -> Result<ExitCode, Fail> {
+pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
     let detach = args.detach;
-    let options = options(args)?;
+    let options = options(cluster, args)?;
     let stop = local::StopSignals::watch()?;
     let mut cluster = local::start(&options)?;
     if let Err(fail) = cluster.wait_ready(&stop) {
@@ -65,8 +66,11 @@ pub fn run(args: UpArgs) -> Result<ExitCode, Fail> {
 }
 
 /// What no flag says is as it was in this data dir.
-fn options(args: UpArgs) -> Result<UpOptions, Fail> {
-    let data_dir = args.data_dir.clone().unwrap_or_else(session::data_dir);
+fn options(cluster: Option<&str>, args: UpArgs) -> Result<UpOptions, Fail> {
+    // Whoever works with a cluster in a directory means that one. An address is somewhere else.
+    let is_dir = |c: &&str| (c.contains('/') && !c.contains("://")) || Path::new(c).is_dir();
+    let named = cluster.filter(is_dir).map(PathBuf::from);
+    let data_dir = args.data_dir.clone().or(named).unwrap_or_else(session::data_dir);
     let policy = args.policy.as_deref().map(super::policy::read_whole).transpose()?;
     let before = Setup::read(&data_dir)?;
     let asked = args.nodes.is_some() || args.racks.is_some() || args.hardware.are_given();

@@ -164,8 +164,8 @@ fn up_starts_what_is_missing_and_jobs_go_on() {
 
     kill(&named(&place, " controller "));
     place.ask(&["ps"]).call().exited(75).says(&["can't be reached", "tutti up"]);
-    // Without flags, so all that it was started with must be known.
-    let mended = place.tutti(&["up", "--detach"]).call();
+    // As the hint has it, so all that it was started with must be known.
+    let mended = place.ask(&["up", "--detach"]).call();
     mended.exited(0).says(&["started controller; n1, n2 ran already", "2 nodes", "8 GPUs"]);
     assert_eq!(endpoint(), first, "clients find it where it was");
     assert!(named(&place, " controller ").cmdline.contains(" --node-timeout 30s"));
