@@ -35,11 +35,21 @@ fn an_impossible_job_is_refused_with_the_demand_and_what_there_is() {
         (&["-G", "a100:1"], &["a100", "h100"]),
         (&["--mem-per-node", "100000GiB"], &["100000GiB", "1TiB"]),
         (&["--cpus-per-node", "5000"], &["5000", "128"]),
+        (&["--gpu-mem", "200GiB", "-G", "1"], &["200GiB", "the largest has 80GiB"]),
+        (&["--label", "rack=r9"], &["rack=r9", "`tutti nodes --labels`"]),
     ] {
         let done = cluster.cli(&[&["submit", "--wrap", "true"], args].concat()).call();
         done.exited(5).says(words);
         let done = cluster.cli(&[&["run"], args, &["--", "true"]].concat()).call();
         done.exited(5).says(words);
+    }
+    for (args, words) in [
+        (&["-G", "h100:0"][..], &["gpus_per_node", "0 of a model"][..]),
+        (&["--gpu-share", "0.0001"], &["--gpu-share", "0.001"]),
+        (&["-N", "-1"], &["'-1' for '--nodes <N>'"]),
+    ] {
+        let done = cluster.cli(&[&["submit", "--wrap", "true"], args].concat()).call();
+        done.exited(2).says(words);
     }
 }
 

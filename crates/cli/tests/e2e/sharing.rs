@@ -162,6 +162,8 @@ fn four_jobs_share_one_gpu() {
     assert!(nodes.contains("GPU 0: 1 by 4 jobs"), "{nodes}");
     let shown = cluster.cli(&["show", &jobs[0].to_string()]).ok();
     assert!(shown.contains("0.25 of 0"), "{shown}");
+    let listed = cluster.cli(&["ps"]).ok();
+    assert_eq!(listed.matches(" 1  0.25 ").count(), 5, "{listed}");
     fs::write(cluster.scratch().join("go"), "").unwrap();
     for id in jobs.into_iter().chain([fifth]) {
         assert_eq!(cluster.wait_end(id).state, JobState::Completed);
@@ -176,6 +178,8 @@ fn an_exclusive_job_is_alone() {
     let other = submit(&cluster, &["--wrap", "true", "-G", "1"]);
     wait_for("it is judged", PATIENCE, || cluster.job(other).row.verdict);
     assert_eq!(cluster.job(other).row.state, JobState::Pending);
+    let nodes = cluster.cli(&["nodes"]).ok();
+    assert!(nodes.contains(&format!("all for job {alone}")), "{nodes}");
     cluster.cli(&["cancel", &alone.to_string()]).ok();
     assert_eq!(cluster.wait_end(other).state, JobState::Completed);
 }
@@ -244,6 +248,8 @@ fn a_limit_is_a_limit_and_a_class_goes_first() {
     });
     assert!(why.contains("team small may have 2 GPUs at once, has 2"), "{why}");
     assert!(cluster.cli(&["ps"]).ok().contains("small"));
+    let never = cluster.cli(&["submit", "--wrap", "true", "--team", "small", "-G", "3"]).call();
+    never.exited(5).says(&["team small may have 2 at once", "`tutti quota`"]);
     cluster.cli(&["submit", "--wrap", "true", "--team", "nobody"]).call().exited(2);
     cluster.cli(&["submit", "--wrap", "true", "--class", "nope"]).call().exited(2);
 
