@@ -100,7 +100,7 @@ impl<'a> Checker<'a> {
         self.books.fits_now(id, parts, job.spec.exclusive)?;
         self.quota.within_limit(job, id, parts)?;
         self.books.place(id, parts, job.spec.exclusive);
-        self.quota.placed(job, parts);
+        self.quota.placed(job, id, parts);
         Ok(())
     }
 

@@ -96,18 +96,18 @@ fn starve<'a>(
     let mut found = BTreeSet::new();
     let own = lanes.len() - 1;
     let depth = case.policy.backfill_depth;
-    for (job, task) in starving_tasks(case.state, case.policy, case.now, depth) {
+    for (job, task, since) in starving_tasks(case.state, case.policy, case.now, depth) {
         let lane = Lane::of(job);
         let Some(no) = lanes[..=own].iter().position(|l| *l.lane == lane) else { continue };
         if case.policy.class_rank(&lane.class) != rank {
             continue;
         }
         let of_task = QueueKey::of(case.policy, job, task.index, job.task(task.index));
-        lanes.push(lanes[no].starving(of_task));
+        lanes.push(lanes[no].starving(of_task, since));
         asks.push(Ask::new(&lane.demand));
         found.insert(task);
     }
-    let is_own = |l: &LaneView<'_>| l.is_starving && l.head == Some(key);
+    let is_own = |l: &LaneView<'_>| l.starves_since.is_some() && l.head == Some(key);
     let last = lanes.iter().position(is_own).unwrap_or(own);
     let (lane, ask) = (lanes.remove(last), asks.remove(last));
     lanes.push(lane);
@@ -180,7 +180,7 @@ impl<'a> Run<'a> {
             return 0;
         };
         let entry = TaskId { job: job.id, index: key.index };
-        if !lane.is_starving && self.starving.contains(&entry) {
+        if lane.starves_since.is_none() && self.starving.contains(&entry) {
             lane.advance(None);
             return 0;
         }
@@ -224,10 +224,10 @@ impl<'a> Run<'a> {
                 continue;
             }
             let lane = &self.lanes[no];
-            let alone = lane.is_starving.then_some(head);
+            let alone = lane.starves_since.map(|_| head);
             for key in lane.keys.range(head..).copied().chain(alone) {
                 let task = TaskId { job: key.job, index: key.index };
-                if !lane.is_starving && self.starving.contains(&task) {
+                if lane.starves_since.is_none() && self.starving.contains(&task) {
                     continue;
                 }
                 if order.is_eq() && self.place(no, key) >= mine {
@@ -249,7 +249,10 @@ impl<'a> Run<'a> {
 
     /// Place among the tasks of one team.
     fn place(&self, no: LaneNo, key: QueueKey) -> Place<'a> {
-        let LaneView { lane, user, is_starving, .. } = self.lanes[no];
-        (!is_starving, key.priority, self.teams.user_due(user), lane.user.as_str(), key)
+        let LaneView { lane, user, starves_since, .. } = self.lanes[no];
+        match starves_since {
+            Some(since) => (false, Reverse(Priority::default()), since.0.into(), "", key),
+            None => (true, key.priority, self.teams.user_due(user), lane.user.as_str(), key),
+        }
     }
 }

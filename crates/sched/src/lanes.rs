@@ -29,7 +29,8 @@ pub(crate) struct LaneView<'a> {
     /// Room is kept for a task of it.
     pub has_claims: bool,
     /// One entry of another lane that has waited beyond bearing, and goes first in its team.
-    pub is_starving: bool,
+    /// Since when it has waited.
+    pub starves_since: Option<Time>,
     /// Entries that fitted but had to stand back.
     pub stood_back: usize,
     /// Whatever ends then or later has to stand back, too. None: whatever has no known end.
@@ -56,7 +57,7 @@ impl<'a> LaneView<'a> {
             head,
             next_index: None,
             has_claims: false,
-            is_starving: false,
+            starves_since: None,
             stood_back: 0,
             too_long: None,
             verdict: None,
@@ -64,13 +65,18 @@ impl<'a> LaneView<'a> {
     }
 
     /// One entry of this lane as a lane of its own.
-    pub fn starving(&self, key: QueueKey) -> LaneView<'a> {
+    pub fn starving(&self, key: QueueKey, since: Time) -> LaneView<'a> {
         let alone = LaneView::new(self.lane, &NO_KEYS, self.page, self.team, self.user);
-        LaneView { head: Some(key), has_claims: self.has_claims, is_starving: true, ..alone }
+        let (head, has_claims) = (Some(key), self.has_claims);
+        LaneView { head, has_claims, starves_since: Some(since), ..alone }
     }
 
     fn turn(&self) -> Option<LaneTurn> {
-        self.head.map(|head| (!self.is_starving, head.priority, head.rank, head.job))
+        let head = self.head?;
+        Some(match self.starves_since {
+            Some(since) => (false, Reverse(Priority::default()), since.0, head.job),
+            None => (true, head.priority, head.rank, head.job),
+        })
     }
 
     /// The verdict of an entry like this, if an entry that would end no later had to stand back.
@@ -117,9 +123,10 @@ struct TeamLine {
     order: BinaryHeap<Reverse<(UserTurn, UserNo, usize)>>,
 }
 
-/// Whether a user's first work need not starve yet, how important it is, what the user has had.
+/// Of a user's first work: whether it can wait, priority, what the user has had. Among those who
+/// starve the oldest goes first, whoever it is.
 type UserTurn = (bool, Reverse<Priority>, u128);
-/// Inside a user's work of one team: whether it need not starve yet, priority, rank, age.
+/// Inside a user's work of one team: whether it can wait, priority, rank, age.
 type LaneTurn = (bool, Reverse<Priority>, u64, JobId);
 type UserLine = BinaryHeap<Reverse<(LaneTurn, LaneNo)>>;
 
@@ -189,8 +196,9 @@ impl Line {
 impl TeamLine {
     /// A user whose lanes or whose due changed takes a place, if there is anything left to try.
     fn enter(&mut self, user_no: UserNo, user: usize, teams: &Teams<'_>) {
-        if let Some(Reverse(((can_wait, priority, ..), _))) = self.users[user].peek() {
-            let turn = (*can_wait, *priority, teams.user_due(user_no));
+        if let Some(Reverse(((can_wait, priority, rank, _), _))) = self.users[user].peek() {
+            let due = if *can_wait { teams.user_due(user_no) } else { (*rank).into() };
+            let turn = (*can_wait, *priority, due);
             self.order.push(Reverse((turn, user_no, user)));
         }
     }
@@ -204,10 +212,10 @@ pub(crate) fn starving_tasks<'a>(
     policy: &Policy,
     now: Time,
     most: usize,
-) -> Vec<(&'a Job, TaskId)> {
+) -> Vec<(&'a Job, TaskId, Time)> {
     let before = Time(now.0.saturating_sub(policy.starve_after.0));
     let waiting = state.index.waiting.iter().take_while(|(since, _)| *since < before).take(most);
-    waiting.filter_map(|(_, task)| Some((state.job(task.job)?, *task))).collect()
+    waiting.filter_map(|(since, task)| Some((state.job(task.job)?, *task, *since))).collect()
 }
 
 /// Active tasks of a job.

@@ -19,7 +19,9 @@ use crate::claims;
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::elastic;
 use crate::fit;
-use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks};
+use crate::lanes::{
+    LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks, waiting_since,
+};
 use crate::teams::{TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
 use bars::{Bars, reservation};
@@ -242,8 +244,12 @@ impl<'a> Pass<'a, '_> {
 
     /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
     /// for the very ones that it named first, whose tenants may stay for ever.
-    fn choose_anew(&mut self, no: LaneNo, turn: &Turn<'a>, claim: &Claim) -> Option<NewClaim> {
-        let page = self.lanes[no].page;
+    fn choose_anew(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Option<NewClaim> {
+        let key = QueueKey { index: turn.index, ..*key };
+        if self.now.since(waiting_since(self.state, &key)) <= self.policy.patience {
+            return None;
+        }
+        let page = self.lanes[turn.lane].page;
         self.view.book.read(page, &self.view.cluster, &self.view.valuer);
         let task = turn.task();
         let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
@@ -363,7 +369,7 @@ impl<'a> Pass<'a, '_> {
 
     /// Lanes are numbered in their own order, before those that starve.
     fn lane_of(&self, lane: &Lane) -> Option<LaneNo> {
-        let whole = self.lanes.partition_point(|l| !l.is_starving);
+        let whole = self.lanes.partition_point(|l| l.starves_since.is_none());
         self.lanes[..whole].binary_search_by(|l| l.lane.cmp(lane)).ok()
     }
 
@@ -426,7 +432,7 @@ impl<'a> Pass<'a, '_> {
     /// Tasks that have waited beyond bearing go before everything else of their team.
     fn starving(&mut self, classes: &mut BTreeMap<std::cmp::Reverse<i32>, Vec<LaneNo>>) {
         let depth = self.policy.backfill_depth;
-        for (job, task) in starving_tasks(self.state, self.policy, self.now, depth) {
+        for (job, task, since) in starving_tasks(self.state, self.policy, self.now, depth) {
             let Some(no) = self.lane_of(&Lane::of(job)) else { continue };
             if Some(job.id) == self.what_if.left_out {
                 continue;
@@ -434,7 +440,7 @@ impl<'a> Pass<'a, '_> {
             let key = QueueKey::of(self.policy, job, task.index, job.task(task.index));
             let rank = std::cmp::Reverse(self.policy.class_rank(&self.lanes[no].lane.class));
             classes.entry(rank).or_default().push(self.lanes.len());
-            let starving = self.lanes[no].starving(key);
+            let starving = self.lanes[no].starving(key, since);
             self.lanes.push(starving);
         }
     }
@@ -552,7 +558,7 @@ impl<'a> Pass<'a, '_> {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
-        if let Some(new) = self.choose_anew(turn.lane, turn, claim) {
+        if let Some(new) = self.choose_anew(turn, key, claim) {
             self.plan.dropped.push(turn.task());
             self.claim(turn.job, new);
             return Tried::Done;

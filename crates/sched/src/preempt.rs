@@ -118,6 +118,9 @@ fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim
         }
     })?;
     let victims = victims(&candidates, &chosen, pass);
+    if victims.len() > pass.policy.preemption.victims_max.saturating_mul(parts.len()) {
+        return None;
+    }
     Some(NewClaim { task: who.task, parts, cause: who.cause, victims })
 }
 

@@ -98,7 +98,7 @@ fn check_limits(state: &State, plan: &Plan) {
 fn more_milli(state: &State, claim: &NewClaim) -> u64 {
     let task = state.job(claim.task.job).and_then(|j| j.task(claim.task.index));
     let attempt = task.and_then(Task::attempt);
-    let new = |p: &&PartPlacement| !attempt.is_some_and(|a| a.part_on(p.node).is_some());
+    let new = |p: &&PartPlacement| attempt.is_none_or(|a| a.part_on(p.node).is_none());
     milli(&claim.parts.iter().filter(new).cloned().collect::<Vec<_>>())
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Quota<'a> {
     later: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
     /// What the plan has changed so far, by team.
     placed: Vec<(&'a str, ByModel<'a>)>,
+    /// Of that, what did not come of a claim, which counts already.
+    unclaimed: Vec<(&'a str, ByModel<'a>)>,
     claimed: Vec<(&'a str, ByModel<'a>)>,
     removed: Vec<(&'a str, ByModel<'a>)>,
     claims_ended: Vec<TaskId>,
@@ -33,14 +35,19 @@ impl<'a> Quota<'a> {
             held: OnceCell::new(),
             later: OnceCell::new(),
             placed: Vec::new(),
+            unclaimed: Vec::new(),
             claimed: Vec::new(),
             removed: Vec::new(),
             claims_ended: Vec::new(),
         }
     }
 
-    pub fn placed(&mut self, job: &'a Job, parts: &[PartPlacement]) {
+    pub fn placed(&mut self, job: &'a Job, id: TaskId, parts: &[PartPlacement]) {
         let given = of_parts(self.state, parts);
+        let claim = self.state.claims.get(&id).filter(|c| c.cause != ClaimCause::Overdue);
+        if claim.is_none() || self.claims_ended.contains(&id) {
+            self.unclaimed.push((&job.team, given.clone()));
+        }
         self.placed.push((&job.team, given));
     }
 
@@ -101,7 +108,7 @@ impl<'a> Quota<'a> {
                 continue;
             };
             let later = BTreeMap::from([(team, self.later_of(team))]);
-            let held = self.with_changes(&later, team, &self.placed, &[]);
+            let held = self.with_changes(&later, team, &self.unclaimed, &[]);
             if over_limit(limit, &held, &wanted) {
                 return Err(Violation::TeamLimit(id, team.to_owned()));
             }

@@ -47,8 +47,9 @@ impl<'a> Checker<'a> {
         if !rule.enabled {
             return Err(Violation::PreemptionOff(id));
         }
-        if claim.victims.len() > rule.victims_max {
-            return Err(Violation::TooManyVictims(id, claim.victims.len(), rule.victims_max));
+        let most = rule.victims_max.saturating_mul(claim.parts.len());
+        if claim.victims.len() > most {
+            return Err(Violation::TooManyVictims(id, claim.victims.len(), most));
         }
         let beyond = || Violation::BeyondGuarantee(id);
         let guarantor = match claim.cause {

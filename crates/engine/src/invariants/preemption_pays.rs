@@ -47,9 +47,9 @@ impl PreemptionPays {
                 self.excuse(|_, nodes| nodes.contains(node));
             }
             Event::NodeJoined { node, facts } | Event::NodeUp { node, facts, .. } => {
-                if self.facts.insert(*node, facts.clone()).is_none_or(|known| known != *facts) {
-                    self.excuse(|_, nodes| nodes.contains(node));
-                }
+                let known = self.facts.insert(*node, facts.clone());
+                let changed = known.is_none_or(|known| known != *facts);
+                self.excuse(|_, nodes| changed && nodes.contains(node));
             }
             Event::Unclaimed { task } => {
                 if self.open.contains_key(task) && !self.excused.contains(task) {

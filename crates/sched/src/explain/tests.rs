@@ -99,3 +99,15 @@ fn the_head_is_told_what_it_was_promised() {
     let e = c.explain("3");
     assert_eq!((e.starts_by, e.forecast.unwrap().late), (late(2), late(2)));
 }
+
+/// The head of the queue is not told two times for its start.
+#[test]
+fn the_promise_and_the_forecast_agree() {
+    let all: Vec<(u32, &[u16])> = (1..5).map(|n| (n, &[0u16, 1][..])).collect();
+    let c = case().nodes(4, 2).running(time(Span::secs(1200), gang(4, 2)), &all);
+    let c = c.submit(priority(5, time(Span::secs(600), gang(3, 2))));
+    let c = c.submit(exclusive(time(Span::secs(60), gpus(1)))).submit(gpus(1)).submit(gpus(1));
+    let told = c.explain("2");
+    let forecast = told.forecast.unwrap();
+    assert_eq!((Some(forecast.early), forecast.late), (told.starts_by, told.starts_by));
+}

@@ -104,10 +104,10 @@ impl<'a> Pass<'a, '_> {
     /// Whether a lane is through that has no room, nobody to stop and no head to become: what most
     /// of a long queue is. Settled without a look at its jobs.
     pub(super) fn is_hopeless(&mut self, no: LaneNo, rank: i32) -> bool {
-        let LaneView { page, team, has_claims, is_starving, .. } = self.lanes[no];
+        let LaneView { page, team, has_claims, starves_since, .. } = self.lanes[no];
         self.full.contains_key(&page)
             && !has_claims
-            && !is_starving
+            && starves_since.is_none()
             && (self.is_peaceful() || self.no_victims.contains(&(page, rank, team)))
             && self.over_team_limit(no).is_none()
             && !(self.is_busy(page) && self.heads_left(page) > 0 && self.may_lead(page))
@@ -271,7 +271,7 @@ impl<'a> Pass<'a, '_> {
             return;
         }
         let may_lead = self.heads_left(page) > 0;
-        if !may_lead && !self.lanes[no].is_starving {
+        if !may_lead && self.lanes[no].starves_since.is_none() {
             return;
         }
         if !(self.finds_alike() && self.no_head.contains(&page)) {
