@@ -50,6 +50,8 @@ struct Figures {
     arrival_worst: Duration,
     departure: Duration,
     departure_worst: Duration,
+    /// An arrival of a higher class: a search for the cheapest victims.
+    urgent: Duration,
 }
 
 impl Figures {
@@ -60,7 +62,8 @@ impl Figures {
     fn words(&self) -> String {
         format!(
             "{} nodes, {JOBS} jobs of {} users in {} lanes: {} placed in {:.1} ms ({:.0} per second); full cluster {:.1} ms; \
-             one more arrival {:.3} ms (worst {:.3}), one departure {:.3} ms (worst {:.3})",
+             one more arrival {:.3} ms (worst {:.3}), one departure {:.3} ms (worst {:.3}); \
+             one for whom others are stopped {:.1} ms",
             self.nodes,
             self.users,
             self.lanes,
@@ -72,6 +75,7 @@ impl Figures {
             ms(self.arrival_worst),
             ms(self.departure),
             ms(self.departure_worst),
+            ms(self.urgent),
         )
     }
 
@@ -79,7 +83,7 @@ impl Figures {
         format!(
             "{{\"nodes\": {}, \"users\": {}, \"jobs\": {JOBS}, \"lanes\": {}, \"placed\": {}, \"fill_ms\": {:.3}, \"full_ms\": {:.3}, \
              \"arrival_ms\": {:.4}, \"arrival_worst_ms\": {:.4}, \"departure_ms\": {:.4}, \"departure_worst_ms\": {:.4}, \
-             \"placements_per_s\": {:.0}}}",
+             \"urgent_ms\": {:.3}, \"placements_per_s\": {:.0}}}",
             self.nodes,
             self.users,
             self.lanes,
@@ -90,6 +94,7 @@ impl Figures {
             ms(self.arrival_worst),
             ms(self.departure),
             ms(self.departure_worst),
+            ms(self.urgent),
             self.rate(),
         )
     }
@@ -136,6 +141,7 @@ fn measure(nodes: u32, users: usize, trace: &[TraceJob]) -> Result<Figures, Box<
         bench.depart();
         departures.push(bench.pass());
     }
+    let urgent = bench.urgent()?;
     arrivals.sort();
     departures.sort();
     Ok(Figures {
@@ -149,6 +155,7 @@ fn measure(nodes: u32, users: usize, trace: &[TraceJob]) -> Result<Figures, Box<
         arrival_worst: arrivals[REPEATS - 1],
         departure: departures[REPEATS / 2],
         departure_worst: departures[REPEATS - 1],
+        urgent,
     })
 }
 
@@ -190,6 +197,25 @@ impl Bench {
         let team = Some(format!("t{}", n * 7 % self.users % TEAMS));
         let job = JobId(self.state.next_job.max(1));
         self.apply(Event::JobSubmitted { job, user, spec: Arc::new(spec), key: None, team });
+    }
+
+    /// A job of a higher class for a whole node, on a cluster that is full.
+    fn urgent(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let spec = JobSpec {
+            class: Some("urgent".to_owned()),
+            nodes: Some(1),
+            gpus_per_node: Some(GpuRequest { model: None, count: 8 }),
+            ..JobSpec::shell("true")
+        };
+        let job = JobId(self.state.next_job.max(1));
+        let (user, spec) = ("root".to_owned(), Arc::new(spec));
+        self.apply(Event::JobSubmitted { job, user, spec, key: None, team: None });
+        self.now = self.now.plus(Span(100));
+        let start = Instant::now();
+        let plan = self.scheduler.plan(&self.state, self.now);
+        let took = start.elapsed();
+        let claimed = plan.claims.iter().any(|c| c.task.job == job && !c.victims.is_empty());
+        claimed.then_some(took).ok_or_else(|| "nobody was stopped for it".into())
     }
 
     fn pass(&mut self) -> Duration {
