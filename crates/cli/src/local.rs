@@ -121,6 +121,8 @@ pub struct RunningCluster {
     pub client: Client,
     /// What `start` found running, by name; the others it has started.
     pub ran_already: Vec<String>,
+    /// They ran without anybody who stops them on Ctrl-C.
+    pub was_detached: bool,
     controller: Daemon,
     agents: Vec<Daemon>,
 }
@@ -162,6 +164,7 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
         agents: Vec::new(),
         data_dir: dir,
         ran_already: found.names(),
+        was_detached: found.detached,
     };
     for node in &options.nodes {
         match cluster.agent_for(node, found.agents.get(&node.name).copied()) {

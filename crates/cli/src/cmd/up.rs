@@ -44,7 +44,7 @@ pub struct UpArgs {
 }
 
 pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
-    let detach = args.detach;
+    let asked = args.detach;
     let options = options(cluster, args)?;
     let stop = local::StopSignals::watch()?;
     let mut cluster = local::start(&options)?;
@@ -52,6 +52,8 @@ pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
         cluster.give_up();
         return Err(fail);
     }
+    // A Ctrl-C must not end jobs that were never tied to a terminal.
+    let detach = asked || cluster.was_detached;
     summary(&cluster, detach)?;
     if detach {
         cluster.leave()?;

@@ -22,6 +22,8 @@ pub struct Found {
     pub agents: BTreeMap<String, Proc>,
     /// Where the controller is, or was and is expected again.
     pub listen: Option<SocketAddr>,
+    /// What runs was left to itself; no `tutti up` watched over it that may have died.
+    pub detached: bool,
 }
 
 impl Found {
@@ -53,9 +55,10 @@ pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
         return Err(Fail::usage(format!("a controller already runs in {shown} (process {pid})"))
             .hint("stop it first, or choose another --data-dir"));
     }
+    found.detached = record.as_ref().is_some_and(|r| r.supervisor.is_none());
     let watched = record.and_then(|r| r.supervisor).filter(|s| s.is_alive());
     if found.names().is_empty() && watched.is_none() {
-        return Ok(found);
+        return Ok(Found::default());
     }
     match Setup::read(dir)? {
         Some(setup) if watched.is_none() && !found.is_whole(&setup) => {
@@ -183,13 +186,15 @@ mod tests {
         record.write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
         assert_eq!(found.names(), ["n1", "n2"]);
+        assert!(found.detached);
         assert_eq!(found.listen, Some(setup().listen));
         let elsewhere = "127.0.0.1:7998".parse().unwrap();
         let moved = UpOptions { listen: Some(elsewhere), ..options(dir) };
         assert_eq!(look(dir, &moved).unwrap().listen, Some(elsewhere), "it does not run");
-        let record = UpRecord { controller: me(), agents: agents(me(), gone()), ..record };
-        record.write(dir).unwrap();
-        assert_eq!(look(dir, &options(dir)).unwrap().names(), ["n1", CONTROLLER]);
+        let (supervisor, agents) = (Some(gone()), agents(me(), gone()));
+        UpRecord { supervisor, controller: me(), agents }.write(dir).unwrap();
+        let found = look(dir, &options(dir)).unwrap();
+        assert_eq!((found.names(), found.detached), (vec!["n1".into(), CONTROLLER.into()], false));
         for other in [moved, UpOptions { nodes: nodes(3), ..options(dir) }] {
             let fail = look(dir, &other).unwrap_err();
             assert_eq!(fail.exit, 2);

@@ -165,7 +165,7 @@ fn up_starts_what_is_missing_and_jobs_go_on() {
     kill(&named(&place, " controller "));
     place.ask(&["ps"]).call().exited(75).says(&["can't be reached", "tutti up"]);
     // As the hint has it, so all that it was started with must be known.
-    let mended = place.ask(&["up", "--detach"]).call();
+    let mended = place.ask(&["up"]).call();
     mended.exited(0).says(&["started controller; n1, n2 ran already", "2 nodes", "8 GPUs"]);
     assert_eq!(endpoint(), first, "clients find it where it was");
     assert!(named(&place, " controller ").cmdline.contains(" --node-timeout 30s"));
@@ -196,7 +196,15 @@ fn up_starts_what_is_missing_and_jobs_go_on() {
 #[test]
 fn up_in_the_foreground_takes_over_what_is_left() {
     let place = Place::new();
-    place.tutti(&UP).ok();
+    let up = place.tutti(&UP[..8]).spawn();
+    wait_until("the cluster is up", PATIENCE, || {
+        place.ask(&["nodes"]).call().out.matches("ready").count() == 2
+    });
+    wait_until("somebody watches over it", PATIENCE, || {
+        place.tutti(&["up", "-d"]).call().err.contains("tutti up, process")
+    });
+    up.signal(Signal::SIGKILL);
+    up.finish().exited(137);
     kill(&named(&place, " controller "));
     let up = place.tutti(&["up"]).spawn();
     wait_until("the cluster is up", PATIENCE, || {
