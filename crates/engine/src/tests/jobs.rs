@@ -76,6 +76,8 @@ fn nonsense_is_refused_by_key() {
         ("gpus", JobSpec { gpus: Some(2), ..base() }),
         ("time", JobSpec { time: Some(Span(0)), ..base() }),
         ("gpu_share", JobSpec { gpu_share: Some(1.5), ..base() }),
+        ("gpu_share", JobSpec { gpu_share: Some(0.0001), ..base() }),
+        ("gpus_per_node", JobSpec { gpus_per_node: "h100:0".parse().ok(), ..base() }),
         ("gpu_share", JobSpec { gpu_share: Some(f64::NAN), ..base() }),
         ("gpu_share", JobSpec { gpu_share: Some(0.5), ..gang(1, 2) }),
         ("elastic", JobSpec { elastic: elastic(0, 2), nodes: None, ..base() }),
