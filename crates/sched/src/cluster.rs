@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Attempt, AttemptPhase, Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId,
-    PartPlacement, Place, Policy, State, TaskId,
+    PartPlacement, Place, PlacementRule, Policy, State, TaskId,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -19,6 +19,8 @@ pub(crate) struct Cluster {
     pub slots: Vec<Slot>,
     /// Names of GPU models, by number.
     pub models: Vec<String>,
+    /// Gangs are placed as if all nodes were equally near.
+    pub is_flat: bool,
     /// Sets of labels, by number.
     labels: Vec<BTreeMap<String, String>>,
     labels_known: BTreeMap<BTreeMap<String, String>, u32>,
@@ -196,7 +198,8 @@ impl<'a> HeldPart<'a> {
 
 impl Cluster {
     pub fn new(state: &State, policy: &Policy) -> Cluster {
-        let mut cluster = Cluster::default();
+        let is_flat = policy.placement != PlacementRule::Fragments;
+        let mut cluster = Cluster { is_flat, ..Cluster::default() };
         let places: Vec<Place> =
             state.nodes.values().map(|n| policy.topology.place_of(n)).collect();
         let paths = paths(&places);

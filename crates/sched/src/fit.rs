@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{NodeId, PartPlacement, Spread, Topology};
 
+mod flat;
+
 use crate::ask::Ask;
 use crate::candidates::Page;
 use crate::cluster::{Card, Cluster, Share, Slot, SlotNo};
@@ -106,6 +108,9 @@ fn gang(
     if wanted < least {
         return None;
     }
+    if cluster.is_flat {
+        return flat::gang(cluster, &offers, widest, wanted, gpus);
+    }
     let (level, offers) = narrowest(cluster, offers, widest, wanted)?;
     let mut picked = Vec::new();
     gather(cluster, offers, level, wanted, &mut |rack, wanted| {
@@ -146,6 +151,9 @@ fn of_gpus(
 
 /// This many GPUs on as few nodes as possible, in the narrowest domain.
 fn few_nodes(cluster: &Cluster, ask: &Ask, offers: Vec<Offer>, total: u32) -> Option<Vec<Share>> {
+    if cluster.is_flat {
+        return flat::total(cluster, &offers, ask, total);
+    }
     if let Some(one) = offers.iter().filter(|o| o.gives >= total).min_by_key(|o| o.gives) {
         return Some(vec![Share { slot: one.slot, gpus: total }]);
     }

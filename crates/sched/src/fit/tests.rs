@@ -124,3 +124,17 @@ fn spares_are_for_those_who_lost_a_node() {
     let c = c().submit(gang(2, 1)).change_task(|t| t.restarts.node_failure = 1);
     assert_eq!(c.placed(), "1@n1:0+n2:0");
 }
+
+#[test]
+fn plain_first_fit_and_best_fit_know_no_racks() {
+    let c = |rule| {
+        let c = case().nodes(4, 2).rack("a", &[1, 3]).rack("b", &[2, 4]);
+        c.policy(|p| p.placement = rule).running(gpus(1), &[(3, &[0])])
+    };
+    let gang_of_two = |rule| c(rule).submit(gang(2, 1)).placed();
+    assert_eq!(gang_of_two(PlacementRule::FirstFit), "2@n1:0+n2:0");
+    assert_eq!(gang_of_two(PlacementRule::BestFit), "2@n1:0+n3:1");
+    assert_eq!(c(PlacementRule::FirstFit).submit(total(5)).placed(), "2@n1:0,1+n3:1+n2:0,1");
+    let within_rack = c(PlacementRule::FirstFit).submit(within(Topology::Rack, gang(2, 2)));
+    assert_eq!(within_rack.placed(), "2@n2:0,1+n4:0,1", "unless the job says so");
+}
