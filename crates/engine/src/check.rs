@@ -132,11 +132,9 @@ impl<'a> Checker<'a> {
                 return Err(Violation::Superfluous(id, victim.task));
             }
         }
+        self.quota.within_limit_later(job, claim)?;
         self.books.keep_for(claim, job.spec.exclusive);
-        for victim in &claim.victims {
-            self.quota.victim_goes(victim);
-        }
-        self.quota.within_limit_later(job, id, parts)?;
+        claim.victims.iter().for_each(|victim| self.quota.victim_goes(victim));
         // What nobody is stopped for may be far away, and is nobody's guarantee yet.
         if claim.cause != ClaimCause::Overdue {
             self.quota.claimed(job, parts);

@@ -112,13 +112,13 @@ impl Engine {
         self.dirty = false;
         self.planned_at = now;
         self.agenda.passed(now);
-        // Room of a claim that was dropped on the way was not seen by those tried before.
         let full = self.plan.placements.len() >= self.state.policy.placements_max;
-        let more = full || !self.plan.dropped.is_empty();
         if let Some(violation) = sift(&self.state, &mut self.plan, now) {
             // Waiting longer is better than giving a GPU twice. The shell reports it.
             step.reply = Err(Rejected::PlanRefused(violation));
         }
+        // Room of a claim that is dropped was not seen by those tried before.
+        let more = !self.plan.dropped.is_empty() || full && !self.plan.placements.is_empty();
         let events = carry_out::events(&self.state, &mut self.plan);
         self.run(events, now, &mut step);
         self.dirty = more;

@@ -393,9 +393,17 @@ impl Attempt {
     pub fn world_size(&self) -> u32 {
         self.parts.iter().map(|p| p.ranks).sum()
     }
-    /// Part of it is over already: the rest will not be long.
+    /// Part of it is over already.
     pub fn is_ending(&self) -> bool {
         self.parts.iter().any(|p| p.phase.is_over())
+    }
+    /// When the last rank of the parts that are over ended, by its node's clock.
+    pub fn ended_in_part_at(&self) -> Option<Time> {
+        let exits = self.parts.iter().filter_map(|p| match &p.phase {
+            PartState::Done { exits, .. } => Some(exits),
+            _ => None,
+        });
+        exits.flatten().map(|exit| exit.at).max()
     }
     pub fn gpu_count(&self) -> u32 {
         self.parts.iter().map(|p| p.gpus.len() as u32).sum()

@@ -48,6 +48,9 @@ impl Usage {
     /// short ones.
     fn held(&self, now: Time, step: u64, steps: u64) -> u128 {
         let rate = u128::from(self.rate);
+        if rate == 0 {
+            return 0;
+        }
         if steps == 0 {
             return rate * u128::from(now.since(self.at).0);
         }

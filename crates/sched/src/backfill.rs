@@ -115,7 +115,7 @@ impl<'a> Ends<'a> {
     /// Runs, and nobody stops it.
     fn runs_on(&self, id: TaskId) -> bool {
         let runs = |(_, a): (_, &Attempt)| {
-            matches!(a.phase, AttemptPhase::Running { .. }) && !a.is_ending()
+            matches!(a.phase, AttemptPhase::Running { .. }) && !self.is_about_to_end(a)
         };
         !self.victims.contains(&id) && self.attempt(id).is_some_and(runs)
     }
@@ -126,14 +126,20 @@ impl<'a> Ends<'a> {
         let end = match attempt.phase {
             AttemptPhase::Stopping { since, .. } => Some(since.plus(grace.unwrap_or(GRACE))),
             _ if self.victims.contains(&id) => Some(self.now.plus(grace.unwrap_or(GRACE))),
-            // The parts of a gang end one after another.
-            AttemptPhase::Running { .. } if attempt.is_ending() => Some(self.now),
+            AttemptPhase::Running { .. } if self.is_about_to_end(attempt) => Some(self.now),
             AttemptPhase::Running { since } => ends_at(self.state, self.policy, job, since),
             // Its time begins when all of it runs.
             AttemptPhase::Starting => ends_at(self.state, self.policy, job, self.now),
         };
         // What has run longer than expected may end any moment.
         end.map(|end| end.max(self.now))
+    }
+
+    /// The parts of a gang end one after another. Where the rest takes long after all, its limit is
+    /// what is known.
+    fn is_about_to_end(&self, attempt: &Attempt) -> bool {
+        let ended = attempt.ended_in_part_at();
+        ended.is_some_and(|at| self.now.since(at) <= self.policy.patience)
     }
 
     /// Gives back what the task holds, node by node.

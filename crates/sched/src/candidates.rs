@@ -21,7 +21,7 @@ pub(crate) struct Book {
 /// Demands remembered although nobody asked for them in the last pass.
 const IDLE_PAGES_MAX: usize = 512;
 /// Nodes on all pages. Beyond that all are forgotten, which costs time and changes no answer.
-const SPOTS_MAX: usize = 32_000_000;
+const SPOTS_MAX: usize = 16_000_000;
 
 pub(crate) type PageNo = usize;
 

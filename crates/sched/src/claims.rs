@@ -170,17 +170,6 @@ fn domain_of(
     None
 }
 
-/// Whether a claim keeps anything from others: something that it names is free, and waits with it.
-pub(crate) fn keeps_idle(state: &State, parts: &[PartPlacement]) -> bool {
-    parts.iter().any(|part| {
-        let Some(node) = state.node(part.node).filter(|n| n.accepts_work()) else { return false };
-        match part.gpus.is_empty() {
-            true => node.free_cpus() >= part.cpus,
-            false => part.gpus.iter().any(|gpu| node.free_milli(*gpu) >= part.share.0),
-        }
-    })
-}
-
 /// How many parts of a claim could start now.
 pub(crate) fn free_parts(state: &State, task: TaskId, parts: &[PartPlacement]) -> usize {
     let is_free = |part: &&PartPlacement| {

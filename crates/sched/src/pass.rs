@@ -5,26 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod bars;
 mod blocked;
+mod kept;
 
 use tutti_model::{
-    Claim, ClaimCause, DEFAULT_CLASS, Head, Job, JobId, Lane, NewClaim, NodeId, Part,
-    PartPlacement, Placement, Plan, Policy, QueueKey, State, TaskId, Tasks, Time, Topology,
-    Verdict,
+    Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy, QueueKey, State,
+    TaskId, Tasks, Time, Topology, Verdict,
 };
 
 use crate::ask::Need;
 use crate::backfill::{HeadRoom, ends_at};
 use crate::candidates::{Book, PageNo};
-use crate::claims;
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::elastic;
 use crate::fit;
-use crate::lanes::{
-    LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks, waiting_since,
-};
-use crate::teams::{TeamNo, Teams, Wanted, by_model};
+use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks};
+use crate::teams::{OverLimit, TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
-use bars::{Bars, reservation};
+use bars::Bars;
 use blocked::Onward;
 
 /// The nodes as the scheduler sees them, and everything derived from them.
@@ -87,8 +84,8 @@ pub(crate) struct Pass<'a, 'v> {
     done: BTreeSet<TaskId>,
     /// Pages for which no time to start was found.
     no_head: BTreeSet<PageNo>,
-    /// Teams at their limits, with the one for whom they must become free.
-    closed: BTreeMap<TeamNo, JobId>,
+    /// Teams at their limits, of a model or of any, with the one for whom they must become free.
+    closed: BTreeMap<(TeamNo, Option<usize>), JobId>,
     /// Overdue claims that are not kept from the class whose turn it is, with their verdicts.
     passed_over: Vec<(TaskId, Verdict)>,
     /// What was asked is answered.
@@ -216,111 +213,6 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    fn claims(&mut self) {
-        for (&task, claim) in &self.state.claims {
-            let job = self.state.job(task.job);
-            let alone = job.is_some_and(|j| j.spec.exclusive);
-            if Some(task.job) == self.what_if.left_out {
-                self.view.cluster.unkeep(&claim.parts, alone);
-                continue;
-            }
-            match (claims::standing(self.state, task, claim), job) {
-                (claims::Standing::Waiting(waiting_for), Some(job)) => {
-                    let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
-                    self.plan.by_task.insert(task, verdict);
-                    self.note_claim(job, task, claim);
-                }
-                (claims::Standing::Ready, Some(job)) if self.may_come_true(job, claim) => {
-                    let ends = ends_at(self.state, self.policy, job, self.now);
-                    self.start(job, task, claim.parts.clone(), ends);
-                }
-                _ => {
-                    self.plan.dropped.push(task);
-                    self.view.cluster.unkeep(&claim.parts, alone);
-                }
-            }
-        }
-    }
-
-    /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
-    /// for the very ones that it named first, whose tenants may stay for ever.
-    fn choose_anew(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Option<NewClaim> {
-        let key = QueueKey { index: turn.index, ..*key };
-        if self.now.since(waiting_since(self.state, &key)) <= self.policy.patience {
-            return None;
-        }
-        let page = self.lanes[turn.lane].page;
-        self.view.book.read(page, &self.view.cluster, &self.view.valuer);
-        let task = turn.task();
-        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
-        let new = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use)?;
-        let (new_free, old_free) = (
-            claims::free_parts(self.state, task, &new.parts),
-            claims::free_parts(self.state, task, &claim.parts),
-        );
-        (new_free > old_free && self.within_limit(turn.job, &new)).then_some(new)
-    }
-
-    /// A claim counts as if it had come true; but what nobody is stopped for may be far away, and is
-    /// not part of anybody's guarantee yet.
-    fn charge_claim(
-        &mut self,
-        team: TeamNo,
-        job: &'a Job,
-        cause: ClaimCause,
-        held: &[u64],
-        charge: u64,
-    ) {
-        if cause == ClaimCause::Overdue {
-            self.teams.charge(team, &job.user, &[], charge);
-            self.teams.hold(team, held);
-        } else {
-            self.teams.charge(team, &job.user, held, charge);
-        }
-    }
-
-    /// A claim that waits is on the books.
-    fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
-        // An overdue task starts elsewhere if it can.
-        if claim.cause != ClaimCause::Overdue {
-            self.done.insert(task);
-        }
-        let team = self.teams.number(&job.team);
-        let attempt = job.task(task.index).and_then(|t| t.attempt());
-        let Some(attempt) = attempt else {
-            let charge = self.charge(job, &claim.parts);
-            let held = by_model(&self.view.cluster, &claim.parts);
-            self.charge_claim(team, job, claim.cause, &held, charge);
-            self.count_running(job);
-            return;
-        };
-        // It changes its size: what it holds is counted, and given back as far as it shrinks.
-        let live = |p: &Part| !p.phase.is_over();
-        let both = |p: &&PartPlacement| attempt.part_on(p.node).is_some_and(live);
-        let (stays, more): (Vec<_>, Vec<_>) = claim.parts.iter().partition(both);
-        let owned = |parts: Vec<&PartPlacement>| parts.into_iter().cloned().collect::<Vec<_>>();
-        let cluster = &self.view.cluster;
-        let (stays, more) = (by_model(cluster, &owned(stays)), by_model(cluster, &owned(more)));
-        self.teams.add(team, &more);
-        self.teams.unrelease(team, &stays);
-    }
-
-    /// Since the claim was made, a policy may have set limits and reservations.
-    fn may_come_true(&mut self, job: &'a Job, claim: &Claim) -> bool {
-        let held = by_model(&self.view.cluster, &claim.parts);
-        let team = self.teams.number(&job.team);
-        let models = &self.view.cluster.models;
-        self.teams.over_limit(team, &held, models).is_none() && !self.is_reserved(job, claim)
-    }
-
-    fn is_reserved(&self, job: &Job, claim: &Claim) -> bool {
-        let ends = ends_at(self.state, self.policy, job, self.now);
-        let until = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
-        let cluster = &self.view.cluster;
-        let mut slots = claim.parts.iter().filter_map(|p| cluster.slot_of(p.node));
-        slots.any(|no| reservation(self.policy, cluster, no, job, self.now, until).is_some())
-    }
-
     /// Classes from the highest rank down.
     fn queue(&mut self) {
         let state = self.state;
@@ -359,74 +251,10 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    fn mark_claimed(&mut self) {
-        for job in self.state.claims.keys().filter_map(|task| self.state.job(task.job)) {
-            if let Some(no) = self.lane_of(&Lane::of(job)) {
-                self.lanes[no].has_claims = true;
-            }
-        }
-    }
-
     /// Lanes are numbered in their own order, before those that starve.
     fn lane_of(&self, lane: &Lane) -> Option<LaneNo> {
         let whole = self.lanes.partition_point(|l| l.starves_since.is_none());
         self.lanes[..whole].binary_search_by(|l| l.lane.cmp(lane)).ok()
-    }
-
-    /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
-    /// again when it is their turn.
-    fn pass_over_the_overdue(&mut self, rank: i32) {
-        for (&task, claim) in &self.state.claims {
-            let Some(job) = self.state.job(task.job) else { continue };
-            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
-            let waits = self.plan.by_task.contains_key(&task) && !self.done.contains(&task);
-            if claim.cause != ClaimCause::Overdue
-                || self.policy.class_rank(class) >= rank
-                || !waits
-                || self.plan.dropped.contains(&task)
-            {
-                continue;
-            }
-            self.plan.dropped.push(task);
-            self.passed_over.extend(self.plan.by_task.remove(&task).map(|why| (task, why)));
-            self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
-            let held = by_model(&self.view.cluster, &claim.parts);
-            let team = self.teams.number(&job.team);
-            self.teams.unhold(team, &held);
-            if let Some(running) = self.running.get_mut(&job.id) {
-                *running -= 1;
-            }
-        }
-    }
-
-    /// Claims that were passed over for higher classes, and of whose nodes nobody took anything,
-    /// hold again from their own class on.
-    fn keep_again(&mut self, rank: i32) {
-        if self.passed_over.is_empty() {
-            return;
-        }
-        let taken: BTreeSet<NodeId> = {
-            let placed = self.plan.placements.iter().flat_map(|p| &p.parts);
-            let claimed = self.plan.claims.iter().flat_map(|c| &c.parts);
-            placed.chain(claimed).map(|p| p.node).collect()
-        };
-        for (task, why) in std::mem::take(&mut self.passed_over) {
-            let (Some(job), Some(claim)) = (self.state.job(task.job), self.state.claims.get(&task))
-            else {
-                continue;
-            };
-            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
-            if self.policy.class_rank(class) < rank {
-                self.passed_over.push((task, why));
-            } else if !self.done.contains(&task)
-                && !claim.parts.iter().any(|p| taken.contains(&p.node))
-            {
-                self.plan.dropped.retain(|dropped| *dropped != task);
-                self.plan.by_task.insert(task, why);
-                self.view.cluster.keep(&claim.parts, job.spec.exclusive);
-                self.note_claim(job, task, claim);
-            }
-        }
     }
 
     /// Tasks that have waited beyond bearing go before everything else of their team.
@@ -468,7 +296,10 @@ impl<'a> Pass<'a, '_> {
             let onward = self.note_blocked(no, &key, tried, rank);
             let left_out = self.what_if.left_out;
             match (onward, self.state.job(key.job)) {
-                (Onward::Task, Some(job)) => self.lanes[no].advance_task(job, index, left_out),
+                // Of an array that starves, one task at a time.
+                (Onward::Task, Some(job)) if self.lanes[no].starves_since.is_none() => {
+                    self.lanes[no].advance_task(job, index, left_out)
+                }
                 (Onward::Over, _) => self.lanes[no].head = None,
                 _ => self.lanes[no].advance(left_out),
             }
@@ -535,40 +366,6 @@ impl<'a> Pass<'a, '_> {
         self.try_task(&turn)
     }
 
-    /// An overdue task need not wait for the very nodes that are kept for it.
-    fn try_elsewhere(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Tried {
-        let alone = turn.job.spec.exclusive;
-        self.view.cluster.unkeep(&claim.parts, alone);
-        let page = self.lanes[turn.lane].page;
-        let was_full = self.full.contains_key(&page);
-        let held = by_model(&self.view.cluster, &claim.parts);
-        self.teams.unhold(self.lanes[turn.lane].team, &held);
-        let tried = self.try_task(turn);
-        if tried == Tried::Placed {
-            self.plan.dropped.push(turn.task());
-            return Tried::Done;
-        }
-        if !was_full {
-            self.full.remove(&page);
-        }
-        // By now it may have the right to stop others.
-        let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
-        let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_));
-        if lacks_room && self.make_way(turn.lane, key, rank) {
-            self.plan.dropped.push(turn.task());
-            return Tried::Done;
-        }
-        if let Some(new) = self.choose_anew(turn, key, claim) {
-            self.plan.dropped.push(turn.task());
-            self.claim(turn.job, new);
-            return Tried::Done;
-        }
-        self.teams.hold(self.lanes[turn.lane].team, &held);
-        self.view.cluster.keep(&claim.parts, alone);
-        self.done.insert(turn.task());
-        Tried::Done
-    }
-
     fn at_array_limit(&mut self, job: &Job) -> bool {
         array_limit(job).is_some_and(|limit| self.running_tasks(job) >= limit)
     }
@@ -589,6 +386,9 @@ impl<'a> Pass<'a, '_> {
 
     fn try_task(&mut self, turn: &Turn<'a>) -> Tried {
         if let Some(verdict) = self.over_team_limit(turn.lane) {
+            if let Some((over, milli)) = self.over_any_limit(turn.lane) {
+                self.close_team(turn, &over, milli);
+            }
             return Tried::AtTeamLimit(verdict);
         }
         let ends = ends_at(self.state, self.policy, turn.job, self.now);
@@ -597,7 +397,8 @@ impl<'a> Pass<'a, '_> {
         {
             return Tried::StandsBack(verdict.clone());
         }
-        let (mut barred, mut at_limit) = (Vec::new(), None);
+        let (mut barred, first) = self.closed_models(self.lanes[turn.lane].team);
+        let mut at_limit = first.map(|job| Verdict::Behind { job });
         loop {
             let parts = match self.find(turn, ends, &barred) {
                 Ok(found) => found,
@@ -615,6 +416,8 @@ impl<'a> Pass<'a, '_> {
                 self.start(turn.job, turn.task(), parts, ends);
                 return Tried::Placed;
             };
+            let milli = over.model.map_or_else(|| held.iter().sum(), |m| held[m]);
+            self.close_team(turn, &over, milli);
             match over.model {
                 // It may do with another model.
                 Some(model) if !barred.contains(&model) => {
@@ -676,12 +479,19 @@ impl<'a> Pass<'a, '_> {
     /// Whether the team could have the least that this needs, of whatever model.
     fn over_team_limit(&self, no: LaneNo) -> Option<Verdict> {
         let LaneView { page, team, .. } = self.lanes[no];
-        let first = self.teams.line(team).find_map(|at| self.closed.get(&at));
+        let first = self.teams.line(team).find_map(|at| self.closed.get(&(at, None)));
         if let Some(&job) = first {
             return Some(Verdict::Behind { job });
         }
         let milli = self.view.book.ask(page).least_milli();
         Some(self.teams.over_limit(team, &[milli], &[])?.verdict(milli))
+    }
+
+    /// The limit for GPUs of any model that the least of this would break.
+    fn over_any_limit(&self, no: LaneNo) -> Option<(OverLimit<'a>, u64)> {
+        let LaneView { page, team, .. } = self.lanes[no];
+        let milli = self.view.book.ask(page).least_milli();
+        Some((self.teams.over_limit(team, &[milli], &[])?, milli))
     }
 
     /// Puts a placement into the plan and on the books.
@@ -719,5 +529,7 @@ impl<'a> Pass<'a, '_> {
     }
 }
 
+#[cfg(test)]
+mod patience;
 #[cfg(test)]
 mod tests;

@@ -58,6 +58,11 @@ impl Account {
         account
     }
 
+    fn subtract(&mut self, rate: u64, half_life: Span) {
+        self.rate = self.rate.saturating_sub(rate);
+        self.add(0, half_life);
+    }
+
     /// What is held now counts as if it were held for a while longer: a placement tells at once.
     fn add(&mut self, rate: u64, half_life: Span) {
         self.rate += rate;
@@ -220,6 +225,18 @@ impl<'a> Teams<'a> {
         self.users[user].due
     }
 
+    /// What was charged for a claim is not counted any longer.
+    pub fn uncharge(&mut self, no: TeamNo, user: &'a str, charge: u64) {
+        self.charges += 1;
+        let half_life = self.policy.half_life;
+        let user = self.user_number(no, user);
+        self.users[user].subtract(charge, half_life);
+        self.teams[no].own.subtract(charge, half_life);
+        for at in self.teams[no].path.clone() {
+            self.teams[at].account.subtract(charge, half_life);
+        }
+    }
+
     /// Something was placed for a user of the team.
     pub fn charge(&mut self, no: TeamNo, user: &'a str, held: &[u64], charge: u64) {
         self.charges += 1;
@@ -262,6 +279,16 @@ impl<'a> Teams<'a> {
                 let all = (team.held.iter().sum(), wanted.iter().sum());
                 counts.then(|| over(None, limit.any, all.0, all.1))?
             })
+        })
+    }
+
+    /// Whether no limit on the way up is smaller than this much, of a model or of any.
+    pub fn may_ever_have(&self, no: TeamNo, model: Option<&str>, milli: u64) -> bool {
+        self.line(no).filter_map(|at| self.teams[at].quota?.limit.as_ref()).all(|limit| {
+            let of_model = model.and_then(|m| limit.models.get(m)).copied();
+            let of_any = (limit.any > 0 || limit.models.is_empty()).then_some(limit.any);
+            let enough = |most: u32| milli <= u64::from(most) * 1000;
+            of_model.is_none_or(enough) && of_any.is_none_or(enough)
         })
     }
 

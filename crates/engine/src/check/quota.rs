@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    AttemptPhase, ClaimCause, GpuQuota, Job, PartPlacement, State, Stop, TaskId, Victim,
+    AttemptPhase, ClaimCause, GpuQuota, Job, NewClaim, PartPlacement, State, Stop, TaskId, Victim,
 };
 
 use super::Violation;
@@ -94,23 +94,26 @@ impl<'a> Quota<'a> {
         Ok(())
     }
 
-    /// The same for a claim, once it comes true.
-    pub fn within_limit_later(
-        &self,
-        job: &'a Job,
-        id: TaskId,
-        parts: &[PartPlacement],
-    ) -> Result<(), Violation> {
+    /// The same for a claim, once its victims are gone and it comes true.
+    pub fn within_limit_later(&self, job: &'a Job, claim: &NewClaim) -> Result<(), Violation> {
         let policy = &self.state.policy;
-        let wanted = of_parts(self.state, parts);
+        let wanted = of_parts(self.state, &claim.parts);
+        let mut then = Quota {
+            later: self.later.clone(),
+            claimed: self.claimed.clone(),
+            removed: self.removed.clone(),
+            claims_ended: self.claims_ended.clone(),
+            ..Quota::new(self.state)
+        };
+        claim.victims.iter().for_each(|victim| then.victim_goes(victim));
         for team in policy.line_of(&job.team) {
             let Some(limit) = policy.teams.get(team).and_then(|t| t.limit.as_ref()) else {
                 continue;
             };
-            let later = BTreeMap::from([(team, self.later_of(team))]);
+            let later = BTreeMap::from([(team, then.later_of(team))]);
             let held = self.with_changes(&later, team, &self.unclaimed, &[]);
             if over_limit(limit, &held, &wanted) {
-                return Err(Violation::TeamLimit(id, team.to_owned()));
+                return Err(Violation::TeamLimit(claim.task, team.to_owned()));
             }
         }
         Ok(())

@@ -100,11 +100,12 @@ fn learned_durations_count_when_allowed() {
 #[test]
 fn a_gang_that_ends_makes_room_for_the_head_alone() {
     let whole: &[u16] = &[0, 1];
-    let gang_of = |ended: usize| {
+    let gang_of = |ended: usize, at: Time| {
         let parts: Vec<(u32, &[u16])> = (1..5).map(|n| (n, whole)).collect();
         let c = case().nodes(4, 2).running(time(HOUR, gang(4, 2)), &parts);
         c.change_task(|task| {
-            let done = || PartState::Done { exits: Vec::new(), error: None };
+            let exit = RankExit { rank: Rank(0), status: ExitStatus::Code(0), at };
+            let done = || PartState::Done { exits: vec![exit.clone()], error: None };
             let parts = task.attempt_mut().unwrap().parts.iter_mut();
             parts.take(ended).for_each(|p| p.phase = done());
         })
@@ -113,6 +114,8 @@ fn a_gang_that_ends_makes_room_for_the_head_alone() {
         let c = c.submit(priority(5, time(HOUR, gang(3, 2))));
         c.submit(time(Span::secs(60), gpus(2))).submit(time(Span::secs(60), gpus(2)))
     };
-    assert_eq!(behind(gang_of(2)).placed(), "");
-    assert_eq!(behind(gang_of(3)).placed(), "2@n1:0,1+n2:0,1+n3:0,1");
+    assert_eq!(behind(gang_of(2, NOW)).placed(), "");
+    assert_eq!(behind(gang_of(3, NOW)).placed(), "2@n1:0,1+n2:0,1+n3:0,1");
+    let long_ago = Time(NOW.0 - 3_000_000);
+    assert_eq!(behind(gang_of(2, long_ago)).placed(), "3@n1:0,1 4@n2:0,1", "one rank takes long");
 }

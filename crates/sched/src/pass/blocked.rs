@@ -1,19 +1,23 @@
 //! What becomes of a task that can't start now: others are stopped for it, or it gets a time to
 //! start that nobody behind it may delay, or nodes of its own; and in any case a reason.
 
+use std::ops::Bound;
+
 use tutti_model::{
-    ClaimCause, Job, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time, Verdict, Victim,
+    ClaimCause, Job, JobId, NewClaim, PartPlacement, QueueKey, Span, Stop, Task, TaskId, Time,
+    Verdict, Victim,
 };
 
 use super::bars::reservation;
-use super::{Pass, Tried, Turn, View};
+use super::{AVOID_NONE, Pass, Tried, Turn, View};
 use crate::backfill::{self, Ends, HeadRoom, ends_at};
 use crate::candidates::PageNo;
 use crate::claims;
 use crate::cluster::SlotNo;
+use crate::fit;
 use crate::lanes::{LaneNo, LaneView, array_limit, waiting_since};
 use crate::preempt;
-use crate::teams::by_model;
+use crate::teams::{OverLimit, TeamNo, by_model};
 
 /// How a lane goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +46,6 @@ impl<'a> Pass<'a, '_> {
             Tried::Skipped => Onward::Entry,
             Tried::PassFull => Onward::Over,
             Tried::AtTeamLimit(verdict) => {
-                self.close_team(no, key, &verdict);
                 self.lanes[no].verdict.get_or_insert(verdict);
                 Onward::Over
             }
@@ -74,22 +77,36 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// A team at its limit takes no more for those behind a task that has waited long, until there
-    /// is enough left for it.
-    fn close_team(&mut self, no: LaneNo, key: &QueueKey, verdict: &Verdict) {
-        let Some(turn) = self.turn(no, key) else { return };
-        let LaneView { page, team, .. } = self.lanes[no];
-        let milli = self.view.book.ask(page).least_milli();
-        let waited = self.now.since(waiting_since(self.state, key));
-        let Some(over) = self.teams.over_limit(team, &[milli], &[]) else { return };
-        let can_ever = milli <= u64::from(over.limit) * 1000;
-        if let Some(at) = self.teams.find(over.team)
-            && waited > self.policy.patience
-            && can_ever
-        {
-            self.closed.entry(at).or_insert(turn.job.id);
-            self.plan.by_task.entry(turn.task()).or_insert_with(|| verdict.clone());
+    /// A team at its limit takes no more, or no more of a model, for those behind a task that has
+    /// waited long and for which there is room, until enough is left for it.
+    pub(super) fn close_team(&mut self, turn: &Turn<'a>, over: &OverLimit<'a>, milli: u64) {
+        let since = turn.job.task(turn.index).and_then(Task::waits_since);
+        let waited = self.now.since(since.unwrap_or(turn.job.submitted_at));
+        let team = self.lanes[turn.lane].team;
+        let may_ever = self.teams.may_ever_have(team, over.model_name, milli);
+        if waited <= self.policy.patience || !may_ever || !self.has_room(turn) {
+            return;
         }
+        if let Some(at) = self.teams.find(over.team) {
+            self.closed.entry((at, over.model)).or_insert(turn.job.id);
+            let verdict = over.verdict(milli);
+            self.plan.by_task.entry(turn.task()).or_insert(verdict);
+        }
+    }
+
+    fn has_room(&mut self, turn: &Turn<'a>) -> bool {
+        let page = self.lanes[turn.lane].page;
+        let View { cluster, book, valuer } = &mut *self.view;
+        let page = book.read(page, cluster, valuer);
+        fit::find(cluster, page, &|_, _| true, &AVOID_NONE).is_some()
+    }
+
+    /// Of which models a team, or one above it, takes no more but for the one who waits longest.
+    pub(super) fn closed_models(&self, team: TeamNo) -> (Vec<usize>, Option<JobId>) {
+        let of_line = |at: &TeamNo| self.teams.line(team).any(|no| no == *at);
+        let closed = self.closed.iter().filter(|((at, _), _)| of_line(at));
+        let closed: Vec<_> = closed.filter_map(|((_, m), job)| Some(((*m)?, *job))).collect();
+        (closed.iter().map(|(m, _)| *m).collect(), closed.first().map(|(_, job)| *job))
     }
 
     /// Whether a page that is full has enough nodes, if they were free. Everything that asks for
@@ -108,7 +125,8 @@ impl<'a> Pass<'a, '_> {
         self.full.contains_key(&page)
             && !has_claims
             && starves_since.is_none()
-            && (self.is_peaceful() || self.no_victims.contains(&(page, rank, team)))
+            && (self.is_peaceful()
+                || self.finds_alike() && self.no_victims.contains(&(page, rank, team)))
             && self.over_team_limit(no).is_none()
             && !(self.is_busy(page) && self.heads_left(page) > 0 && self.may_lead(page))
     }
@@ -136,10 +154,8 @@ impl<'a> Pass<'a, '_> {
     /// How many blocked tasks may still get a time to start: of those who want the same nodes, few.
     fn heads_left(&self, page: PageNo) -> usize {
         let slot = |p: &PartPlacement| self.view.cluster.slot_of(p.node);
-        let is_rival = |parts: &[PartPlacement]| {
-            self.wants_any(page, parts.iter().filter_map(slot))
-                && claims::keeps_idle(self.state, parts)
-        };
+        let is_rival =
+            |parts: &[PartPlacement]| self.wants_any(page, parts.iter().filter_map(slot));
         let kept = self.state.claims.iter().filter(|(task, claim)| {
             claim.cause == ClaimCause::Overdue
                 && !self.plan.dropped.contains(task)
@@ -233,13 +249,6 @@ impl<'a> Pass<'a, '_> {
         self.teams.add(team, &held);
     }
 
-    /// Whether its team may have what a claim names.
-    pub fn within_limit(&mut self, job: &'a Job, claim: &NewClaim) -> bool {
-        let held = by_model(&self.view.cluster, &claim.parts);
-        let team = self.teams.number(&job.team);
-        self.teams.over_limit(team, &held, &self.view.cluster.models).is_none()
-    }
-
     /// What a victim gives up no longer counts for its team.
     fn release_victim(&mut self, victim: &Victim, claimant: TaskId) {
         let Some(job) = self.state.job(victim.task.job) else { return };
@@ -293,7 +302,7 @@ impl<'a> Pass<'a, '_> {
         let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
         let claim = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use);
         if let Some(claim) = claim
-            && self.within_limit(turn.job, &claim)
+            && self.may_have(turn.job, &claim.parts)
         {
             self.claim(turn.job, claim);
         }
@@ -305,7 +314,8 @@ impl<'a> Pass<'a, '_> {
         if !self.anybody_is_overdue() {
             return None;
         }
-        let keys = self.lanes[no].keys.range(first..).take(self.policy.backfill_depth);
+        let behind = self.lanes[no].keys.range((Bound::Excluded(first), Bound::Unbounded));
+        let keys = std::iter::once(first).chain(behind).take(self.policy.backfill_depth);
         let waited = |key: &QueueKey| self.now.since(waiting_since(self.state, key));
         let mut overdue = keys.filter(|key| waited(key) > self.policy.patience);
         overdue.find_map(|key| {

@@ -1,0 +1,240 @@
+//! Claims in a pass: those that come true, those that wait, and those that others pass over.
+
+use std::collections::BTreeSet;
+
+use tutti_model::{
+    Claim, ClaimCause, DEFAULT_CLASS, Job, Lane, NewClaim, NodeId, Part, PartPlacement, QueueKey,
+    TaskId, Verdict,
+};
+
+use super::bars::reservation;
+use super::{Pass, Tried, Turn};
+use crate::backfill::ends_at;
+use crate::claims;
+use crate::cluster::SlotNo;
+use crate::lanes::waiting_since;
+use crate::teams::{TeamNo, by_model};
+
+impl<'a> Pass<'a, '_> {
+    pub(super) fn claims(&mut self) {
+        // What nobody was stopped for comes last: it must not keep others from their limits.
+        let is_overdue = |(_, claim): &(&TaskId, &Claim)| claim.cause == ClaimCause::Overdue;
+        let (overdue, others): (Vec<_>, Vec<_>) = self.state.claims.iter().partition(is_overdue);
+        for (&task, claim) in others.into_iter().chain(overdue) {
+            let job = self.state.job(task.job);
+            let alone = job.is_some_and(|j| j.spec.exclusive);
+            if Some(task.job) == self.what_if.left_out {
+                self.view.cluster.unkeep(&claim.parts, alone);
+                continue;
+            }
+            match (claims::standing(self.state, task, claim), job) {
+                (claims::Standing::Waiting(waiting_for), Some(job)) => {
+                    let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
+                    self.plan.by_task.insert(task, verdict);
+                    self.note_claim(job, task, claim);
+                }
+                (claims::Standing::Ready, Some(job)) if self.may_come_true(job, claim) => {
+                    let ends = ends_at(self.state, self.policy, job, self.now);
+                    self.start(job, task, claim.parts.clone(), ends);
+                }
+                _ => {
+                    self.plan.dropped.push(task);
+                    self.view.cluster.unkeep(&claim.parts, alone);
+                }
+            }
+        }
+    }
+
+    /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
+    /// for the very ones that it named first, whose tenants may stay for ever.
+    fn choose_anew(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Option<NewClaim> {
+        let key = QueueKey { index: turn.index, ..*key };
+        if self.now.since(waiting_since(self.state, &key)) <= self.policy.patience {
+            return None;
+        }
+        let page = self.lanes[turn.lane].page;
+        self.view.book.read(page, &self.view.cluster, &self.view.valuer);
+        let task = turn.task();
+        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
+        let new = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use)?;
+        let (new_free, old_free) = (
+            claims::free_parts(self.state, task, &new.parts),
+            claims::free_parts(self.state, task, &claim.parts),
+        );
+        (new_free > old_free && self.may_have(turn.job, &new.parts)).then_some(new)
+    }
+
+    /// A claim counts as if it had come true; but what nobody is stopped for may be far away, and is
+    /// not part of anybody's guarantee yet.
+    pub(super) fn charge_claim(
+        &mut self,
+        team: TeamNo,
+        job: &'a Job,
+        cause: ClaimCause,
+        held: &[u64],
+        charge: u64,
+    ) {
+        if cause == ClaimCause::Overdue {
+            self.teams.charge(team, &job.user, &[], charge);
+            self.teams.hold(team, held);
+        } else {
+            self.teams.charge(team, &job.user, held, charge);
+        }
+    }
+
+    /// A claim that waits is on the books.
+    fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
+        // An overdue task starts elsewhere if it can.
+        if claim.cause != ClaimCause::Overdue {
+            self.done.insert(task);
+        }
+        let team = self.teams.number(&job.team);
+        let attempt = job.task(task.index).and_then(|t| t.attempt());
+        let Some(attempt) = attempt else {
+            let charge = self.charge(job, &claim.parts);
+            let held = by_model(&self.view.cluster, &claim.parts);
+            self.charge_claim(team, job, claim.cause, &held, charge);
+            self.count_running(job);
+            return;
+        };
+        // It changes its size: what it holds is counted, and given back as far as it shrinks.
+        let live = |p: &Part| !p.phase.is_over();
+        let both = |p: &&PartPlacement| attempt.part_on(p.node).is_some_and(live);
+        let (stays, more): (Vec<_>, Vec<_>) = claim.parts.iter().partition(both);
+        let owned = |parts: Vec<&PartPlacement>| parts.into_iter().cloned().collect::<Vec<_>>();
+        let cluster = &self.view.cluster;
+        let (stays, more) = (by_model(cluster, &owned(stays)), by_model(cluster, &owned(more)));
+        self.teams.add(team, &more);
+        self.teams.unrelease(team, &stays);
+    }
+
+    /// Since the claim was made, a policy may have set limits and reservations.
+    fn may_come_true(&mut self, job: &'a Job, claim: &Claim) -> bool {
+        self.may_have(job, &claim.parts) && !self.is_reserved(job, claim)
+    }
+
+    /// Whether its team may have this much more.
+    pub(super) fn may_have(&mut self, job: &'a Job, parts: &[PartPlacement]) -> bool {
+        let held = by_model(&self.view.cluster, parts);
+        let team = self.teams.number(&job.team);
+        self.teams.over_limit(team, &held, &self.view.cluster.models).is_none()
+    }
+
+    fn is_reserved(&self, job: &Job, claim: &Claim) -> bool {
+        let ends = ends_at(self.state, self.policy, job, self.now);
+        let until = ends.unwrap_or_else(|| self.now.plus(self.policy.durations.assumed));
+        let cluster = &self.view.cluster;
+        let mut slots = claim.parts.iter().filter_map(|p| cluster.slot_of(p.node));
+        slots.any(|no| reservation(self.policy, cluster, no, job, self.now, until).is_some())
+    }
+
+    pub(super) fn mark_claimed(&mut self) {
+        for job in self.state.claims.keys().filter_map(|task| self.state.job(task.job)) {
+            if let Some(no) = self.lane_of(&Lane::of(job)) {
+                self.lanes[no].has_claims = true;
+            }
+        }
+    }
+
+    /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
+    /// again when it is their turn.
+    pub(super) fn pass_over_the_overdue(&mut self, rank: i32) {
+        for (&task, claim) in &self.state.claims {
+            let Some(job) = self.state.job(task.job) else { continue };
+            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
+            let waits = self.plan.by_task.contains_key(&task) && !self.done.contains(&task);
+            if claim.cause != ClaimCause::Overdue
+                || self.policy.class_rank(class) >= rank
+                || !waits
+                || self.plan.dropped.contains(&task)
+            {
+                continue;
+            }
+            self.plan.dropped.push(task);
+            self.passed_over.extend(self.plan.by_task.remove(&task).map(|why| (task, why)));
+            self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
+            self.forget_overdue(job, claim);
+        }
+    }
+
+    /// A claim that nobody was stopped for is off the books.
+    fn forget_overdue(&mut self, job: &'a Job, claim: &Claim) {
+        let held = by_model(&self.view.cluster, &claim.parts);
+        let charge = self.charge(job, &claim.parts);
+        let team = self.teams.number(&job.team);
+        self.teams.unhold(team, &held);
+        self.teams.uncharge(team, &job.user, charge);
+        if let Some(running) = self.running.get_mut(&job.id) {
+            *running = running.saturating_sub(1);
+        }
+    }
+
+    /// Claims that were passed over for higher classes, and of whose nodes nobody took anything,
+    /// hold again from their own class on.
+    pub(super) fn keep_again(&mut self, rank: i32) {
+        if self.passed_over.is_empty() {
+            return;
+        }
+        let taken: BTreeSet<NodeId> = {
+            let placed = self.plan.placements.iter().flat_map(|p| &p.parts);
+            let claimed = self.plan.claims.iter().flat_map(|c| &c.parts);
+            placed.chain(claimed).map(|p| p.node).collect()
+        };
+        for (task, why) in std::mem::take(&mut self.passed_over) {
+            let (Some(job), Some(claim)) = (self.state.job(task.job), self.state.claims.get(&task))
+            else {
+                continue;
+            };
+            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
+            if self.policy.class_rank(class) < rank {
+                self.passed_over.push((task, why));
+            } else if !self.done.contains(&task)
+                && !claim.parts.iter().any(|p| taken.contains(&p.node))
+                && self.may_have(job, &claim.parts)
+            {
+                self.plan.dropped.retain(|dropped| *dropped != task);
+                self.plan.by_task.insert(task, why);
+                self.view.cluster.keep(&claim.parts, job.spec.exclusive);
+                self.note_claim(job, task, claim);
+            }
+        }
+    }
+
+    /// An overdue task need not wait for the very nodes that are kept for it.
+    pub(super) fn try_elsewhere(
+        &mut self,
+        turn: &Turn<'a>,
+        key: &QueueKey,
+        claim: &Claim,
+    ) -> Tried {
+        let alone = turn.job.spec.exclusive;
+        self.view.cluster.unkeep(&claim.parts, alone);
+        let page = self.lanes[turn.lane].page;
+        let was_full = self.full.contains_key(&page);
+        self.forget_overdue(turn.job, claim);
+        let tried = self.try_task(turn);
+        if tried == Tried::Placed {
+            self.plan.dropped.push(turn.task());
+            return Tried::Done;
+        }
+        if !was_full {
+            self.full.remove(&page);
+        }
+        // By now it may have the right to stop others.
+        let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
+        let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_));
+        if lacks_room && self.make_way(turn.lane, key, rank) {
+            self.plan.dropped.push(turn.task());
+            return Tried::Done;
+        }
+        if let Some(new) = self.choose_anew(turn, key, claim) {
+            self.plan.dropped.push(turn.task());
+            self.claim(turn.job, new);
+            return Tried::Done;
+        }
+        self.view.cluster.keep(&claim.parts, alone);
+        self.note_claim(turn.job, turn.task(), claim);
+        self.done.insert(turn.task());
+        Tried::Done
+    }
+}
