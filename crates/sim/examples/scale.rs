@@ -52,6 +52,8 @@ struct Figures {
     departure_worst: Duration,
     /// An arrival of a higher class: a search for the cheapest victims. None if nobody need go.
     urgent: Option<Duration>,
+    /// All that `tutti why` says of the last job in line. None if nothing waits.
+    why: Option<Duration>,
 }
 
 impl Figures {
@@ -63,7 +65,7 @@ impl Figures {
         format!(
             "{} nodes, {JOBS} jobs of {} users in {} lanes: {} placed in {:.1} ms ({:.0} per second); full cluster {:.1} ms; \
              one more arrival {:.3} ms (worst {:.3}), one departure {:.3} ms (worst {:.3}); \
-             one for whom others are stopped {} ms",
+             one for whom others are stopped {} ms; why {} ms",
             self.nodes,
             self.users,
             self.lanes,
@@ -75,19 +77,16 @@ impl Figures {
             ms(self.arrival_worst),
             ms(self.departure),
             ms(self.departure_worst),
-            self.urgent_ms().unwrap_or_else(|| "-".to_owned()),
+            maybe_ms(self.urgent, "-"),
+            maybe_ms(self.why, "-"),
         )
-    }
-
-    fn urgent_ms(&self) -> Option<String> {
-        self.urgent.map(|took| format!("{:.3}", ms(took)))
     }
 
     fn json(&self) -> String {
         format!(
             "{{\"nodes\": {}, \"users\": {}, \"jobs\": {JOBS}, \"lanes\": {}, \"placed\": {}, \"fill_ms\": {:.3}, \"full_ms\": {:.3}, \
              \"arrival_ms\": {:.4}, \"arrival_worst_ms\": {:.4}, \"departure_ms\": {:.4}, \"departure_worst_ms\": {:.4}, \
-             \"urgent_ms\": {}, \"placements_per_s\": {:.0}}}",
+             \"urgent_ms\": {}, \"why_ms\": {}, \"placements_per_s\": {:.0}}}",
             self.nodes,
             self.users,
             self.lanes,
@@ -98,10 +97,15 @@ impl Figures {
             ms(self.arrival_worst),
             ms(self.departure),
             ms(self.departure_worst),
-            self.urgent_ms().unwrap_or_else(|| "null".to_owned()),
+            maybe_ms(self.urgent, "null"),
+            maybe_ms(self.why, "null"),
             self.rate(),
         )
     }
+}
+
+fn maybe_ms(took: Option<Duration>, none: &str) -> String {
+    took.map_or_else(|| none.to_owned(), |took| format!("{:.3}", ms(took)))
 }
 
 fn ms(d: Duration) -> f64 {
@@ -145,6 +149,7 @@ fn measure(nodes: u32, users: usize, trace: &[TraceJob]) -> Result<Figures, Box<
         bench.depart();
         departures.push(bench.pass());
     }
+    let why = bench.why();
     let urgent = bench.urgent();
     arrivals.sort();
     departures.sort();
@@ -160,6 +165,7 @@ fn measure(nodes: u32, users: usize, trace: &[TraceJob]) -> Result<Figures, Box<
         departure: departures[REPEATS / 2],
         departure_worst: departures[REPEATS - 1],
         urgent,
+        why,
     })
 }
 
@@ -201,6 +207,15 @@ impl Bench {
         let team = Some(format!("t{}", n * 7 % self.users % TEAMS));
         let job = JobId(self.state.next_job.max(1));
         self.apply(Event::JobSubmitted { job, user, spec: Arc::new(spec), key: None, team });
+    }
+
+    fn why(&mut self) -> Option<Duration> {
+        let plan = self.scheduler.plan(&self.state, self.now);
+        let (_, task) = *self.state.index.waiting.last()?;
+        let policy = self.state.policy.clone();
+        let start = Instant::now();
+        tutti_sched::explain(&self.state, &plan, &policy, task, self.now)?;
+        Some(start.elapsed())
     }
 
     /// A job of a higher class for a whole node, on a cluster that may be full.
