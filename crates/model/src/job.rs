@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::{
     Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli, NodeId, PartError,
-    Priority, Rank, RankExit, Span, TaskId, Time,
+    PartPlacement, Priority, Rank, RankExit, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,6 +223,20 @@ pub enum PartState {
     },
     /// The node is gone, and with it what ran there.
     Lost,
+}
+
+/// A part that runs, as it would be placed again.
+impl From<&Part> for PartPlacement {
+    fn from(part: &Part) -> PartPlacement {
+        PartPlacement {
+            node: part.node,
+            gpus: part.gpus.clone(),
+            cpus: part.cpus,
+            mem: part.mem,
+            ranks: part.ranks,
+            share: part.share,
+        }
+    }
 }
 
 impl PartState {

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Part, Stop, TaskId, Topology, Verdict, Victim,
+    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Part, PartPlacement, Stop, TaskId, Topology,
+    Verdict, Victim,
 };
 
 use crate::cluster::{Share, SlotNo, Standing};
 use crate::fit;
 use crate::pass::Pass;
-use crate::preempt::as_placement;
 use crate::teams::by_model;
 
 /// Jobs resized in one pass: each is a restart, and room changes with each.
@@ -93,7 +93,7 @@ fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &A
     if more.is_empty() {
         return false;
     }
-    let mut parts: Vec<_> = attempt.parts.iter().map(as_placement).collect();
+    let mut parts: Vec<_> = attempt.parts.iter().map(PartPlacement::from).collect();
     let new = fit::place(&pass.view.cluster, &pass.view.valuer, &ask, &more);
     parts.extend(new);
     let rank = |node| pass.view.cluster.slot_of(node).map(|no| pass.view.cluster.get(no).rank);

@@ -322,19 +322,7 @@ fn kept(
 ) -> Vec<PartPlacement> {
     let attempt = pass.state.job(task.job).and_then(|j| j.task(task.index)).and_then(Task::attempt);
     let parts = attempt.into_iter().flat_map(|a| &a.parts);
-    parts.filter(|p| !gone.contains(&p.node)).map(as_placement).collect()
-}
-
-/// A part that runs, as it would be placed again.
-pub(crate) fn as_placement(part: &Part) -> PartPlacement {
-    PartPlacement {
-        node: part.node,
-        gpus: part.gpus.clone(),
-        cpus: part.cpus,
-        mem: part.mem,
-        ranks: part.ranks,
-        share: part.share,
-    }
+    parts.filter(|p| !gone.contains(&p.node)).map(PartPlacement::from).collect()
 }
 
 #[cfg(test)]

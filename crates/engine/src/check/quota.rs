@@ -65,7 +65,7 @@ impl<'a> Quota<'a> {
         let Some(job) = self.state.job(victim.task.job) else { return };
         let Some(attempt) = job.task(victim.task.index).and_then(|t| t.attempt()) else { return };
         let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
-        let all: Vec<PartPlacement> = live.map(as_placement).collect();
+        let all: Vec<PartPlacement> = live.map(PartPlacement::from).collect();
         self.removed.push((&job.team, of_parts(self.state, &all)));
         if let Stop::Shrink { keep } = &victim.how {
             self.claimed.push((&job.team, of_parts(self.state, keep)));
@@ -227,7 +227,7 @@ impl<'a> Quota<'a> {
             let Some(attempt) = job.task(id.index).and_then(|t| t.attempt()) else { continue };
             if counts(&attempt.phase) {
                 let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
-                let parts: Vec<PartPlacement> = live.map(as_placement).collect();
+                let parts: Vec<PartPlacement> = live.map(PartPlacement::from).collect();
                 let parts = of_parts(self.state, &parts);
                 self.add_to_line(teams, job, &parts);
             }
@@ -243,17 +243,6 @@ impl<'a> Quota<'a> {
         for team in self.state.policy.line_of(&job.team) {
             merge(teams.entry(team).or_default(), parts);
         }
-    }
-}
-
-fn as_placement(part: &tutti_model::Part) -> PartPlacement {
-    PartPlacement {
-        node: part.node,
-        gpus: part.gpus.clone(),
-        cpus: part.cpus,
-        mem: part.mem,
-        ranks: part.ranks,
-        share: part.share,
     }
 }
 

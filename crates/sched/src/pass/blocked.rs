@@ -262,7 +262,7 @@ impl<'a> Pass<'a, '_> {
         };
         let parts = attempt.into_iter().flat_map(|a| &a.parts);
         let gone = parts.filter(|p| !kept.iter().any(|k| k.node == p.node));
-        let gone: Vec<PartPlacement> = gone.map(preempt::as_placement).collect();
+        let gone: Vec<PartPlacement> = gone.map(PartPlacement::from).collect();
         let held = by_model(&self.view.cluster, &gone);
         if let Some(team) = self.teams.find(&job.team) {
             self.teams.release(team, &held);

@@ -79,7 +79,7 @@ pub(crate) fn change_rate(state: &mut State, task: TaskId, at: Time, sign: i64) 
     let State { jobs, nodes, policy, ledger, .. } = state;
     let job = &jobs[&task.job];
     let Some(attempt) = job.task(task.index).and_then(Task::attempt) else { return };
-    let parts = attempt.parts.iter().map(crate::preempt::as_placement);
+    let parts = attempt.parts.iter().map(PartPlacement::from);
     let charge = |p: PartPlacement| policy.charge(&nodes[&p.node].facts, &p, job.spec.exclusive);
     let charge: u64 = parts.map(charge).sum();
     let account = Account { line: policy.line_of(&job.team), user: &job.user };

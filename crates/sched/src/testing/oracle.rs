@@ -31,7 +31,7 @@ impl Load {
             for (_, task) in job.live_tasks().filter(|(id, _)| !without(*id)) {
                 let parts = task.attempt().into_iter().flat_map(|a| &a.parts);
                 for part in parts.filter(|p| !p.phase.is_over()) {
-                    load.add(&placement(part), job.spec.exclusive);
+                    load.add(&PartPlacement::from(part), job.spec.exclusive);
                 }
             }
         }
@@ -134,17 +134,6 @@ fn domain(state: &State, node: &Node, level: Topology) -> String {
     }
 }
 
-fn placement(part: &Part) -> PartPlacement {
-    PartPlacement {
-        node: part.node,
-        gpus: part.gpus.clone(),
-        cpus: part.cpus,
-        mem: part.mem,
-        ranks: part.ranks,
-        share: part.share,
-    }
-}
-
 /// Parts are all that was asked for, on nodes and GPUs that will do.
 pub(crate) fn check_shape(state: &State, task: TaskId, parts: &[PartPlacement]) {
     let job = state.job(task.job).unwrap();
@@ -192,8 +181,12 @@ pub(crate) fn team_milli(state: &State, team: &str, count: &dyn Fn(TaskId) -> bo
     let mut sum = 0;
     for job in state.jobs.values().filter(|j| under(j)) {
         for (_, task) in job.live_tasks().filter(|(id, _)| count(*id)) {
-            let parts: Vec<_> =
-                task.attempt().into_iter().flat_map(|a| &a.parts).map(placement).collect();
+            let parts: Vec<_> = task
+                .attempt()
+                .into_iter()
+                .flat_map(|a| &a.parts)
+                .map(PartPlacement::from)
+                .collect();
             sum += milli(&parts);
         }
     }
