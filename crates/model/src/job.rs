@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli, NodeId, PartError,
-    PartPlacement, Priority, Rank, RankExit, Span, TaskId, Time,
+    Bytes, DEFAULT_CLASS, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli,
+    NodeId, PartError, PartPlacement, Priority, Rank, RankExit, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -448,6 +448,9 @@ impl Attempt {
 }
 
 impl Job {
+    pub fn class(&self) -> &str {
+        self.spec.class.as_deref().unwrap_or(DEFAULT_CLASS)
+    }
     /// The task with this id, if it has a record of its own (a waiting array task has none).
     pub fn task(&self, index: Option<u32>) -> Option<&Task> {
         match (&self.tasks, index) {

@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, DEFAULT_CLASS, Job, JobId, JobSpec, Launcher, Milli, Policy, Priority, QueueOrder, Task,
-    Topology,
+    Bytes, Job, JobId, JobSpec, Launcher, Milli, Policy, Priority, QueueOrder, Task, Topology,
 };
 
 /// What a task needs, worked out from its spec once.
@@ -151,7 +150,7 @@ pub struct Lane {
 impl Lane {
     pub fn of(job: &Job) -> Lane {
         Lane {
-            class: job.spec.class.clone().unwrap_or_else(|| DEFAULT_CLASS.to_owned()),
+            class: job.class().to_owned(),
             team: job.team.clone(),
             user: job.user.clone(),
             demand: Demand::of(&job.spec),

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Bytes, DEFAULT_CLASS, Gpu, GpuIndex, Link, Milli, Node, NodeId,
-    PartPlacement, Place, PlacementRule, Policy, State, TaskId,
+    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement, Place,
+    PlacementRule, Policy, State, TaskId,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -471,7 +471,7 @@ fn tenants(state: &State, node: &Node, slot: &mut Slot) -> Tenants {
     for lease in &node.used.leases {
         let Some(job) = state.job(lease.task.job) else { continue };
         slot.loners += u32::from(job.spec.exclusive);
-        tenants.classes.push(job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS).to_owned());
+        tenants.classes.push(job.class().to_owned());
         let attempt = job.task(lease.task.index).and_then(|t| t.attempt());
         let phase = attempt.map(|a| &a.phase);
         let runs_on =

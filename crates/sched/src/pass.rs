@@ -8,7 +8,7 @@ mod blocked;
 mod kept;
 
 use tutti_model::{
-    Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy, QueueKey, State,
+    Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy, QueueKey, State, Task,
     TaskId, Tasks, Time, Topology, Verdict,
 };
 
@@ -125,6 +125,11 @@ static AVOID_NONE: BTreeSet<NodeId> = BTreeSet::new();
 impl Turn<'_> {
     fn task(&self) -> TaskId {
         TaskId { job: self.job.id, index: self.index }
+    }
+
+    fn waits_since(&self) -> Time {
+        let since = self.job.task(self.index).and_then(Task::waits_since);
+        since.unwrap_or(self.job.submitted_at)
     }
 }
 
@@ -478,13 +483,12 @@ impl<'a> Pass<'a, '_> {
 
     /// Whether the team could have the least that this needs, of whatever model.
     fn over_team_limit(&self, no: LaneNo) -> Option<Verdict> {
-        let LaneView { page, team, .. } = self.lanes[no];
+        let team = self.lanes[no].team;
         let first = self.teams.line(team).find_map(|at| self.closed.get(&(at, None)));
         if let Some(&job) = first {
             return Some(Verdict::Behind { job });
         }
-        let milli = self.view.book.ask(page).least_milli();
-        Some(self.teams.over_limit(team, &[milli], &[])?.verdict(milli))
+        self.over_any_limit(no).map(|(over, milli)| over.verdict(milli))
     }
 
     /// The limit for GPUs of any model that the least of this would break.
@@ -529,7 +533,5 @@ impl<'a> Pass<'a, '_> {
     }
 }
 
-#[cfg(test)]
-mod patience;
 #[cfg(test)]
 mod tests;

@@ -209,8 +209,7 @@ fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>) -> Vec<Candidate<'a>>
     let mut found = Vec::new();
     for &id in &state.index.active {
         let Some(job) = state.job(id.job) else { continue };
-        let class = job.spec.class.as_deref().unwrap_or(tutti_model::DEFAULT_CLASS);
-        let class = pass.policy.class_rank(class);
+        let class = pass.policy.class_rank(job.class());
         let allowed = match who.guarantor {
             None => class < who.rank,
             Some(guarantor) => class <= who.rank && borrows(pass, &job.team, guarantor),

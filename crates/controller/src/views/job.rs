@@ -1,8 +1,8 @@
 //! One job or task, short and long.
 
 use tutti_model::{
-    Attempt, AttemptPhase, DEFAULT_CLASS, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState,
-    Restarts, Spread, State, StopCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
+    Spread, State, StopCause, TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow};
 
@@ -63,7 +63,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         name: job.spec.display_name().to_owned(),
         user: job.user.clone(),
         team: Some(job.team.clone()),
-        class: job.spec.class.clone().unwrap_or_else(|| DEFAULT_CLASS.to_owned()),
+        class: job.class().to_owned(),
         state,
         nodes,
         gpus,

@@ -120,9 +120,13 @@ impl<'a> Quota<'a> {
     }
 
     /// The nearest team of the job's line that stays within its guarantee with these parts.
+    /// Whoever wants nodes alone takes all of them.
     pub fn guarantor(&self, job: &'a Job, parts: &[PartPlacement]) -> Option<&'a str> {
         let policy = &self.state.policy;
-        let wanted = of_parts(self.state, parts);
+        let wanted = match job.spec.exclusive {
+            true => of_nodes(self.state, parts),
+            false => of_parts(self.state, parts),
+        };
         policy.line_of(&job.team).into_iter().find(|team| {
             let Some(rule) = policy.teams.get(*team) else { return false };
             let mut held = self.later_of(team);
@@ -244,6 +248,14 @@ impl<'a> Quota<'a> {
             merge(teams.entry(team).or_default(), parts);
         }
     }
+}
+
+fn of_nodes<'a>(state: &'a State, parts: &[PartPlacement]) -> ByModel<'a> {
+    let mut sum = ByModel::new();
+    for gpu in parts.iter().filter_map(|p| state.node(p.node)).flat_map(|n| &n.facts.gpus) {
+        *sum.entry(gpu.model.as_str()).or_default() += 1000;
+    }
+    sum
 }
 
 fn of_parts<'a>(state: &'a State, parts: &[PartPlacement]) -> ByModel<'a> {

@@ -4,8 +4,8 @@
 use std::ops::Bound;
 
 use tutti_model::{
-    ClaimCause, Job, JobId, NewClaim, PartPlacement, QueueKey, Span, Stop, Task, TaskId, Time,
-    Verdict, Victim,
+    ClaimCause, Job, JobId, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time, Verdict,
+    Victim,
 };
 
 use super::bars::reservation;
@@ -80,8 +80,7 @@ impl<'a> Pass<'a, '_> {
     /// A team at its limit takes no more, or no more of a model, for those behind a task that has
     /// waited long and for which there is room, until enough is left for it.
     pub(super) fn close_team(&mut self, turn: &Turn<'a>, over: &OverLimit<'a>, milli: u64) {
-        let since = turn.job.task(turn.index).and_then(Task::waits_since);
-        let waited = self.now.since(since.unwrap_or(turn.job.submitted_at));
+        let waited = self.now.since(turn.waits_since());
         let team = self.lanes[turn.lane].team;
         let may_ever = self.teams.may_ever_have(team, over.model_name, milli);
         if waited <= self.policy.patience || !may_ever || !self.has_room(turn) {

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Claim, ClaimCause, DEFAULT_CLASS, Job, Lane, NewClaim, NodeId, Part, PartPlacement, QueueKey,
-    TaskId, Verdict,
+    Claim, ClaimCause, Job, Lane, NewClaim, NodeId, Part, PartPlacement, QueueKey, TaskId, Verdict,
 };
 
 use super::bars::reservation;
@@ -12,7 +11,6 @@ use super::{Pass, Tried, Turn};
 use crate::backfill::ends_at;
 use crate::claims;
 use crate::cluster::SlotNo;
-use crate::lanes::waiting_since;
 use crate::teams::{TeamNo, by_model};
 
 impl<'a> Pass<'a, '_> {
@@ -47,9 +45,8 @@ impl<'a> Pass<'a, '_> {
 
     /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
     /// for the very ones that it named first, whose tenants may stay for ever.
-    fn choose_anew(&mut self, turn: &Turn<'a>, key: &QueueKey, claim: &Claim) -> Option<NewClaim> {
-        let key = QueueKey { index: turn.index, ..*key };
-        if self.now.since(waiting_since(self.state, &key)) <= self.policy.patience {
+    fn choose_anew(&mut self, turn: &Turn<'a>, claim: &Claim) -> Option<NewClaim> {
+        if self.now.since(turn.waits_since()) <= self.policy.patience {
             return None;
         }
         let page = self.lanes[turn.lane].page;
@@ -141,10 +138,9 @@ impl<'a> Pass<'a, '_> {
     pub(super) fn pass_over_the_overdue(&mut self, rank: i32) {
         for (&task, claim) in &self.state.claims {
             let Some(job) = self.state.job(task.job) else { continue };
-            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
             let waits = self.plan.by_task.contains_key(&task) && !self.done.contains(&task);
             if claim.cause != ClaimCause::Overdue
-                || self.policy.class_rank(class) >= rank
+                || self.policy.class_rank(job.class()) >= rank
                 || !waits
                 || self.plan.dropped.contains(&task)
             {
@@ -185,8 +181,7 @@ impl<'a> Pass<'a, '_> {
             else {
                 continue;
             };
-            let class = job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS);
-            if self.policy.class_rank(class) < rank {
+            if self.policy.class_rank(job.class()) < rank {
                 self.passed_over.push((task, why));
             } else if !self.done.contains(&task)
                 && !claim.parts.iter().any(|p| taken.contains(&p.node))
@@ -227,7 +222,7 @@ impl<'a> Pass<'a, '_> {
             self.plan.dropped.push(turn.task());
             return Tried::Done;
         }
-        if let Some(new) = self.choose_anew(turn, key, claim) {
+        if let Some(new) = self.choose_anew(turn, claim) {
             self.plan.dropped.push(turn.task());
             self.claim(turn.job, new);
             return Tried::Done;

@@ -2,6 +2,8 @@ use tutti_model::*;
 
 use crate::testing::*;
 
+mod patience;
+
 const LONG: Span = Span::secs(3600);
 
 #[test]

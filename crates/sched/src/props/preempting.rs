@@ -8,7 +8,7 @@ use crate::testing::world::World;
 
 fn class_rank(state: &State, task: TaskId) -> i32 {
     let job = state.job(task.job).unwrap();
-    state.policy.class_rank(job.spec.class.as_deref().unwrap_or(DEFAULT_CLASS))
+    state.policy.class_rank(job.class())
 }
 
 /// Every victim may be stopped, and without any one of them the claimant would not fit.

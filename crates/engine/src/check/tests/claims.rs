@@ -268,3 +268,17 @@ fn what_is_kept_for_the_overdue_is_not_kept_from_a_higher_class() {
     spec_mut(&mut state, task.job).class = Some("urgent".into());
     assert_eq!(check(&state, &plan, c.world.now), Ok(()));
 }
+
+#[test]
+fn whoever_wants_a_node_alone_needs_a_guarantee_for_all_of_it() {
+    let mut c = case();
+    c.set_team("a", guaranteed(4));
+    c.set_team("b", guaranteed(0));
+    let lent = c.running(of_team("b", gang(1, 4)), vec![all(N1)]);
+    let owner = c.waiting(JobSpec { exclusive: true, ..of_team("a", gang(1, 1)) });
+    let victims = vec![requeue(lent, 240_000)];
+    let plan = claim(owner, vec![part(N1, &[0])], ClaimCause::Guarantee, victims);
+    c.accepts(&plan);
+    let less = c.refuses_if(&plan, |s| policy_mut(s).teams.get_mut("a").unwrap().guarantee.any = 3);
+    assert_eq!(less, Violation::BeyondGuarantee(owner));
+}
