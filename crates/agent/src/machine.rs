@@ -503,7 +503,7 @@ impl Machine {
                 ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
             }
         };
-        Some(PartReport { lease, phase })
+        Some(PartReport::new(lease, phase))
     }
 
     pub fn reports(&self) -> Vec<PartReport> {

@@ -29,7 +29,7 @@ async fn next_start(stream: &mut Stream) -> LeaseId {
 }
 
 async fn report(stream: &mut Stream, lease: LeaseId, phase: ReportedPhase) {
-    let report = PartReport { lease, phase };
+    let report = PartReport::new(lease, phase);
     frame::write(stream, &ToController::Report { report }).await.unwrap();
 }
 
@@ -93,7 +93,7 @@ async fn an_agent_comes_back_to_a_new_controller_with_its_job() {
     assert_eq!(cluster.get(&format!("/api/v1/jobs/{id}")).await["state"], "running");
 
     let mut stream = agent::dial(cluster.addr(), &identity).await.unwrap();
-    let parts = vec![PartReport { lease, phase: done() }];
+    let parts = vec![PartReport::new(lease, done())];
     let greeting = Box::new(Greeting { facts: agent::facts("n1", 1), parts });
     let renew = Some(identity.renewal().unwrap());
     let hello = ToController::Hello { protocol: PROTOCOL, greeting, epoch: Epoch(1), renew };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, Rank, Restarts, Span, Time};
+use crate::{
+    Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, PartProgress, Rank, Restarts, Span, Time,
+};
 
 /// An order of the engine to an agent. Each may arrive twice; the second time changes nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +78,15 @@ pub struct Host {
 pub struct PartReport {
     pub lease: LeaseId,
     pub phase: ReportedPhase,
+    /// What the ranks said of themselves, if they said anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Box<PartProgress>>,
+}
+
+impl PartReport {
+    pub fn new(lease: LeaseId, phase: ReportedPhase) -> PartReport {
+        PartReport { lease, phase, progress: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -212,7 +212,7 @@ impl Node {
     pub fn answer_unknown(&self, lease: LeaseId) -> Option<PartReport> {
         let unknown = !self.parts.contains_key(&lease);
         let phase = ReportedPhase::Done { exits: Vec::new(), error: None };
-        unknown.then_some(PartReport { lease, phase })
+        unknown.then_some(PartReport::new(lease, phase))
     }
 }
 
@@ -239,5 +239,5 @@ fn report(lease: LeaseId, part: &Part) -> PartReport {
             ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
         }
     };
-    PartReport { lease, phase }
+    PartReport::new(lease, phase)
 }

@@ -102,7 +102,7 @@ impl Rig {
                 ReportedPhase::Done { exits: vec![exit], error: None }
             }
         };
-        let report = PartReport { lease, phase };
+        let report = PartReport::new(lease, phase);
         self.step(Command::Report { node: self.node, session: 1, report });
     }
 

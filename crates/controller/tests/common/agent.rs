@@ -103,9 +103,9 @@ async fn serve(stream: Stream, ranks: Ranks) {
         let message = tokio::select! {
             message = reader.next::<ToAgent>() => message,
             _ = beat.tick() => {
-                let parts = launches.iter().map(|(l, launch)| PartReport {
-                    lease: *l,
-                    phase: if done.contains(l) { ended(launch) } else { running() },
+                let parts = launches.iter().map(|(l, launch)| {
+                    let phase = if done.contains(l) { ended(launch) } else { running() };
+                    PartReport::new(*l, phase)
                 });
                 let beat = ToController::Heartbeat { parts: parts.collect() };
                 if frame::write(&mut writer, &beat).await.is_err() { return }
@@ -137,7 +137,7 @@ fn ended(launch: &Launch) -> ReportedPhase {
 }
 
 fn report(out: &mut Vec<u8>, lease: LeaseId, phase: ReportedPhase) {
-    let report = PartReport { lease, phase };
+    let report = PartReport::new(lease, phase);
     frame::append(out, &ToController::Report { report }).unwrap();
 }
 

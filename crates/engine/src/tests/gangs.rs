@@ -34,7 +34,7 @@ fn a_lost_go_is_repeated_with_the_next_heartbeat() {
     world.report(N2, lease, prepared(7002));
     world.report(N1, lease, ReportedPhase::Running { exits: Vec::new() });
     world.take_orders();
-    world.beat(N2, vec![PartReport { lease, phase: prepared(7002) }]);
+    world.beat(N2, vec![PartReport::new(lease, prepared(7002))]);
     assert_eq!(world.take_orders(), [(N2, Order::Go { lease, master_port: 7001 })]);
 }
 
@@ -82,7 +82,7 @@ fn an_agent_that_comes_back_in_time_keeps_its_ranks() {
     let lease = world.run(job);
     world.gone(N2);
     world.wait(5, &[]);
-    let running = PartReport { lease, phase: ReportedPhase::Running { exits: Vec::new() } };
+    let running = PartReport::new(lease, ReportedPhase::Running { exits: Vec::new() });
     world.hello("n2", 8, vec![running]);
     world.wait(20, &[]);
     assert_eq!(world.state_of(job), JobState::Running);
@@ -100,7 +100,7 @@ fn a_node_that_was_given_up_cleans_up_before_it_gets_work() {
     world.wait(8, &[]);
     assert!(matches!(world.engine.state().node(N1).unwrap().link, Link::Lost { .. }));
     world.take_orders();
-    let running = PartReport { lease, phase: ReportedPhase::Running { exits: Vec::new() } };
+    let running = PartReport::new(lease, ReportedPhase::Running { exits: Vec::new() });
     world.hello("n1", 8, vec![running]);
     let orders = world.take_orders();
     assert!(orders.iter().all(|(_, o)| matches!(o, Order::Stop { .. })), "{orders:?}");

@@ -309,12 +309,10 @@ fn an_array_that_waits_for_two_jobs_which_fail_together_ends_once() {
     spec.after =
         vec![format!("ok:{first}").parse().unwrap(), format!("ok:{second}").parse().unwrap()];
     let array = world.submit(spec);
-    let failed = |world: &World, lease| tutti_model::PartReport {
-        lease,
-        phase: tutti_model::ReportedPhase::Done {
-            exits: vec![world.exit(0, ExitStatus::Code(1))],
-            error: None,
-        },
+    let failed = |world: &World, lease| {
+        let exits = vec![world.exit(0, ExitStatus::Code(1))];
+        let phase = tutti_model::ReportedPhase::Done { exits, error: None };
+        tutti_model::PartReport::new(lease, phase)
     };
     let reports = vec![failed(&world, a), failed(&world, b)];
     world.beat(N1, reports);

@@ -56,7 +56,7 @@ fn a_new_controller_gives_every_node_time_to_come_back() {
     assert!(matches!(engine.state().node(N1).unwrap().link, Link::Away { .. }));
     world.engine = engine;
     let phase = ReportedPhase::Running { exits: Vec::new() };
-    world.hello("n1", 8, vec![tutti_model::PartReport { lease, phase }]);
+    world.hello("n1", 8, vec![tutti_model::PartReport::new(lease, phase)]);
     assert_eq!(world.state_of(job), JobState::Running);
     assert_eq!(world.lease(TaskId::single(job)), lease);
 }
@@ -67,7 +67,7 @@ fn a_node_with_fewer_gpus_than_before_does_not_break_the_books() {
     let job = world.submit(gang(1, 8));
     let lease = world.run(job);
     let phase = ReportedPhase::Running { exits: Vec::new() };
-    world.hello("n1", 4, vec![tutti_model::PartReport { lease, phase }]);
+    world.hello("n1", 4, vec![tutti_model::PartReport::new(lease, phase)]);
     assert_eq!(world.engine.state().node(N1).unwrap().free_gpu_count(), 0);
 }
 
@@ -81,7 +81,7 @@ fn a_node_with_less_memory_than_before_does_not_stop_the_others() {
     let mut facts = super::world::facts(&world.engine.state().node_name(node), 8);
     facts.mem = Bytes::gib(100);
     let phase = ReportedPhase::Running { exits: Vec::new() };
-    let parts = vec![tutti_model::PartReport { lease, phase }];
+    let parts = vec![tutti_model::PartReport::new(lease, phase)];
     let greeting = Box::new(tutti_model::Greeting { facts, parts });
     world.step(Command::Hello { greeting, session: 99 }).reply.unwrap();
     let small = world.submit(gang(1, 4));

@@ -143,7 +143,7 @@ impl World {
         let lease = self.lease(TaskId::single(job));
         for node in self.nodes_of(job) {
             let phase = ReportedPhase::Running { exits: Vec::new() };
-            let (session, report) = (self.sessions[&node], PartReport { lease, phase });
+            let (session, report) = (self.sessions[&node], PartReport::new(lease, phase));
             let command = Command::Report { node, session, report };
             self.engine.step(command, self.now).reply.expect("the session is known");
         }
@@ -155,7 +155,7 @@ impl World {
         for node in self.nodes_of(task.job) {
             let exits = vec![self.exit(0, ExitStatus::Signal(15))];
             let phase = ReportedPhase::Done { exits, error: None };
-            let (session, report) = (self.sessions[&node], PartReport { lease, phase });
+            let (session, report) = (self.sessions[&node], PartReport::new(lease, phase));
             let command = Command::Report { node, session, report };
             self.engine.step(command, self.now).reply.expect("the session is known");
         }
@@ -192,7 +192,7 @@ impl World {
 
     pub fn report(&mut self, node: NodeId, lease: LeaseId, phase: ReportedPhase) -> Step {
         let session = self.sessions[&node];
-        self.step(Command::Report { node, session, report: PartReport { lease, phase } })
+        self.step(Command::Report { node, session, report: PartReport::new(lease, phase) })
     }
 
     pub fn gone(&mut self, node: NodeId) {
@@ -266,7 +266,7 @@ impl World {
                     }
                     _ => return None,
                 };
-                Some(PartReport { lease, phase })
+                Some(PartReport::new(lease, phase))
             })
             .collect()
     }

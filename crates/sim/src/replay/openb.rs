@@ -166,7 +166,7 @@ impl Rig {
         for Effect::Tell { node, order } in step.effects {
             let Order::Start(launch) = order else { continue };
             let phase = ReportedPhase::Running { exits: Vec::new() };
-            let report = PartReport { lease: launch.lease, phase };
+            let report = PartReport::new(launch.lease, phase);
             let session = session_of(node);
             self.command(Command::Report { node, session, report }, "a report")?;
         }

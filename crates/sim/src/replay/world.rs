@@ -344,7 +344,7 @@ impl<'a> World<'a> {
         phase: ReportedPhase,
     ) -> Result<Step, ReplayError> {
         let session = self.sessions.get(&node).copied().unwrap_or_default();
-        let report = PartReport { lease, phase };
+        let report = PartReport::new(lease, phase);
         let step = self.engine.step(Command::Report { node, session, report }, self.now);
         match step.reply {
             Ok(_) => Ok(step),

@@ -104,7 +104,7 @@ impl Agent {
                 Some(part) => part.stop(lease, grace, now, work),
                 None => {
                     let phase = ReportedPhase::Done { exits: Vec::new(), error: None };
-                    return Some(PartReport { lease, phase });
+                    return Some(PartReport::new(lease, phase));
                 }
             },
             Order::Forget { .. } => {
@@ -219,6 +219,6 @@ impl Part {
                 ReportedPhase::Done { exits: (0..ranks).map(exit).collect(), error: error.clone() }
             }
         };
-        PartReport { lease, phase }
+        PartReport::new(lease, phase)
     }
 }

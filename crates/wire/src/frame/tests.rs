@@ -17,7 +17,7 @@ fn report() -> PartReport {
         RankExit { rank: Rank(1), status: ExitStatus::Signal(9), at: Time(5) },
     ];
     let error = Some(PartError { message: "no such program".into(), blame: Blame::Job });
-    PartReport { lease: lease(), phase: ReportedPhase::Done { exits, error } }
+    PartReport::new(lease(), ReportedPhase::Done { exits, error })
 }
 
 fn greeting() -> Greeting {
@@ -39,8 +39,8 @@ fn greeting() -> Greeting {
         agent_version: "0.1.0".into(),
         labels: BTreeMap::from([("rack".into(), "r1".into())]),
     };
-    let running = PartReport { lease: lease(), phase: ReportedPhase::Running { exits: vec![] } };
-    let prepared = PartReport { lease: lease(), phase: ReportedPhase::Prepared { port: 29_500 } };
+    let running = PartReport::new(lease(), ReportedPhase::Running { exits: vec![] });
+    let prepared = PartReport::new(lease(), ReportedPhase::Prepared { port: 29_500 });
     Greeting { facts, parts: vec![running, prepared, report()] }
 }
 

@@ -73,7 +73,7 @@ impl Past {
     }
 
     fn report(&mut self, lease: LeaseId, phase: ReportedPhase) {
-        let report = PartReport { lease, phase };
+        let report = PartReport::new(lease, phase);
         self.command(Command::Report { node: NODE, session: self.session, report });
     }
 
