@@ -39,6 +39,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TUTTI_GPUS", "how many GPUs this part has"),
     ("TUTTI_CPUS", "how many CPUs this part was given"),
     ("TUTTI_SIMULATED", "1 if the GPUs are imagined, else 0"),
+    ("TUTTI_PROGRESS", "a unix socket on which this process may say how far it is"),
     ("TUTTI_PART", "marks every process of the part, so that none is left behind; leave it alone"),
     ("PATH", "the job's own, else a usual one"),
     ("HOME", "home directory of the user the rank runs as; the job may set its own"),
@@ -59,6 +60,7 @@ pub struct Surroundings<'a> {
     pub account: &'a Account,
     pub master_port: u16,
     pub part: &'a Path,
+    pub progress: &'a Path,
     pub tmpdir: Option<&'a str>,
 }
 
@@ -127,6 +129,7 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_GPUS", launch.gpus.len().to_string());
     env.insert("TUTTI_CPUS", launch.cpus.to_string());
     env.insert("TUTTI_SIMULATED", u8::from(around.simulated).to_string());
+    env.insert("TUTTI_PROGRESS", around.progress.display().to_string());
     env.insert("TUTTI_PART", around.part.display().to_string());
 }
 
@@ -151,6 +154,7 @@ mod tests {
             account: &account,
             master_port: 4711,
             part: Path::new("/data/parts/1@1"),
+            progress: Path::new("/data/run/1@1"),
             tmpdir: Some("/scratch"),
         };
         let mut all = of_part(launch, &around);

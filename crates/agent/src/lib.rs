@@ -27,6 +27,7 @@ mod messages;
 mod node;
 mod parts;
 mod plan;
+mod progress;
 mod seen;
 mod shim;
 mod spawn;

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartReport, RankExit,
-    ReportedPhase, Span, TaskId, Time,
+    Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress, PartReport,
+    RankExit, ReportedPhase, Span, TaskId, Time,
 };
 
 use crate::messages::{End, ToShim};
@@ -48,6 +48,10 @@ pub enum Input {
     Exits {
         lease: LeaseId,
         exits: Vec<RankExit>,
+    },
+    Progress {
+        lease: LeaseId,
+        progress: PartProgress,
     },
     Ended {
         lease: LeaseId,
@@ -130,11 +134,13 @@ struct Part {
     /// Asks it to save first.
     signal: Option<String>,
     because: Option<PartError>,
+    /// What its ranks said of themselves, and when that came.
+    progress: Option<(PartProgress, Time)>,
 }
 
 impl Part {
     fn new(launch: Option<Box<Launch>>, phase: Phase) -> Part {
-        Part { launch, phase, kill_at: None, signal: None, because: None }
+        Part { launch, phase, kill_at: None, signal: None, because: None, progress: None }
     }
     fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done { .. })
@@ -204,13 +210,14 @@ impl Machine {
             Input::LaunchFailed { lease, message } => {
                 self.end(lease, Vec::new(), Some(node_error(message)), &mut out);
             }
+            Input::Progress { lease, progress } => self.progress(now, lease, progress, &mut out),
             Input::Hello { lease, exits } => self.hello(now, lease, exits, &mut out),
             Input::Exits { lease, exits } => self.exits(lease, exits, &mut out),
-            Input::Ended { lease, end } => self.end(lease, end.exits, end.error, &mut out),
+            Input::Ended { lease, end } => self.ended(now, lease, end, &mut out),
             Input::Gone { lease } => self.gone(lease, &mut out),
-            Input::Looked { lease, fate } => self.looked(lease, fate, &mut out),
+            Input::Looked { lease, fate } => self.looked(now, lease, fate, &mut out),
             Input::Swept { lease } => self.swept(lease, &mut out),
-            Input::Found { record, state } => self.found(*record, state, &mut out),
+            Input::Found { record, state } => self.found(now, *record, state, &mut out),
             Input::Shutdown { grace } => self.shutdown(now, grace, &mut out),
         }
         out
@@ -377,6 +384,29 @@ impl Machine {
         }
     }
 
+    /// Steps can wait for the next heartbeat; a checkpoint or a fault is told at once.
+    fn progress(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        progress: PartProgress,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
+        let known = part.progress.replace((progress, now)).unwrap_or_default().0;
+        let (new, _) = part.progress.as_ref().expect("just set");
+        if new.saved != known.saved || new.fault != known.fault {
+            out.push(Action::Report(lease));
+        }
+    }
+
+    fn ended(&mut self, now: Time, lease: LeaseId, end: End, out: &mut Vec<Action>) {
+        if let (Some(part), Some(progress)) = (self.parts.get_mut(&lease), end.progress) {
+            part.progress = Some((progress, now));
+        }
+        self.end(lease, end.exits, end.error, out);
+    }
+
     fn end(
         &mut self,
         lease: LeaseId,
@@ -407,14 +437,14 @@ impl Machine {
         }
     }
 
-    fn looked(&mut self, lease: LeaseId, fate: Fate, out: &mut Vec<Action>) {
+    fn looked(&mut self, now: Time, lease: LeaseId, fate: Fate, out: &mut Vec<Action>) {
         if !self.is_unheard(lease) {
             return;
         }
         let Some(part) = self.parts.get(&lease) else { return };
         match (&part.phase, fate) {
             (Phase::Launched { .. } | Phase::Running { .. }, Fate::Ended(end)) => {
-                self.end(lease, end.exits, end.error, out);
+                self.ended(now, lease, end, out);
             }
             (Phase::Launched { .. } | Phase::Running { .. }, Fate::Dead) => {
                 out.push(Action::Sweep(lease));
@@ -438,11 +468,12 @@ impl Machine {
         self.end(lease, exits, Some(error), out);
     }
 
-    fn found(&mut self, record: Record, state: FoundState, out: &mut Vec<Action>) {
+    fn found(&mut self, now: Time, record: Record, state: FoundState, out: &mut Vec<Action>) {
         let Record { launch, port } = record;
         let lease = launch.lease;
         self.seen.insert(lease);
         self.gpus.note(&launch);
+        let mut progress = None;
         let phase = match state {
             FoundState::Prepared => Phase::Waiting { port },
             FoundState::Unclaimed => {
@@ -457,9 +488,13 @@ impl Machine {
                 out.push(Action::Sweep(lease));
                 Phase::Running { exits: Vec::new(), connected: false }
             }
-            FoundState::Ended(end) => Phase::Done { exits: end.exits, error: end.error },
+            FoundState::Ended(end) => {
+                progress = end.progress.map(|progress| (progress, now));
+                Phase::Done { exits: end.exits, error: end.error }
+            }
         };
-        self.parts.insert(lease, Part::new(Some(Box::new(launch)), phase));
+        let part = Part { progress, ..Part::new(Some(Box::new(launch)), phase) };
+        self.parts.insert(lease, part);
     }
 
     fn shutdown(&mut self, now: Time, grace: Span, out: &mut Vec<Action>) {
@@ -493,8 +528,9 @@ impl Machine {
     }
 
     /// Where one part stands, if there is anything to say about it yet.
-    pub fn report(&self, lease: LeaseId) -> Option<PartReport> {
-        let phase = match &self.parts.get(&lease)?.phase {
+    pub fn report(&self, now: Time, lease: LeaseId) -> Option<PartReport> {
+        let part = self.parts.get(&lease)?;
+        let phase = match &part.phase {
             Phase::Preparing => return None,
             Phase::Waiting { port } => ReportedPhase::Prepared { port: *port },
             Phase::Launched { .. } => ReportedPhase::Running { exits: Vec::new() },
@@ -503,11 +539,15 @@ impl Machine {
                 ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
             }
         };
-        Some(PartReport::new(lease, phase))
+        let aged = |(said, at): &(PartProgress, Time)| Box::new(said.clone().aged(now.since(*at)));
+        Some(PartReport {
+            progress: part.progress.as_ref().map(aged),
+            ..PartReport::new(lease, phase)
+        })
     }
 
-    pub fn reports(&self) -> Vec<PartReport> {
-        self.parts.keys().filter_map(|&lease| self.report(lease)).collect()
+    pub fn reports(&self, now: Time) -> Vec<PartReport> {
+        self.parts.keys().filter_map(|&lease| self.report(now, lease)).collect()
     }
 
     pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {

@@ -2,7 +2,7 @@
 //! dials again when the agent was restarted.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{ExitStatus, LeaseId, PartError, Rank, RankExit, Span};
+use tutti_model::{ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
 use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
 
 /// How a part ended: written behind the part's record on disk, then told to the agent.
@@ -10,6 +10,9 @@ use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
 pub struct End {
     pub exits: Vec<RankExit>,
     pub error: Option<PartError>,
+    /// What the ranks had said of themselves by then.
+    #[serde(default)]
+    pub progress: Option<PartProgress>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,11 @@ pub enum FromShim {
     },
     Exits {
         exits: Vec<RankExit>,
+    },
+    /// What the ranks say of themselves, at most twice a second unless it is urgent, and after
+    /// every hello.
+    Progress {
+        progress: PartProgress,
     },
     /// No process of the part is left, and the end is on disk. The shim leaves after this.
     Ended(End),

@@ -28,6 +28,7 @@ use crate::config::{AgentConfig, AgentError};
 use crate::join;
 use crate::machine::{Action, Input, Machine};
 use crate::parts::{FoundState, Parts};
+use crate::progress::place::Places;
 use crate::zygote::Zygote;
 use lookup::Lookups;
 use requests::Requests;
@@ -55,7 +56,9 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
         let mut int = signal(SignalKind::interrupt()).map_err(setup("signals"))?;
         let mut node = Node::new(config, identity, zygote)?;
         node.take_over()?;
-        node.live(&mut term, &mut int).await
+        let result = node.live(&mut term, &mut int).await;
+        node.places.leave();
+        result
     });
     // A thread that waits for a dead file system or a process that can't die is left behind.
     runtime.shutdown_background();
@@ -93,6 +96,7 @@ pub(crate) struct Node {
     machine: Machine,
     parts: Parts,
     barred: Barred,
+    places: Places,
     lookups: Lookups,
     cgroups: Option<Cgroups>,
     tmpdir: Option<String>,
@@ -127,6 +131,7 @@ impl Node {
         Ok(Node {
             machine: Machine::new(barred.leases()),
             cgroups: cgroups(&config),
+            places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             lookups: Lookups::new(&config.name, &config.address),
             ports: BTreeMap::new(),
@@ -206,7 +211,8 @@ impl Node {
         self.zygote.flush();
         if self.uplink.is_up() {
             let changed = std::mem::take(&mut self.changed);
-            for report in changed.into_iter().filter_map(|lease| self.machine.report(lease)) {
+            for report in changed.into_iter().filter_map(|lease| self.machine.report(now(), lease))
+            {
                 self.uplink.say(&ToController::Report { report });
             }
         } else if !self.uplink.has_greeted() {
@@ -324,9 +330,10 @@ impl Node {
         }
         let mark = self.parts.stem(lease).display().to_string();
         let cgroup = self.cgroups.as_ref().map(|c| c.part_path(lease));
-        let swept = self.swept.clone();
+        let (swept, places) = (self.swept.clone(), self.places.clone());
         tokio::task::spawn_blocking(move || {
             launch::sweep(&mark, cgroup.as_deref());
+            places.sweep(lease);
             // The node is gone only when the agent is.
             let _ = swept.send(lease);
         });
@@ -407,6 +414,7 @@ impl Node {
         match message {
             FromShim::Hello { .. } => {}
             FromShim::Exits { exits } => self.step(Input::Exits { lease, exits }),
+            FromShim::Progress { progress } => self.step(Input::Progress { lease, progress }),
             FromShim::Ended(end) => self.step(Input::Ended { lease, end }),
             FromShim::Grew { rank } => self.log_grew(lease, rank),
             FromShim::ExecData { request, stream, data } => {

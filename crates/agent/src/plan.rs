@@ -15,6 +15,8 @@ pub struct Plan {
     pub home: PathBuf,
     /// The part's record, without its ending.
     pub stem: PathBuf,
+    /// The socket on which ranks report progress.
+    pub progress: PathBuf,
     pub log_dir: PathBuf,
     pub log_limits: LogLimits,
     pub argv: Vec<String>,

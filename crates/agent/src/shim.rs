@@ -13,6 +13,7 @@
 mod execs;
 mod feed;
 mod link;
+mod progress;
 mod ranks;
 pub(crate) mod tree;
 
@@ -29,6 +30,7 @@ use crate::parts::Claim;
 use crate::plan::Plan;
 use execs::Execs;
 use link::Link;
+use progress::Progress;
 use ranks::Ranks;
 
 /// While processes are being killed, how often it is looked whether new ones have appeared.
@@ -115,6 +117,7 @@ struct Shim<'a> {
     cgroup: Option<std::fs::File>,
     ranks: Ranks<'a>,
     execs: Execs,
+    progress: Progress<'a>,
     link: Link,
     exits: Vec<RankExit>,
     stopping: Option<Stopping>,
@@ -129,6 +132,7 @@ impl<'a> Shim<'a> {
             cgroup: None,
             ranks: Ranks::new(plan),
             execs: Execs::default(),
+            progress: Progress::new(plan),
             link: Link::new(plan),
             exits: Vec::new(),
             stopping: None,
@@ -163,7 +167,14 @@ impl<'a> Shim<'a> {
             })?;
             self.cgroup = Some(dir);
         }
-        self.ranks.start(self.cgroup.as_ref())
+        let opened = self.progress.open();
+        self.ranks.start(self.cgroup.as_ref())?;
+        if let Err(error) = opened {
+            let text =
+                format!("progress can't be reported: {}: {error}", self.plan.progress.display());
+            self.ranks.note(self.plan.first_rank, &text);
+        }
+        Ok(())
     }
 
     /// Waits for something to happen and handles it.
@@ -175,6 +186,7 @@ impl<'a> Shim<'a> {
         let mut tokens = Vec::with_capacity(8);
         self.link.poll(&mut fds, &mut tokens);
         self.ranks.poll(&mut fds, &mut tokens);
+        self.progress.poll(&mut fds, &mut tokens);
         if !self.link.is_clogged() {
             self.execs.poll(&mut fds, &mut tokens);
         }
@@ -207,6 +219,7 @@ impl<'a> Shim<'a> {
             }
             Token::Rank { slot, pipe } => self.ranks.ready(slot, pipe, &mut self.link),
             Token::Exec { slot, pipe } => self.execs.ready(slot, pipe, &mut self.link),
+            Token::Progress { speaker } => self.progress.ready(speaker, &mut self.ranks),
         }
     }
 
@@ -285,7 +298,10 @@ impl<'a> Shim<'a> {
             self.kill_all();
         }
         self.ranks.flush_quiet(now, &mut self.link);
-        self.link.dial_if_due(now, &self.exits);
+        if self.link.dial_if_due(now, &self.exits) {
+            self.progress.say(now, &mut self.link);
+        }
+        self.progress.tell(now, &mut self.link);
     }
 
     fn next_timer(&self) -> Option<Instant> {
@@ -296,7 +312,8 @@ impl<'a> Shim<'a> {
             Some(stopping) => Some(stopping.term_at.unwrap_or(stopping.kill_at)),
             None => None,
         };
-        [kill, self.ranks.next_flush(), self.link.next_dial()].into_iter().flatten().min()
+        let progress = self.progress.next_timer(&self.link);
+        [kill, self.ranks.next_flush(), self.link.next_dial(), progress].into_iter().flatten().min()
     }
 
     /// After the last rank: no process of the part stays, and nothing they wrote is lost. Takes as
@@ -310,6 +327,7 @@ impl<'a> Shim<'a> {
             pause = (pause * 2).min(KILL_AGAIN_MAX);
             self.reap();
         }
+        self.progress.close(self.link.is_up(), &mut self.ranks);
         self.ranks.drain(&mut self.link);
         if let Some(cgroup) = &self.plan.cgroup {
             // The kernel lets go of the last process a moment after it was reaped.
@@ -331,7 +349,7 @@ impl<'a> Shim<'a> {
             error = Some(because);
         }
         exits.sort_by_key(|e| e.rank);
-        End { exits, error }
+        End { exits, error, progress: self.progress.level() }
     }
 }
 
@@ -351,8 +369,18 @@ fn signal_number(name: &str) -> Option<libc::c_int> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     Link,
-    Rank { slot: usize, pipe: Pipe },
-    Exec { slot: usize, pipe: Pipe },
+    Rank {
+        slot: usize,
+        pipe: Pipe,
+    },
+    Exec {
+        slot: usize,
+        pipe: Pipe,
+    },
+    /// Without a speaker, somebody wants to become one.
+    Progress {
+        speaker: Option<usize>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

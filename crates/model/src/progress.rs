@@ -53,8 +53,28 @@ pub struct PartProgress {
     pub ranks: Vec<RankProgress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<SavedPoint>,
+    /// Since `saved` was said; nothing while there is none.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub saved_age: Span,
+    /// The first that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+}
+
+impl PartProgress {
+    /// The same, said again after this long.
+    pub fn aged(mut self, by: Span) -> PartProgress {
+        let older = |age: &mut Span| age.0 = age.0.saturating_add(by.0);
+        self.ranks.iter_mut().for_each(|r| older(&mut r.age));
+        if self.saved.is_some() {
+            older(&mut self.saved_age);
+        }
+        self
+    }
+}
+
+fn is_no_time(span: &Span) -> bool {
+    *span == Span(0)
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

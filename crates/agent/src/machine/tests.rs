@@ -1,4 +1,4 @@
-use tutti_model::{ExitStatus, Rank};
+use tutti_model::{ExitStatus, Fault, Rank, RankProgress, SavedPoint};
 
 use super::*;
 use crate::testing::launch;
@@ -44,7 +44,7 @@ impl Case {
         self.machine.step(NOW, input)
     }
     fn phase(&self, l: LeaseId) -> ReportedPhase {
-        self.machine.report(l).expect("known").phase
+        self.machine.report(NOW, l).expect("known").phase
     }
     /// A part that runs, its shim connected.
     fn running(mut self, task: &str, generation: u64) -> Case {
@@ -79,19 +79,19 @@ fn a_part_on_one_node_starts_at_once() {
         ]
     );
     assert_eq!(c.step(Input::Hello { lease: l, exits: vec![] }), [Action::Report(l)]);
-    let end = End { exits: vec![exit(0, ExitStatus::Code(3))], error: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(3))], error: None, progress: None };
     assert_eq!(c.step(Input::Ended { lease: l, end: end.clone() }), [Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
     assert!(c.machine.is_idle());
     assert_eq!(c.step(Input::Order(Order::Forget { lease: l })), [Action::Remove(l)]);
-    assert_eq!(c.machine.reports(), []);
+    assert_eq!(c.machine.reports(NOW), []);
 }
 
 #[test]
 fn a_start_that_comes_twice_starts_once() {
     let (mut c, l) = (case().running("1", 1), lease("1", 1));
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
-    c.step(Input::Ended { lease: l, end: End { exits: vec![], error: None } });
+    c.step(Input::Ended { lease: l, end: End { exits: vec![], error: None, progress: None } });
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
     c.step(Input::Order(Order::Forget { lease: l }));
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)], "refused after it was forgotten");
@@ -144,7 +144,7 @@ fn older_generations_of_a_task_are_refused() {
 #[test]
 fn older_generations_on_a_gpu_are_refused() {
     let mut c = case().running("1", 7);
-    let end = End { exits: vec![], error: None };
+    let end = End { exits: vec![], error: None, progress: None };
     c.step(Input::Ended { lease: lease("1", 7), end });
     assert_eq!(c.step(start("2", 6)), [Action::Report(lease("2", 6))]);
     assert!(c.error(lease("2", 6)).message.contains("is old"));
@@ -251,7 +251,7 @@ fn a_broken_connection_to_a_living_shim_changes_nothing() {
 #[test]
 fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
     let (mut c, l) = (case().running("1", 1).unheard("1", 1), lease("1", 1));
-    let end = End { exits: vec![exit(0, ExitStatus::Code(0))], error: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(0))], error: None, progress: None };
     let looked = c.step(Input::Looked { lease: l, fate: Fate::Ended(end.clone()) });
     assert_eq!(looked, [Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
@@ -259,7 +259,7 @@ fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
 
 #[test]
 fn a_starting_agent_takes_over_what_it_finds() {
-    let end = End { exits: vec![exit(0, ExitStatus::Code(4))], error: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(4))], error: None, progress: None };
     let running = ReportedPhase::Running { exits: vec![] };
     let done = ReportedPhase::Done { exits: end.exits.clone(), error: None };
     let l = lease("1", 1);
@@ -322,7 +322,10 @@ fn parts_of_one_gpu_run_beside_each_other_in_whatever_order_they_come() {
 #[test]
 fn a_share_that_is_older_than_a_whole_lease_is_old() {
     let mut c = case().running("1", 5);
-    c.step(Input::Ended { lease: lease("1", 5), end: End { exits: vec![], error: None } });
+    c.step(Input::Ended {
+        lease: lease("1", 5),
+        end: End { exits: vec![], error: None, progress: None },
+    });
     c.step(start_share("2", 4, 0.5));
     assert!(c.error(lease("2", 4)).message.contains("is old"));
     c.step(start_share("3", 6, 0.5));
@@ -341,4 +344,61 @@ fn a_shim_that_dials_again_is_asked_to_save_again() {
     assert_eq!(c.step(Input::Order(order)), std::slice::from_ref(&tell));
     c.step(Input::Gone { lease: l });
     assert!(c.step(Input::Hello { lease: l, exits: vec![] }).contains(&tell));
+}
+
+fn at_step(step: u64, saved: Option<u64>) -> PartProgress {
+    let rank =
+        RankProgress { rank: Rank(0), step, loss: None, tokens: None, age: Span(10), pace: None };
+    let saved = saved.map(|step| SavedPoint { step, path: None, save_ms: None });
+    PartProgress { ranks: vec![rank], saved, ..PartProgress::default() }
+}
+
+#[test]
+fn steps_wait_for_the_heartbeat_and_checkpoints_do_not() {
+    let mut c = case().running("1", 1);
+    let l = lease("1", 1);
+    assert_eq!(c.machine.report(NOW, l).unwrap().progress, None);
+    let mut says = |progress| c.step(Input::Progress { lease: l, progress });
+    assert_eq!(says(at_step(3, None)), []);
+    assert_eq!(says(at_step(4, Some(4))), [Action::Report(l)]);
+    assert_eq!(says(at_step(5, Some(4))), []);
+    let mut accuses = at_step(5, Some(4));
+    accuses.fault = Some(Fault { rank: Rank(1), op: "barrier".into(), why: String::new() });
+    assert_eq!(says(accuses.clone()), [Action::Report(l)]);
+    let later = c.machine.report(NOW.plus(Span(990)), l).unwrap().progress.unwrap();
+    assert_eq!((later.ranks[0].age, later.saved_age), (Span(1000), Span(990)), "it grows old");
+    assert_eq!(c.step(Input::Progress { lease: lease("2", 2), progress: accuses }), []);
+}
+
+#[test]
+fn the_last_progress_is_in_the_end_however_that_is_learned() {
+    let l = lease("1", 1);
+    let last = |c: &Case| {
+        let report = c.machine.report(NOW, l).unwrap();
+        assert!(matches!(report.phase, ReportedPhase::Done { .. }));
+        report.progress.map(|p| p.ranks[0].step)
+    };
+    let end = End { exits: vec![], error: None, progress: Some(at_step(9, Some(8))) };
+
+    let mut c = case().running("1", 1);
+    c.step(Input::Progress { lease: l, progress: at_step(5, None) });
+    c.step(Input::Ended { lease: l, end: end.clone() });
+    assert_eq!(last(&c), Some(9));
+    c.step(Input::Progress { lease: l, progress: at_step(2, None) });
+    assert_eq!(last(&c), Some(9), "what comes late does not count");
+
+    let mut c = case().running("1", 1).unheard("1", 1);
+    c.step(Input::Looked { lease: l, fate: Fate::Ended(end.clone()) });
+    assert_eq!(last(&c), Some(9));
+
+    let mut c = case();
+    let record = Box::new(Record { launch: launch("1", 1), port: 1 });
+    c.step(Input::Found { record, state: FoundState::Ended(end) });
+    assert_eq!(last(&c), Some(9));
+
+    // A supervisor that died said nothing more.
+    let mut c = case().running("1", 1);
+    c.step(Input::Progress { lease: l, progress: at_step(5, None) });
+    c.step(Input::Swept { lease: l });
+    assert_eq!(last(&c), Some(5));
 }

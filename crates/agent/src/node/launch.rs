@@ -112,6 +112,7 @@ impl Node {
         let config = &self.config;
         let account = self.lookups.account(&launch.user)?;
         let stem = self.parts.stem(launch.lease);
+        let progress = self.places.socket(launch.lease, account.identity.is_some());
         let around = Surroundings {
             node: &config.name,
             address: &config.address,
@@ -119,6 +120,7 @@ impl Node {
             account: &account,
             master_port,
             part: &stem,
+            progress: &progress,
             tmpdir: self.tmpdir.as_deref(),
         };
         let limited = !config.simulated;
@@ -129,6 +131,7 @@ impl Node {
             log_limits: config.log_limits,
             argv: argv(&launch.spec.run),
             env: env::of_part(launch, &around),
+            progress,
             first_rank: launch.first_rank,
             ranks: launch.ranks,
             workdir: workdir(launch, &account),

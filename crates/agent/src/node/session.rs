@@ -248,7 +248,7 @@ impl Node {
     }
 
     fn greet(&mut self, stream: TlsStream<TcpStream>) {
-        let greeting = Greeting { facts: self.facts(), parts: self.machine.reports() };
+        let greeting = Greeting { facts: self.facts(), parts: self.machine.reports(super::now()) };
         self.changed.clear();
         let until = Instant::now() + WELCOME_WITHIN;
         self.uplink.state = State::Greeted { session: Session::open(stream), until };
@@ -306,7 +306,7 @@ impl Node {
             State::Up { session, heartbeat, heartbeat_at } if *heartbeat_at <= now => {
                 *heartbeat_at = now + *heartbeat;
                 if session.unsent() <= CLOGGED {
-                    let parts = self.machine.reports();
+                    let parts = self.machine.reports(super::now());
                     self.uplink.say(&ToController::Heartbeat { parts });
                 }
                 self.check_certificate(now);

@@ -56,7 +56,7 @@ fn the_end_is_found_again() {
     parts.write_launch(&record).unwrap();
     let mut claim = Claim::take(&parts.stem(lease)).unwrap().unwrap();
     let exit = RankExit { rank: Rank(0), status: ExitStatus::Signal(9), at: Time(5) };
-    let end = End { exits: vec![exit], error: None };
+    let end = End { exits: vec![exit], error: None, progress: None };
     claim.write_end(&end).unwrap();
     drop(claim);
     assert_eq!(parts.fate(lease).unwrap(), Fate::Ended(end.clone()));
@@ -98,7 +98,7 @@ fn a_reused_record_holds_nothing_of_the_one_before() {
     std::sync::Arc::make_mut(&mut first.launch.spec).name = Some("x".repeat(500));
     parts.write_launch(&first).unwrap();
     let mut claim = Claim::take(&parts.stem(first.launch.lease)).unwrap().unwrap();
-    claim.write_end(&End { exits: vec![], error: None }).unwrap();
+    claim.write_end(&End { exits: vec![], error: None, progress: None }).unwrap();
     drop(claim);
     parts.remove(first.launch.lease).unwrap();
     assert_eq!(parts.spares.len(), 1);

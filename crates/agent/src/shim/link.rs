@@ -138,10 +138,13 @@ impl Link {
         self.stream.is_none().then_some(self.dial_at)
     }
 
-    pub fn dial_if_due(&mut self, now: Instant, exits: &[RankExit]) {
+    /// True if the agent was reached, and knows nothing yet but what hello says.
+    pub fn dial_if_due(&mut self, now: Instant, exits: &[RankExit]) -> bool {
         if self.stream.is_none() && self.dial_at <= now {
             self.dial(exits);
+            return self.is_up();
         }
+        false
     }
 
     fn dial(&mut self, exits: &[RankExit]) {

@@ -55,6 +55,21 @@ impl<'a> Ranks<'a> {
         self.all.iter().any(|r| r.pid.is_some())
     }
 
+    /// The rank whose process this is.
+    pub fn rank_of(&self, pid: i32) -> Option<Rank> {
+        self.all.iter().find(|r| r.pid == Some(pid)).map(|r| r.rank)
+    }
+
+    /// A word to the job, in the log of this rank, or of the first if it has none here.
+    pub fn note(&mut self, rank: Rank, text: &str) {
+        let slot = self.all.iter().position(|r| r.rank == rank).unwrap_or(0);
+        if let Some(r) = self.all.get_mut(slot) {
+            r.log.output(unix_ms(), LogStream::Err, format!("[tutti: {text}]\n").as_bytes());
+            // Whoever follows the log hears of it.
+            r.flush_at = Some(Instant::now());
+        }
+    }
+
     pub fn start(&mut self, cgroup: Option<&File>) -> Result<(), PartError> {
         let first = self.plan.first_rank;
         for rank in first.0..first.0 + self.plan.ranks {

@@ -91,6 +91,12 @@ fn scan_descendants(root: i32) -> Vec<i32> {
     all
 }
 
+/// The process itself, its parent, and so on: as far as they live.
+pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
+    // A process that moves while it is looked at must not lead in circles.
+    std::iter::successors(Some(pid), |&pid| parent_of(pid)).take_while(|&pid| pid > 1).take(256)
+}
+
 fn parent_of(pid: i32) -> Option<i32> {
     stat(pid)?.get(1)?.parse().ok()
 }

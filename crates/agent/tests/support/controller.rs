@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tutti_model::{
-    Epoch, ExitStatus, Greeting, Launch, LeaseId, NodeId, Order, PartError, Rank, RankExit,
-    ReportedPhase, Span, TaskId,
+    Epoch, ExitStatus, Greeting, Launch, LeaseId, NodeId, Order, PartError, PartProgress, Rank,
+    RankExit, RankProgress, ReportedPhase, Span, TaskId,
 };
 use tutti_wire::api::{JoinRequest, JoinResponse};
 use tutti_wire::frame::{self, FrameReader};
@@ -183,6 +183,31 @@ impl Controller {
                 _ => return None,
             };
             reports.iter().filter(|r| r.lease == lease).find_map(|r| pick(&r.phase))
+        })
+    }
+
+    /// The first report of this part with progress for which `pick` has an answer.
+    pub fn wait_for_progress<T>(
+        &mut self,
+        lease: LeaseId,
+        pick: impl Fn(&PartProgress, &ReportedPhase) -> Option<T>,
+    ) -> T {
+        self.wait(|m| {
+            let reports = match m {
+                ToController::Report { report } => std::slice::from_ref(report),
+                ToController::Heartbeat { parts } => parts,
+                ToController::Hello { greeting, .. } => &greeting.parts,
+                _ => return None,
+            };
+            let of_part = reports.iter().filter(|r| r.lease == lease);
+            of_part.filter_map(|r| pick(r.progress.as_deref()?, &r.phase)).next()
+        })
+    }
+
+    /// Waits until a rank is at this step.
+    pub fn wait_for_step(&mut self, lease: LeaseId, rank: u32, step: u64) -> RankProgress {
+        self.wait_for_progress(lease, |p, _| {
+            p.ranks.iter().find(|r| r.rank == Rank(rank) && r.step == step).cloned()
         })
     }
 
