@@ -57,10 +57,9 @@ pub fn apply(state: &mut State, record: &Record) {
             attempts::set_part(state, *lease, *node, PartState::Lost);
         }
         Event::Stopping { lease, why } => attempts::stopping(state, *lease, why, at),
-        Event::Saved { lease } => attempts::saved(state, *lease, at),
-        Event::Requeued { lease, cause, avoid, not_before } => {
-            attempts::requeued(state, *lease, *cause, *avoid, *not_before, at);
-        }
+        Event::Saved { lease, point } => attempts::saved(state, *lease, point.as_ref(), at),
+        Event::Accused { lease, accusation } => attempts::accused(state, *lease, accusation),
+        Event::Requeued { lease, .. } => attempts::requeued(state, *lease, &record.event, at),
         Event::Ready { task } => change_task(state, *task, |t| {
             if let Phase::Pending { not_before, .. } = &mut t.phase {
                 *not_before = Time(0);
@@ -160,9 +159,14 @@ fn task_mut(job: &mut Job, index: Option<u32>) -> Option<&mut Task> {
     }
 }
 
-fn current_attempt(state: &mut State, lease: LeaseId) -> Option<&mut Attempt> {
+/// The task, if this is the lease that it holds.
+fn current_task(state: &mut State, lease: LeaseId) -> Option<&mut Task> {
     let task = task_mut(state.jobs_mut(lease.task.job)?, lease.task.index)?;
-    task.attempt_mut().filter(|a| a.generation == lease.generation)
+    task.attempt().is_some_and(|a| a.generation == lease.generation).then_some(task)
+}
+
+fn current_attempt(state: &mut State, lease: LeaseId) -> Option<&mut Attempt> {
+    current_task(state, lease)?.attempt_mut()
 }
 
 fn current_part(state: &mut State, lease: LeaseId, node: NodeId) -> Option<&mut Part> {

@@ -87,14 +87,17 @@ fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Orde
         StopCause::Cancelled { .. }
         | StopCause::TimeLimit
         | StopCause::Preempted { .. }
-        | StopCause::Resized { .. } => {
+        | StopCause::Resized { .. }
+        | StopCause::Evicted { .. } => {
             let checkpoint = job.spec.checkpoint.as_ref();
             let grace = checkpoint.and_then(|c| c.grace).unwrap_or(own);
             Order::Stop { lease, grace, signal: checkpoint.and_then(|c| c.signal.clone()) }
         }
         StopCause::RankFailed { .. }
         | StopCause::LaunchFailed { .. }
-        | StopCause::NodeLost { .. } => {
+        | StopCause::NodeLost { .. }
+        | StopCause::PeerFault { .. }
+        | StopCause::Stalled { .. } => {
             Order::Stop { lease, grace: own.min(settings.failure_grace), signal: None }
         }
     }

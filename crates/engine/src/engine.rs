@@ -13,10 +13,10 @@ use crate::command::{Command, Reply};
 use crate::consequences::consequences;
 use crate::decide::{View, answer, decide, next_due};
 use crate::effect::Effect;
-use crate::effects::{effects, reconcile};
+use crate::effects::{effects, find_attempt, reconcile};
 use crate::event::{Event, Record};
 use crate::index;
-use crate::live::Live;
+use crate::live::{Levels, Live};
 use crate::reject::Rejected;
 use crate::settings::Settings;
 
@@ -72,6 +72,11 @@ impl Engine {
         &self.state
     }
 
+    /// Where the ranks of running attempts are, as they say themselves.
+    pub fn levels(&self) -> &Levels {
+        self.live.levels()
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -88,6 +93,7 @@ impl Engine {
             let next = self.agenda.next(&self.state, self.planned_at);
             self.dirty |= next.is_some_and(|at| at <= now);
         }
+        self.note_levels(&command, now);
         let (reply, events) = match decide(self.view(now), &command) {
             Ok(decided) => decided,
             Err(rejected) => {
@@ -175,8 +181,32 @@ impl Engine {
             self.agenda.note(&self.state, &record.event);
             self.dirty |= opens_room(&self.state, &record.event);
             step.effects.extend(effects(&self.state, &self.settings, &record));
-            todo.extend(consequences(&self.state, &self.settings, &record.event, now));
+            let view = self.view(now);
+            todo.extend(consequences(view, &record.event));
             step.records.push(record);
+        }
+    }
+
+    /// Before anything is decided: how far the ranks are decides what becomes of an attempt.
+    fn note_levels(&mut self, command: &Command, now: Time) {
+        match command {
+            Command::Hello { greeting, .. } => {
+                let known = self.state.node_named(&greeting.facts.name).map(|n| n.id);
+                known.into_iter().for_each(|id| self.live.note_levels(id, &greeting.parts, now));
+            }
+            Command::Heartbeat { node, session, parts }
+                if self.live.is_session(*node, *session) =>
+            {
+                self.live.note_levels(*node, parts, now);
+            }
+            Command::Report { node, session, report } if self.live.is_session(*node, *session) => {
+                self.live.note_levels(*node, std::slice::from_ref(report), now);
+            }
+            Command::Tick => {
+                let state = &self.state;
+                self.live.forget_levels(|lease| find_attempt(state, lease).is_some());
+            }
+            _ => {}
         }
     }
 
@@ -220,6 +250,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::PartPrepared { .. }
         | Event::Stopping { .. }
         | Event::Saved { .. }
+        | Event::Accused { .. }
         | Event::Claimed { .. }
         | Event::TokenAdded { .. }
         | Event::TokenUsed { .. }

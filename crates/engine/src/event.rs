@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts, NodeId,
-    PartError, PartPlacement, Policy, Priority, RankExit, Seq, StopCause, TaskId, Time, Token,
+    Accusation, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts,
+    NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint, Seq, StopCause,
+    TaskId, Time, Token,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,6 +105,14 @@ pub enum Event {
     /// The work of this attempt up to now is safe.
     Saved {
         lease: LeaseId,
+        /// What the job said about it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        point: Option<SavedPoint>,
+    },
+    /// The ranks of one part say that another rank is dead or hangs.
+    Accused {
+        lease: LeaseId,
+        accusation: Accusation,
     },
     /// The attempt is over and the task waits again.
     Requeued {
@@ -111,6 +120,15 @@ pub enum Event {
         cause: RetryCause,
         avoid: Option<NodeId>,
         not_before: Time,
+        /// The highest step that it had done, if it said so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<u64>,
+        /// Whether the attempt came to anything.
+        #[serde(default, skip_serializing_if = "Fruit::is_unknown")]
+        fruit: Fruit,
+        /// Where a rank failed, or was blamed; not a node that was lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed_on: Option<NodeId>,
     },
     /// The wait after a failure is over; the task may be placed again.
     Ready {
@@ -168,6 +186,25 @@ pub enum Event {
     },
 }
 
+/// What an attempt that is tried again has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fruit {
+    /// It was stopped by others, or the node is to blame: it had no chance.
+    #[default]
+    Unknown,
+    /// It got further than every attempt before it.
+    Further,
+    /// It failed where those before it had failed, or at once.
+    None,
+}
+
+impl Fruit {
+    fn is_unknown(&self) -> bool {
+        *self == Fruit::Unknown
+    }
+}
+
 /// Which retry budget pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -177,4 +214,6 @@ pub enum RetryCause {
     JobFailure,
     /// An elastic job changed its size. Costs nothing.
     Resize,
+    /// An operator cleared its node. Costs nothing.
+    Eviction,
 }

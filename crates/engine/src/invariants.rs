@@ -11,7 +11,7 @@
 //! | Nothing runs before what it waits for | `dependencies_kept` |
 //! | Room is kept for the living, and nobody else moves in | `claims_sane` |
 //! | Teams and users pay what their attempts are charged | `ledger_matches` |
-//! | No cause has used more retries than its budget | `retries_within_budget` |
+//! | No cause has used more retries than its budget since the task got further | `retries_within_budget` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
 

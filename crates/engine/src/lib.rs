@@ -37,6 +37,7 @@ pub use decide::warnings;
 pub use effect::*;
 pub use engine::*;
 pub use event::*;
+pub use live::{Level, Levels};
 pub use reject::*;
 pub use settings::*;
 

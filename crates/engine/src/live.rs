@@ -3,13 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{NodeId, Span, Time};
+use tutti_model::{LeaseId, NodeId, PartReport, Span, Time};
+
+mod levels;
+
+pub use levels::{Level, Levels};
 
 const HOUR_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     nodes: BTreeMap<NodeId, Heard>,
+    levels: Levels,
     last_tick: Option<Time>,
     hour_turned: bool,
     /// Added to the shell's clock when that is behind the journal: time goes on, never back.
@@ -44,6 +49,19 @@ impl Live {
             }
         }
         self.last_tick = Some(now);
+    }
+
+    /// Takes over what the ranks of these parts say of themselves.
+    pub fn note_levels(&mut self, node: NodeId, reports: &[PartReport], now: Time) {
+        reports.iter().for_each(|report| self.levels.note(node, report, now));
+    }
+
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    pub fn forget_levels(&mut self, is_current: impl Fn(LeaseId) -> bool) {
+        self.levels.retain(is_current);
     }
 
     /// Whether an hour ended with the last tick: the time for chores.

@@ -18,6 +18,10 @@ pub struct Settings {
     /// First wait before a failed task is started again; doubles with every further failure.
     pub back_off: Span,
     pub back_off_max: Span,
+    /// So many attempts in a row that fail without getting anywhere end a job, whoever paid for them.
+    pub fruitless_max: u32,
+    /// A job that never says how far it is got nowhere if it ran for less than this.
+    pub fruitless_below: Span,
     /// An order that shows no effect on the node after this long is sent again.
     pub resend_after: Span,
     /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
@@ -39,6 +43,8 @@ impl Default for Settings {
             start_within: Span::secs(120),
             back_off: Span::secs(1),
             back_off_max: Span::secs(300),
+            fruitless_max: 3,
+            fruitless_below: Span::secs(60),
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,

@@ -1,5 +1,6 @@
 //! Short cases, one per rule: what is asked, what is recorded, what agents are told.
 
+mod comeback;
 mod elastic;
 mod gangs;
 mod jobs;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, DEFAULT_CLASS, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli,
-    NodeId, PartError, PartPlacement, Priority, Rank, RankExit, Span, TaskId, Time,
+    Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli,
+    NodeId, PartError, PartPlacement, Priority, Rank, RankExit, SavedPoint, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,6 +101,32 @@ pub struct Task {
     /// How long the attempt before this wait lasted.
     #[serde(default)]
     pub last_ran: Option<Span>,
+    /// What earlier attempts came to; none if nothing that matters is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub past: Option<Box<Past>>,
+}
+
+/// What is known of the attempts of a task so far, beyond their number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Past {
+    /// The newest point that a restart goes on from, as the job has said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedPoint>,
+    /// The highest step that it is known to have done, and the highest that was ever safe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_saved: Option<u64>,
+    /// Restarts since it last got further: what its budgets have paid. `restarts` counts all.
+    #[serde(skip_serializing_if = "Restarts::is_none")]
+    pub spent: Restarts,
+    /// Attempts in a row that failed without getting anywhere.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fruitless: u32,
+    /// Nodes where a rank of it failed, for whatever reason, since it last got further.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub failed_on: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -110,7 +136,14 @@ pub struct Restarts {
     pub job_failure: u32,
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 impl Restarts {
+    fn is_none(&self) -> bool {
+        self.total() == 0
+    }
     pub fn total(&self) -> u32 {
         self.node_failure + self.preemption + self.job_failure
     }
@@ -144,6 +177,23 @@ pub struct Attempt {
     /// When its work was last safe: nothing from before is lost if it is stopped.
     #[serde(default)]
     pub saved_at: Option<Time>,
+    /// What it said about that point, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedPoint>,
+    /// Something became safe that was not before: it got further than every attempt before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub advanced: bool,
+    /// What its ranks said of each other, at most one accusation for each part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accusations: Vec<Accusation>,
+}
+
+/// The ranks of one part say that a rank of the gang is dead or hangs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accusation {
+    /// Where the accusers run.
+    pub by: NodeId,
+    pub fault: Fault,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -187,6 +237,24 @@ pub enum StopCause {
     /// An elastic job goes on with this many nodes.
     Resized {
         nodes: u32,
+    },
+    /// Ranks say that another one is dead or hangs; this one, where it runs.
+    PeerFault {
+        rank: Rank,
+        node: NodeId,
+        op: String,
+        why: String,
+    },
+    /// No step for this long. The rank that lags behind all others, if there is one.
+    Stalled {
+        rank: Option<Rank>,
+        node: Option<NodeId>,
+        idle: Span,
+    },
+    /// An operator clears the node.
+    Evicted {
+        node: NodeId,
+        by: String,
     },
 }
 
@@ -305,6 +373,25 @@ pub enum EndReason {
         last: NodeId,
     },
     Preemptions,
+    /// Ranks said that this one was dead or hung.
+    PeerFault {
+        rank: Rank,
+        node: NodeId,
+        op: String,
+        why: String,
+    },
+    Stalled {
+        rank: Option<Rank>,
+        idle: Span,
+    },
+    /// It failed so often without getting anywhere that it is not the nodes.
+    CrashLoop {
+        attempts: u32,
+        /// Where, if on several nodes.
+        nodes: Vec<NodeId>,
+        #[schema(no_recursion)]
+        last: Box<EndReason>,
+    },
 }
 
 /// The eight words for where a task stands.
@@ -349,6 +436,15 @@ impl From<Outcome> for JobState {
     }
 }
 
+static NO_PAST: Past = Past {
+    saved: None,
+    best_step: None,
+    best_saved: None,
+    spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0 },
+    fruitless: 0,
+    failed_on: BTreeSet::new(),
+};
+
 impl Task {
     /// Since when it counts as waiting, if it waits.
     pub fn waits_since(&self) -> Option<Time> {
@@ -370,7 +466,15 @@ impl Task {
             lost_node: false,
             preempted_at: None,
             last_ran: None,
+            past: None,
         }
+    }
+
+    pub fn past(&self) -> &Past {
+        self.past.as_deref().unwrap_or(&NO_PAST)
+    }
+    pub fn past_mut(&mut self) -> &mut Past {
+        self.past.get_or_insert_default()
     }
 
     pub fn state(&self) -> JobState {
@@ -438,6 +542,10 @@ impl Attempt {
     /// before now. Short work is over before anybody says that it runs.
     pub fn lasted(&self, now: Time) -> Span {
         now.since(self.running_since().filter(|since| *since < now).unwrap_or(self.placed_at))
+    }
+    pub fn part_of(&self, rank: Rank) -> Option<&Part> {
+        let has = |p: &&Part| rank >= p.first_rank && rank.0 - p.first_rank.0 < p.ranks;
+        self.parts.iter().find(has)
     }
     pub fn part_on(&self, node: NodeId) -> Option<&Part> {
         self.parts.iter().find(|p| p.node == node)

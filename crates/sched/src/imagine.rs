@@ -134,6 +134,9 @@ impl World {
             parts: parts.collect(),
             charge,
             saved_at: None,
+            saved: None,
+            advanced: false,
+            accusations: Vec::new(),
         }
     }
 

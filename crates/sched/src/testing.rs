@@ -392,6 +392,9 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         parts: parts.iter().map(part).collect(),
         charge: 0,
         saved_at: None,
+        saved: None,
+        advanced: false,
+        accusations: Vec::new(),
     }));
 }
 

@@ -6,7 +6,7 @@ use tutti_model::{
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow};
 
-use super::words::end_note;
+use super::words::{end_note, fault_words};
 use crate::core::World;
 
 /// The row of a job that is no array, of a whole array, or of one task. None if there is no such
@@ -135,6 +135,17 @@ fn stop_note(state: &State, why: &StopCause) -> String {
             format!("{} was lost, the rest is stopped", state.node_name(*node))
         }
         StopCause::Preempted { for_job } => format!("makes room for job {for_job}"),
+        StopCause::PeerFault { rank, node, op, why } => {
+            let (node, what) = (state.node_name(*node), fault_words(op, why));
+            format!("rank {rank} on {node} is dead or hangs{what}; the rest is stopped")
+        }
+        StopCause::Stalled { rank: Some(rank), idle, .. } => {
+            format!("no step for {idle}, rank {rank} is behind; started again")
+        }
+        StopCause::Stalled { idle, .. } => format!("no step for {idle}; started again"),
+        StopCause::Evicted { node, by } => {
+            format!("{} is cleared by {by}", state.node_name(*node))
+        }
         StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
     }

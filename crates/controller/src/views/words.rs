@@ -22,5 +22,32 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
             format!("nodes failed under it too often, {} last", state.node_name(*last))
         }
         EndReason::Preemptions => "preempted too often".to_owned(),
+        EndReason::PeerFault { rank, node, op, why } => {
+            let (node, what) = (state.node_name(*node), fault_words(op, why));
+            format!("rank {rank} on {node} was dead or hung{what}")
+        }
+        EndReason::Stalled { rank: Some(rank), idle } => {
+            format!("no step for {idle}, rank {rank} was behind")
+        }
+        EndReason::Stalled { rank: None, idle } => format!("no step for {idle}"),
+        EndReason::CrashLoop { attempts, nodes, last } => {
+            let names: Vec<String> = nodes.iter().map(|n| state.node_name(*n)).collect();
+            let on = match names.as_slice() {
+                [] => String::new(),
+                names => format!(", on {}", names.join(", ")),
+            };
+            let last = end_note(state, &Ended { reason: (**last).clone(), ..ended.clone() });
+            format!("failed {attempts} times in a row and got nowhere{on}; the last time {last}")
+        }
+    }
+}
+
+/// What the accuser waited for, and what it saw.
+pub fn fault_words(op: &str, why: &str) -> String {
+    match (op, why) {
+        ("", "") => String::new(),
+        (op, "") => format!(" ({op})"),
+        ("", why) => format!(" ({why})"),
+        (op, why) => format!(" ({op}: {why})"),
     }
 }

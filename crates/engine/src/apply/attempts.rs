@@ -1,12 +1,14 @@
 //! One try at running a task, from its lease to its end.
 
 use tutti_model::{
-    Attempt, AttemptPhase, LeaseId, NodeId, Part, PartPlacement, PartState, Phase, Rank, State,
-    StopCause, Time,
+    Accusation, Attempt, AttemptPhase, LeaseId, NodeId, Part, PartPlacement, PartState, Phase,
+    Rank, Restarts, SavedPoint, State, StopCause, Time,
 };
 
-use super::{accounts, change_task, claims, current_attempt, current_part, with_node};
-use crate::event::RetryCause;
+use super::{
+    accounts, change_task, claims, current_attempt, current_part, current_task, with_node,
+};
+use crate::event::{Event, Fruit, RetryCause};
 use crate::index;
 
 pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement], at: Time) {
@@ -32,6 +34,9 @@ pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement],
             parts,
             charge,
             saved_at: None,
+            saved: None,
+            advanced: false,
+            accusations: Vec::new(),
         }));
     });
     accounts::charge_begins(state, task, at);
@@ -95,37 +100,68 @@ pub(super) fn stopping(state: &mut State, lease: LeaseId, why: &StopCause, at: T
     });
 }
 
-pub(super) fn saved(state: &mut State, lease: LeaseId, at: Time) {
-    if let Some(attempt) = current_attempt(state, lease) {
-        attempt.saved_at = Some(at);
+/// A point that nobody described counts as further than all before it: its owner says so.
+pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint>, at: Time) {
+    let Some(task) = current_task(state, lease) else { return };
+    let best = task.past().best_saved;
+    let further = point.is_none_or(|p| best.is_none_or(|best| p.step > best));
+    if let Some(point) = point {
+        let past = task.past_mut();
+        past.best_saved = best.max(Some(point.step));
+        past.saved = Some(point.clone());
+    }
+    let Some(attempt) = task.attempt_mut() else { return };
+    attempt.saved_at = Some(at);
+    attempt.saved = point.cloned().or_else(|| attempt.saved.take());
+    attempt.advanced |= further;
+}
+
+/// A part has one voice: what it said first.
+pub(super) fn accused(state: &mut State, lease: LeaseId, accusation: &Accusation) {
+    let Some(attempt) = current_attempt(state, lease) else { return };
+    if attempt.accusations.iter().all(|a| a.by != accusation.by) {
+        attempt.accusations.push(accusation.clone());
     }
 }
 
-pub(super) fn requeued(
-    state: &mut State,
-    lease: LeaseId,
-    cause: RetryCause,
-    avoid: Option<NodeId>,
-    not_before: Time,
-    at: Time,
-) {
-    let attempt = current_attempt(state, lease).map(|a| (a.served(at), a.lasted(at)));
-    let Some((served, lasted)) = attempt else { return };
+pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
+    let Event::Requeued { cause, avoid, not_before, step, fruit, failed_on, .. } = event else {
+        return;
+    };
+    let (cause, not_before) = (*cause, *not_before);
+    let attempt = current_attempt(state, lease).map(|a| (a.served(at), a.lasted(at), a.advanced));
+    let Some((served, lasted, advanced)) = attempt else { return };
     accounts::charge_ends(state, lease.task, at);
     change_task(state, lease.task, |t| {
-        match cause {
-            RetryCause::NodeFailure => t.restarts.node_failure += 1,
-            RetryCause::Preemption => {
-                t.restarts.preemption += 1;
-                t.preempted_at = Some(at);
-            }
-            RetryCause::JobFailure => t.restarts.job_failure += 1,
-            RetryCause::Resize => {}
+        // What became safe was paid for; from here on it counts anew.
+        if advanced {
+            t.past_mut().spent = Restarts::default();
+            t.past_mut().failed_on.clear();
+            t.avoid.clear();
         }
+        let past = t.past.get_or_insert_default();
+        for count in [&mut t.restarts, &mut past.spent] {
+            match cause {
+                RetryCause::NodeFailure => count.node_failure += 1,
+                RetryCause::Preemption => count.preemption += 1,
+                RetryCause::JobFailure => count.job_failure += 1,
+                RetryCause::Resize | RetryCause::Eviction => {}
+            }
+        }
+        if cause == RetryCause::Preemption {
+            t.preempted_at = Some(at);
+        }
+        match fruit {
+            Fruit::Unknown => {}
+            Fruit::Further => past.fruitless = 0,
+            Fruit::None => past.fruitless += 1,
+        }
+        past.best_step = past.best_step.max(*step);
+        past.failed_on.extend(*failed_on);
         t.served = t.served.saturating_add(served);
         t.last_ran = Some(lasted);
-        t.lost_node = cause == RetryCause::NodeFailure;
-        t.avoid.extend(avoid);
+        t.lost_node = matches!(cause, RetryCause::NodeFailure | RetryCause::Eviction);
+        t.avoid.extend(*avoid);
         t.phase = Phase::Pending { since: at, not_before };
     });
     accounts::learn_progress(state, lease.task);

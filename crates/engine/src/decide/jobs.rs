@@ -144,5 +144,5 @@ pub(super) fn saved(view: View<'_>, actor: &Actor, task: TaskId) -> Decision {
     };
     let attempt = job.task(task.index).and_then(|t| t.attempt()).filter(runs);
     let attempt = attempt.ok_or(Rejected::NotRunning(task))?;
-    done(vec![Event::Saved { lease: attempt.lease(task) }])
+    done(vec![Event::Saved { lease: attempt.lease(task), point: None }])
 }

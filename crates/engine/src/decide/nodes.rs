@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Drain, Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport, PartState,
-    ReportedPhase, Role, State,
+    Accusation, Drain, Fault, Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport,
+    PartState, ReportedPhase, Role, State,
 };
 
 use super::{Decision, View, done, need_role};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
-use crate::effects::{find_part, order_for};
+use crate::effects::{find_attempt, find_part, order_for};
 use crate::event::Event;
 use crate::reject::Rejected;
 
@@ -68,7 +68,36 @@ fn is_done(report: &PartReport) -> bool {
 
 /// The events that bring the state to what the node reports.
 fn changes(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
-    reports.iter().filter_map(|r| change(state, node, r)).collect()
+    let of = |r| said(state, node, r).into_iter().chain(change(state, node, r));
+    reports.iter().flat_map(of).collect()
+}
+
+/// Of a text that a job made, so much goes on record.
+const SAID_CHARS_MAX: usize = 200;
+
+/// What the ranks said that matters beyond this moment. Comes before what became of them: an accuser
+/// that leaves right afterwards has not failed.
+fn said(state: &State, node: NodeId, report: &PartReport) -> Vec<Event> {
+    let (lease, mut events) = (report.lease, Vec::new());
+    let Some(said) = report.progress.as_deref() else { return events };
+    let Some(attempt) = find_attempt(state, lease) else { return events };
+    if find_part(state, lease, node).is_none() {
+        return events;
+    }
+    if let Some(point) = &said.saved
+        && attempt.saved.as_ref().is_none_or(|old| point.step > old.step)
+    {
+        events.push(Event::Saved { lease, point: Some(point.clone()) });
+    }
+    if let Some(fault) = &said.fault
+        && attempt.part_of(fault.rank).is_some()
+        && attempt.accusations.iter().all(|a| a.by != node)
+    {
+        let clip = |text: &str| text.chars().take(SAID_CHARS_MAX).collect();
+        let fault = Fault { rank: fault.rank, op: clip(&fault.op), why: clip(&fault.why) };
+        events.push(Event::Accused { lease, accusation: Accusation { by: node, fault } });
+    }
+    events
 }
 
 fn change(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
@@ -130,7 +159,7 @@ pub(crate) fn answer(view: View<'_>, command: &Command) -> Vec<Effect> {
         let reported: BTreeSet<LeaseId> = reports.iter().map(|r| r.lease).collect();
         let unheard = held_parts(view.state, node).filter(|(l, _)| !reported.contains(l));
         orders.extend(unheard.filter_map(|(lease, _)| {
-            let placed_at = crate::effects::find_attempt(view.state, lease)?.placed_at;
+            let placed_at = find_attempt(view.state, lease)?.placed_at;
             let overdue = view.now.since(placed_at) >= view.settings.resend_after;
             (resend_now || overdue).then(|| order_for(view.state, view.settings, lease, node))?
         }));

@@ -195,6 +195,11 @@ impl World {
         self.step(Command::Report { node, session, report: PartReport::new(lease, phase) })
     }
 
+    pub fn report_all(&mut self, node: NodeId, report: PartReport) {
+        let session = self.sessions[&node];
+        self.step(Command::Report { node, session, report });
+    }
+
     pub fn gone(&mut self, node: NodeId) {
         let session = self.sessions[&node];
         self.step(Command::Gone { node, session });

@@ -89,7 +89,7 @@ impl World<'_> {
             _ => {}
         }
         let restart = match cause {
-            RetryCause::Resize => Restart::Served,
+            RetryCause::Resize | RetryCause::Eviction => Restart::Served,
             _ => self.options.restart,
         };
         self.release(index);

@@ -1,0 +1,302 @@
+//! An attempt in trouble is stopped; one that is over is tried again or ends its task.
+
+use std::collections::BTreeSet;
+
+use tutti_model::{
+    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, Job, LeaseId, NodeId, Outcome,
+    Part, PartState, Rank, Span, StopCause, Task, Time,
+};
+
+use super::blame::{first_failure, launch_error, peer_fault};
+use crate::decide::View;
+use crate::effects::find_attempt;
+use crate::event::{Event, Fruit, RetryCause};
+
+/// Exit code of a job that was stopped by its time limit and left no failing exit of its own.
+const TIMED_OUT: i32 = 124;
+
+pub(super) fn of_attempt(view: View<'_>, lease: LeaseId) -> Vec<Event> {
+    let Some(attempt) = find_attempt(view.state, lease) else { return Vec::new() };
+    if attempt.is_over() {
+        return resolve(view, lease, attempt).into_iter().collect();
+    }
+    if matches!(attempt.phase, AttemptPhase::Stopping { .. }) {
+        return Vec::new();
+    }
+    first_trouble(attempt).map(|why| Event::Stopping { lease, why }).into_iter().collect()
+}
+
+/// The reason to stop a gang whose other ranks still run.
+fn first_trouble(attempt: &Attempt) -> Option<StopCause> {
+    let lost = attempt.parts.iter().find(|p| p.phase == PartState::Lost);
+    let launch = launch_error(attempt);
+    lost.map(|p| StopCause::NodeLost { node: p.node })
+        .or_else(|| {
+            launch.map(|(node, e)| StopCause::LaunchFailed { node, error: e.message.clone() })
+        })
+        .or_else(|| peer_fault(attempt))
+        .or_else(|| first_failure(attempt).map(|e| StopCause::RankFailed { rank: e.rank }))
+}
+
+/// Every part is over: what becomes of the task?
+fn resolve(view: View<'_>, lease: LeaseId, attempt: &Attempt) -> Option<Event> {
+    let job = view.state.job(lease.task.job)?;
+    let task = job.task(lease.task.index)?;
+    Some(Ending { view, job, task, lease, attempt }.event())
+}
+
+struct Ending<'a> {
+    view: View<'a>,
+    job: &'a Job,
+    task: &'a Task,
+    lease: LeaseId,
+    attempt: &'a Attempt,
+}
+
+/// Why an attempt failed, and who pays for it.
+struct Failure {
+    cause: RetryCause,
+    /// Where it is not started again if it can be helped.
+    node: Option<NodeId>,
+    code: Option<i32>,
+    reason: EndReason,
+    /// It says something about the job, not only about the node.
+    own: bool,
+}
+
+impl Ending<'_> {
+    fn event(&self) -> Event {
+        let code = first_failure(self.attempt).map(|e| e.status.code());
+        if let AttemptPhase::Stopping { why, .. } = &self.attempt.phase {
+            match why {
+                StopCause::Cancelled { by } => {
+                    let reason = EndReason::Cancelled { by: by.clone() };
+                    return self.ended(Outcome::Cancelled, code, reason);
+                }
+                StopCause::TimeLimit => {
+                    let code = code.unwrap_or(TIMED_OUT);
+                    return self.ended(Outcome::Failed, Some(code), EndReason::TimeLimit);
+                }
+                StopCause::Preempted { .. } => return self.preempted(code),
+                StopCause::Resized { .. } => return self.for_free(RetryCause::Resize),
+                StopCause::Evicted { .. } => return self.for_free(RetryCause::Eviction),
+                _ => {}
+            }
+        }
+        match self.failure(code) {
+            Some(failure) => self.retry(failure),
+            None => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
+        }
+    }
+
+    /// What went wrong, if anything did.
+    fn failure(&self, code: Option<i32>) -> Option<Failure> {
+        // A lost node explains whatever its peers died of.
+        if let Some(part) = self.attempt.parts.iter().find(|p| p.phase == PartState::Lost) {
+            let reason = EndReason::NodeFailures { last: part.node };
+            return Some(Failure::of_node(part.node, code, reason, false));
+        }
+        if let Some(failure) = self.launch_failure(code).or_else(|| self.peer_failure(code)) {
+            return Some(failure);
+        }
+        if let Some(exit) = first_failure(self.attempt) {
+            return Some(self.rank_failure(exit.rank, exit.status));
+        }
+        let node = self.unaccounted()?;
+        let error = "its processes vanished without an exit code".to_owned();
+        let reason = EndReason::LaunchFailed { node, error };
+        Some(Failure::of_node(node, code, reason, self.is_elsewhere(node)))
+    }
+
+    fn launch_failure(&self, code: Option<i32>) -> Option<Failure> {
+        let found = launch_error(self.attempt).map(|(node, e)| (node, e.message.clone(), e.blame));
+        let found = found.or_else(|| match &self.attempt.phase {
+            AttemptPhase::Stopping { why: StopCause::LaunchFailed { node, error }, .. } => {
+                Some((*node, error.clone(), Blame::Node))
+            }
+            _ => None,
+        });
+        let (node, error, blame) = found?;
+        let reason = EndReason::LaunchFailed { node, error };
+        Some(match blame {
+            Blame::Node => Failure::of_node(node, code, reason, self.is_elsewhere(node)),
+            Blame::Job => Failure {
+                cause: RetryCause::JobFailure,
+                node: None,
+                code: code.or(Some(1)),
+                reason,
+                own: true,
+            },
+        })
+    }
+
+    /// Ranks found that another one is dead or hangs, or nobody moved any more.
+    fn peer_failure(&self, code: Option<i32>) -> Option<Failure> {
+        if let Some(StopCause::PeerFault { rank, node, op, why }) = peer_fault(self.attempt) {
+            let reason = EndReason::PeerFault { rank, node, op, why };
+            return Some(Failure::of_node(node, code, reason, true));
+        }
+        let AttemptPhase::Stopping { why, .. } = &self.attempt.phase else { return None };
+        let StopCause::Stalled { rank, node, idle } = why else { return None };
+        let (cause, node) = (RetryCause::NodeFailure, *node);
+        let reason = EndReason::Stalled { rank: *rank, idle: *idle };
+        Some(Failure { cause, node, code, reason, own: true })
+    }
+
+    fn rank_failure(&self, rank: Rank, status: ExitStatus) -> Failure {
+        Failure {
+            cause: RetryCause::JobFailure,
+            node: self.attempt.part_of(rank).map(|p| p.node),
+            code: Some(status.code()),
+            reason: EndReason::RankFailed { rank, signal: status.signal() },
+            own: true,
+        }
+    }
+
+    /// A node that says it is done without the exits of all its ranks.
+    fn unaccounted(&self) -> Option<NodeId> {
+        let short = |p: &&Part| p.phase.exits().len() < p.ranks as usize;
+        self.attempt.parts.iter().find(short).map(|p| p.node)
+    }
+
+    /// The same again on one node is that node; the same on another one may be the job.
+    fn is_elsewhere(&self, node: NodeId) -> bool {
+        !self.task.past().failed_on.contains(&node)
+    }
+
+    /// It was asked to go, so how its ranks went says nothing.
+    fn for_free(&self, cause: RetryCause) -> Event {
+        self.requeued(cause, None, Time(0))
+    }
+
+    fn preempted(&self, code: Option<i32>) -> Event {
+        if self.spent(RetryCause::Preemption) >= self.budget(RetryCause::Preemption) {
+            return self.ended(Outcome::Failed, code, EndReason::Preemptions);
+        }
+        self.for_free(RetryCause::Preemption)
+    }
+
+    /// Starts it again if the budget for this cause allows and it does not go in circles, else ends
+    /// it for the reason.
+    fn retry(&self, failure: Failure) -> Event {
+        let used = self.spent(failure.cause);
+        if used >= self.budget(failure.cause) {
+            let reason = match (failure.cause, failure.reason) {
+                (RetryCause::NodeFailure, EndReason::LaunchFailed { node, .. }) => {
+                    EndReason::NodeFailures { last: node }
+                }
+                (_, reason) => reason,
+            };
+            return self.ended(Outcome::Failed, failure.code, reason);
+        }
+        if failure.own && self.fruit() == Fruit::None {
+            let attempts = self.task.past().fruitless + 1;
+            if attempts >= self.circles_max() {
+                let mut nodes: BTreeSet<NodeId> = self.task.past().failed_on.clone();
+                nodes.extend(failure.node);
+                let (nodes, last) = (nodes.into_iter().collect(), Box::new(failure.reason));
+                let reason = EndReason::CrashLoop { attempts, nodes, last };
+                return self.ended(Outcome::Failed, failure.code.or(Some(1)), reason);
+            }
+        }
+        let not_before = match self.wait(failure.cause, used) {
+            Span(0) => Time(0),
+            wait => self.view.now.plus(wait),
+        };
+        self.requeued(failure.cause, Some(&failure), not_before)
+    }
+
+    /// Who asked for so many retries of failures gets them, even if they lead nowhere.
+    fn circles_max(&self) -> u32 {
+        self.view.settings.fruitless_max.max(self.job.spec.retry.job_failure.saturating_add(1))
+    }
+
+    /// A task that never says how far it is gets somewhere by lasting for a while.
+    fn fruit(&self) -> Fruit {
+        let step = self.view.live.levels().highest_step(self.lease);
+        let silent = step.is_none()
+            && self.task.past().best_step.is_none()
+            && self.task.past().saved.is_none();
+        let lasted = self.attempt.running_since().map_or(Span(0), |s| self.view.now.since(s));
+        let further = self.attempt.advanced
+            || step > self.task.past().best_step
+            || silent && lasted >= self.view.settings.fruitless_below;
+        if further { Fruit::Further } else { Fruit::None }
+    }
+
+    /// What its budget has paid since it last got further.
+    fn spent(&self, cause: RetryCause) -> u32 {
+        if self.attempt.advanced {
+            return 0;
+        }
+        match cause {
+            RetryCause::NodeFailure => self.task.past().spent.node_failure,
+            RetryCause::Preemption => self.task.past().spent.preemption,
+            RetryCause::JobFailure => self.task.past().spent.job_failure,
+            RetryCause::Resize | RetryCause::Eviction => 0,
+        }
+    }
+
+    fn budget(&self, cause: RetryCause) -> u32 {
+        let retry = &self.job.spec.retry;
+        match cause {
+            RetryCause::NodeFailure => retry.node_failure,
+            RetryCause::Preemption => retry.preemption,
+            RetryCause::JobFailure => retry.job_failure,
+            RetryCause::Resize | RetryCause::Eviction => u32::MAX,
+        }
+    }
+
+    fn requeued(&self, cause: RetryCause, failure: Option<&Failure>, not_before: Time) -> Event {
+        let further = self.fruit() == Fruit::Further;
+        let fruit = match failure {
+            _ if further => Fruit::Further,
+            Some(failure) if failure.own => Fruit::None,
+            _ => Fruit::Unknown,
+        };
+        let lost = failure.is_some_and(|f| matches!(f.reason, EndReason::NodeFailures { .. }));
+        Event::Requeued {
+            lease: self.lease,
+            cause,
+            avoid: failure.and_then(|f| f.node),
+            not_before,
+            step: self.view.live.levels().highest_step(self.lease),
+            fruit,
+            failed_on: failure.and_then(|f| f.node).filter(|_| !lost),
+        }
+    }
+
+    /// A first node failure is nobody's fault and costs no wait; repeated failures wait longer.
+    fn wait(&self, cause: RetryCause, used: u32) -> Span {
+        let doublings = match cause {
+            RetryCause::Preemption | RetryCause::Resize | RetryCause::Eviction => return Span(0),
+            RetryCause::NodeFailure if used == 0 => return Span(0),
+            RetryCause::NodeFailure => used - 1,
+            RetryCause::JobFailure => used,
+        };
+        let wait = self.view.settings.back_off.0.saturating_mul(1 << doublings.min(20));
+        Span(wait).min(self.view.settings.back_off_max)
+    }
+
+    fn ended(&self, outcome: Outcome, exit_code: Option<i32>, reason: EndReason) -> Event {
+        let ended = Ended {
+            outcome,
+            exit_code,
+            reason,
+            started_at: self.task.first_started_at,
+            ended_at: self.view.now,
+            attempts: self.task.attempts,
+            restarts: self.task.restarts,
+            nodes: self.attempt.parts.iter().map(|p| p.node).collect(),
+            gpus: self.attempt.gpu_count(),
+            last_ran: None,
+        };
+        Event::TaskEnded { task: self.lease.task, ended }
+    }
+}
+
+impl Failure {
+    fn of_node(node: NodeId, code: Option<i32>, reason: EndReason, own: bool) -> Failure {
+        Failure { cause: RetryCause::NodeFailure, node: Some(node), code, reason, own }
+    }
+}
