@@ -1,0 +1,248 @@
+//! A store: one home, where a checkpoint is published or not, and other places that hold copies.
+
+mod publish;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Error;
+use crate::layout;
+use crate::location::{Location, LocationError};
+use crate::manifest::{self, Entry, FileEntry, Manifest};
+use crate::save::{Gate, Save, Writer};
+use crate::tier::{self, Dir, Tier, Watch};
+
+pub use publish::Published;
+
+/// How large a file may become before the next is begun.
+const SHARD_BYTES: u64 = 8 << 30;
+
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Who saves; none to read only.
+    pub writer: Option<Writer>,
+    /// A directory of this node that is written first and read first.
+    pub local: Option<PathBuf>,
+    /// Further places for copies: directories, `tcp://` peers, object stores.
+    pub replicas: Vec<String>,
+    /// One more, which is read last.
+    pub remote: Option<String>,
+    /// The gang's key, for peers.
+    pub key: Option<[u8; 32]>,
+    /// What is here when the store is opened is left over, whoever wrote it: it may be replaced.
+    pub takeover: bool,
+    /// How large a file may become before the next is begun; 0 for the default.
+    pub shard_bytes: u64,
+    /// Told before every change of a directory.
+    pub watch: Option<Arc<dyn Watch>>,
+}
+
+/// Cheap to clone; all clones are the same store.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    /// In the order of reading and writing: the nearest first.
+    tiers: Vec<Arc<dyn Tier>>,
+    home: usize,
+    options: Options,
+    gate: Gate,
+    /// The register of each step as it was when we came. Not our rivals' work, but our forebears'.
+    seen: Mutex<BTreeMap<u64, u32>>,
+}
+
+/// Which checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selector {
+    Latest,
+    Step(u64),
+    /// The newest that is older.
+    Before(u64),
+}
+
+/// A step that was published, with its manifest unless that can't be read.
+#[derive(Debug)]
+pub struct Listed {
+    pub step: u64,
+    pub manifest: Result<Manifest, Error>,
+}
+
+/// One step's register: its newest entry.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    pub revision: u32,
+    pub entry: Entry,
+}
+
+impl Store {
+    /// `location` is the home: all writers of one checkpoint share it.
+    pub fn open(location: &str, options: Options) -> Result<Store, Error> {
+        let home = location.parse()?;
+        if matches!(home, Location::Peer(_)) {
+            return Err(LocationError::PeerIsNoHome { text: location.to_owned() }.into());
+        }
+        let home = connect(&home, &options)?;
+        let mut others = Vec::new();
+        for replica in options.replicas.iter().chain(&options.remote) {
+            others.push(connect(&replica.parse()?, &options)?);
+        }
+        let local = options.local.clone().map(Location::Dir);
+        let local = local.map(|l| connect(&l, &options)).transpose()?;
+        Store::assemble(local, home, others, options)
+    }
+
+    /// From places that are open already.
+    pub fn assemble(
+        local: Option<Arc<dyn Tier>>,
+        home: Arc<dyn Tier>,
+        others: Vec<Arc<dyn Tier>>,
+        options: Options,
+    ) -> Result<Store, Error> {
+        let mut tiers: Vec<Arc<dyn Tier>> = local.into_iter().collect();
+        let mut at = tiers.len();
+        if home.is_near() {
+            tiers.push(home);
+            tiers.extend(others);
+        } else {
+            at += others.len();
+            tiers.extend(others);
+            tiers.push(home);
+        }
+        let publishes = options.writer.as_ref().is_some_and(|w| w.rank == 0);
+        let inner =
+            Inner { tiers, home: at, options, gate: Gate::default(), seen: Mutex::default() };
+        let store = Store(Arc::new(inner));
+        if publishes {
+            let found = store.revisions(&**store.home())?;
+            *store.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        }
+        Ok(store)
+    }
+
+    /// The tensors of this rank for one step go into what this returns.
+    pub fn save(&self, step: u64) -> Result<Save, Error> {
+        let writer = self.writer()?.clone();
+        Ok(Save::new(self.clone(), writer, step))
+    }
+
+    pub fn label(&self) -> &str {
+        self.home().label()
+    }
+
+    /// Steps that are published in the home, oldest first, with what their manifests say. One that
+    /// can't be read is an error in its place.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let mut found = Vec::new();
+        for step in self.steps(&**self.home())? {
+            match self.registered(&**self.home(), step) {
+                Ok(Some(Registered { entry: Entry::Published(manifest), .. })) => {
+                    found.push(Listed { step, manifest: Ok(manifest) });
+                }
+                Ok(_) => {}
+                Err(e) => found.push(Listed { step, manifest: Err(e) }),
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn writer(&self) -> Result<&Writer, Error> {
+        self.0.options.writer.as_ref().ok_or(Error::ReadOnly)
+    }
+    pub(crate) fn tiers(&self) -> &[Arc<dyn Tier>] {
+        &self.0.tiers
+    }
+    pub(crate) fn home(&self) -> &Arc<dyn Tier> {
+        &self.0.tiers[self.0.home]
+    }
+    pub(crate) fn home_index(&self) -> usize {
+        self.0.home
+    }
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.0.gate
+    }
+    pub(crate) fn shard_bytes(&self) -> u64 {
+        match self.0.options.shard_bytes {
+            0 => SHARD_BYTES,
+            bytes => bytes,
+        }
+    }
+
+    /// Steps that have a directory, oldest first. Whether there is a checkpoint in it is for its
+    /// manifest to say.
+    pub(crate) fn steps(&self, tier: &dyn Tier) -> Result<Vec<u64>, Error> {
+        let items = tier.list("")?;
+        let mut steps: Vec<u64> =
+            items.iter().filter_map(|i| layout::parse_step_dir(&i.name)).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    fn revisions(&self, tier: &dyn Tier) -> Result<BTreeMap<u64, u32>, Error> {
+        let mut found = BTreeMap::new();
+        for step in self.steps(tier)? {
+            if let Some(&last) = revisions_of(tier, step)?.last() {
+                found.insert(step, last);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a place knows of a step.
+    pub(crate) fn registered(
+        &self,
+        tier: &dyn Tier,
+        step: u64,
+    ) -> Result<Option<Registered>, Error> {
+        // A revision may be replaced by a newer one between looking and reading.
+        for _ in 0..8 {
+            let Some(&revision) = revisions_of(tier, step)?.last() else { return Ok(None) };
+            let path = layout::manifest(step, revision);
+            let Some(bytes) = tier::read_all(tier, &path)? else { continue };
+            let place = || tier.label().to_owned();
+            let entry = manifest::unseal(&bytes).map_err(|source| Error::Manifest {
+                step,
+                place: place(),
+                source: Box::new(source),
+            })?;
+            if entry.manifest().step != step {
+                let source = Box::new(manifest::ManifestError::NotOne);
+                return Err(Error::Manifest { step, place: place(), source });
+            }
+            return Ok(Some(Registered { revision, entry }));
+        }
+        Err(Error::Raced { step })
+    }
+
+    /// Removes files that nobody has been told of, as far as that goes.
+    pub(crate) fn discard(&self, files: &[FileEntry]) {
+        for tier in self.tiers() {
+            for file in files {
+                if let Err(e) = tier.remove(&file.path) {
+                    tracing::warn!("left for the next sweep: {}", crate::chain(&e));
+                }
+            }
+        }
+    }
+}
+
+/// The revisions of a step's register that a place has, in order.
+pub(crate) fn revisions_of(tier: &dyn Tier, step: u64) -> Result<Vec<u32>, Error> {
+    let items = tier.list(&layout::step_dir(step))?;
+    let mut found: Vec<u32> =
+        items.iter().filter_map(|i| layout::parse_manifest(&i.name)).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn connect(location: &Location, options: &Options) -> Result<Arc<dyn Tier>, Error> {
+    let text = location.to_string();
+    match location {
+        Location::Dir(path) => Ok(match &options.watch {
+            Some(watch) => Arc::new(Dir::watched(path, watch.clone())),
+            None => Arc::new(Dir::new(path)),
+        }),
+        Location::Peer(_) => Err(LocationError::NoKey { text }.into()),
+        Location::Object(_) => Err(LocationError::NoCloud { text }.into()),
+    }
+}
