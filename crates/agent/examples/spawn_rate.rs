@@ -158,6 +158,7 @@ fn launch(i: u64) -> Launch {
         hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into() }],
         wait_for_go: false,
         array_tasks: None,
+        saved: None,
     }
 }
 

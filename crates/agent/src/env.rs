@@ -40,6 +40,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TUTTI_CPUS", "how many CPUs this part was given"),
     ("TUTTI_SIMULATED", "1 if the GPUs are imagined, else 0"),
     ("TUTTI_PROGRESS", "a unix socket on which this process may say how far it is"),
+    (
+        "TUTTI_RESUME_STEP",
+        "step of the newest checkpoint that earlier attempts reported, if any did",
+    ),
+    ("TUTTI_RESUME_PATH", "where that checkpoint is, if they said so"),
     ("TUTTI_PART", "marks every process of the part, so that none is left behind; leave it alone"),
     ("PATH", "the job's own, else a usual one"),
     ("HOME", "home directory of the user the rank runs as; the job may set its own"),
@@ -129,6 +134,17 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_GPUS", launch.gpus.len().to_string());
     env.insert("TUTTI_CPUS", launch.cpus.to_string());
     env.insert("TUTTI_SIMULATED", u8::from(around.simulated).to_string());
+    let saved = launch.saved.as_ref();
+    let resume = [
+        ("TUTTI_RESUME_STEP", saved.map(|s| s.step.to_string())),
+        ("TUTTI_RESUME_PATH", saved.and_then(|s| s.path.clone())),
+    ];
+    for (name, value) in resume {
+        match value {
+            Some(value) => env.insert(name, value),
+            None => env.remove(name),
+        };
+    }
     env.insert("TUTTI_PROGRESS", around.progress.display().to_string());
     env.insert("TUTTI_PART", around.part.display().to_string());
 }
@@ -140,7 +156,7 @@ pub fn of_rank(rank: Rank, first: Rank) -> [String; 2] {
 
 #[cfg(test)]
 mod tests {
-    use tutti_model::{GpuIndex, TaskId};
+    use tutti_model::{GpuIndex, SavedPoint, TaskId};
 
     use super::*;
     use crate::testing::launch;
@@ -172,6 +188,8 @@ mod tests {
     fn the_table_lists_exactly_what_is_set() {
         let mut array = launch("7_3", 1);
         array.array_tasks = Some(10);
+        let path = Some("/ckpt/40".into());
+        array.saved = Some(SavedPoint { step: 40, at: None, path, save_ms: None });
         let set: Vec<String> = env(&array).into_keys().collect();
         let mut listed: Vec<String> = ENVIRONMENT.iter().map(|(n, _)| (*n).to_owned()).collect();
         listed.sort();

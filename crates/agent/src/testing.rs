@@ -48,5 +48,6 @@ pub fn launch(task: &str, generation: u64) -> Launch {
         hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into() }],
         wait_for_go: false,
         array_tasks: None,
+        saved: None,
     }
 }

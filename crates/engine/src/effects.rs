@@ -126,10 +126,11 @@ fn launch(
         let facts = &state.node(p.node)?.facts;
         Some(Host { name: facts.name.clone(), address: facts.address.clone() })
     };
+    let task = job.task(lease.task.index)?;
     Some(Launch {
         lease,
         attempt: attempt.number,
-        restarts: job.task(lease.task.index)?.restarts,
+        restarts: task.restarts,
         user: job.user.clone(),
         spec: job.spec.clone(),
         submitted_at: job.submitted_at,
@@ -143,6 +144,7 @@ fn launch(
         hosts: attempt.parts.iter().map(host).collect::<Option<_>>()?,
         wait_for_go: attempt.parts.len() > 1,
         array_tasks: matches!(job.tasks, Tasks::Array(_)).then(|| job.spec.task_count()),
+        saved: task.past().saved.clone(),
     })
 }
 

@@ -7,5 +7,6 @@ mod jobs;
 mod nodes;
 mod policy;
 mod preemption;
+mod progress;
 mod teams;
 pub(crate) mod world;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, PartProgress, Rank, Restarts, Span, Time,
+    Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, PartProgress, Rank, Restarts, SavedPoint, Span,
+    Time,
 };
 
 /// An order of the engine to an agent. Each may arrive twice; the second time changes nothing.
@@ -64,6 +65,9 @@ pub struct Launch {
     pub wait_for_go: bool,
     /// How many tasks the array has, for the rank's environment.
     pub array_tasks: Option<u64>,
+    /// The newest checkpoint of the attempts before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedPoint>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -111,6 +111,7 @@ pub fn with_spec(task: &str, generation: u64, spec: JobSpec) -> Launch {
         hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into() }],
         wait_for_go: false,
         array_tasks: None,
+        saved: None,
     }
 }
 

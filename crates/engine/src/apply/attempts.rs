@@ -111,7 +111,9 @@ pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint
         past.saved = Some(point.clone());
     }
     let Some(attempt) = task.attempt_mut() else { return };
-    attempt.saved_at = Some(at);
+    // An agent that was away reports it late.
+    let saved_at = point.and_then(|p| p.at).unwrap_or(at);
+    attempt.saved_at = attempt.saved_at.max(Some(saved_at));
     attempt.saved = point.cloned().or_else(|| attempt.saved.take());
     attempt.advanced |= further;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tutti_model::{
     Accusation, Drain, Fault, Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport,
-    PartState, ReportedPhase, Role, State,
+    PartState, ReportedPhase, Role, SavedPoint, State, Time,
 };
 
 use super::{Decision, View, done, need_role};
@@ -31,7 +31,7 @@ pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply
         .map(|r| r.lease)
         .collect();
     events.push(Event::NodeUp { node, facts: Box::new(facts.clone()), stale });
-    events.extend(changes(view.state, node, &greeting.parts));
+    events.extend(changes(view, node, &greeting.parts));
     events.extend(missing(view.state, node, &greeting.parts));
     (Reply::Welcome { node }, events)
 }
@@ -43,14 +43,14 @@ pub(super) fn heartbeat(
     parts: &[PartReport],
 ) -> Decision {
     need_session(view, node, session)?;
-    let mut events = changes(view.state, node, parts);
+    let mut events = changes(view, node, parts);
     events.extend(missing(view.state, node, parts));
     done(events)
 }
 
 pub(super) fn report(view: View<'_>, node: NodeId, session: u64, report: &PartReport) -> Decision {
     need_session(view, node, session)?;
-    done(changes(view.state, node, std::slice::from_ref(report)))
+    done(changes(view, node, std::slice::from_ref(report)))
 }
 
 fn need_session(view: View<'_>, node: NodeId, session: u64) -> Result<(), Rejected> {
@@ -67,8 +67,8 @@ fn is_done(report: &PartReport) -> bool {
 }
 
 /// The events that bring the state to what the node reports.
-fn changes(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
-    let of = |r| said(state, node, r).into_iter().chain(change(state, node, r));
+fn changes(view: View<'_>, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
+    let of = |r| said(view, node, r).into_iter().chain(change(view.state, node, r));
     reports.iter().flat_map(of).collect()
 }
 
@@ -77,7 +77,8 @@ const SAID_CHARS_MAX: usize = 200;
 
 /// What the ranks said that matters beyond this moment. Comes before what became of them: an accuser
 /// that leaves right afterwards has not failed.
-fn said(state: &State, node: NodeId, report: &PartReport) -> Vec<Event> {
+fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
+    let state = view.state;
     let (lease, mut events) = (report.lease, Vec::new());
     let Some(said) = report.progress.as_deref() else { return events };
     let Some(attempt) = find_attempt(state, lease) else { return events };
@@ -87,7 +88,9 @@ fn said(state: &State, node: NodeId, report: &PartReport) -> Vec<Event> {
     if let Some(point) = &said.saved
         && attempt.saved.as_ref().is_none_or(|old| point.step > old.step)
     {
-        events.push(Event::Saved { lease, point: Some(point.clone()) });
+        let at = Time(view.now.0.saturating_sub(said.saved_age.0)).max(attempt.placed_at);
+        let point = SavedPoint { at: Some(at), ..point.clone() };
+        events.push(Event::Saved { lease, point: Some(point) });
     }
     if let Some(fault) = &said.fault
         && attempt.part_of(fault.rank).is_some()

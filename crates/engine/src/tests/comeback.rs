@@ -30,7 +30,7 @@ fn at_step(rank: u32, step: u64) -> PartProgress {
 }
 
 fn saved(step: u64) -> PartProgress {
-    let point = SavedPoint { step, path: None, save_ms: None };
+    let point = SavedPoint { step, at: None, path: None, save_ms: None };
     PartProgress { saved: Some(point), ..PartProgress::default() }
 }
 

@@ -67,6 +67,7 @@ fn launch() -> Launch {
         hosts: vec![Host { name: "a".into(), address: "127.0.0.1".into() }],
         wait_for_go: true,
         array_tasks: Some(10),
+        saved: None,
     }
 }
 
