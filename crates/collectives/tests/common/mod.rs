@@ -1,0 +1,31 @@
+//! Worlds whose ranks are threads of the test.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tutti_collectives::{Config, World};
+
+/// Runs `body` on every rank of a world, and returns what each of them returned. `adjust` changes a
+/// rank's configuration first.
+pub fn ranks<R: Send>(
+    world: usize,
+    adjust: impl Fn(&mut Config) + Sync,
+    body: impl Fn(World) -> R + Sync,
+) -> Vec<R> {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let start = |rank| {
+            let mut config = Config::new(rank, world, ("127.0.0.1".into(), port));
+            config.timeout = Duration::from_secs(30);
+            config.listener = (rank == 0).then(|| Arc::clone(&listener));
+            adjust(&mut config);
+            let body = &body;
+            scope.spawn(move || body(World::connect(config).unwrap()))
+        };
+        let threads: Vec<_> = (0..world).map(start).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
