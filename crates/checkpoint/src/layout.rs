@@ -63,6 +63,16 @@ impl AttemptDir {
         let hash = blake3::hash(attempt.owner.as_bytes()).to_hex();
         AttemptDir { owner_hash: hash[..8].to_owned(), generation: attempt.generation }
     }
+
+    pub fn parse(name: &str) -> Option<AttemptDir> {
+        let (owner_hash, generation) = name.strip_prefix("a-")?.split_once("-g")?;
+        let generation = generation.parse().ok()?;
+        Some(AttemptDir { owner_hash: owner_hash.to_owned(), generation })
+    }
+
+    pub fn is_of(&self, attempt: &Attempt) -> bool {
+        self.owner_hash == AttemptDir::of(attempt).owner_hash
+    }
 }
 
 impl fmt::Display for AttemptDir {
@@ -108,6 +118,11 @@ mod tests {
         assert_eq!(name, "step-000000000042/manifest-0003.json");
         assert_eq!(parse_manifest(name.rsplit('/').next().unwrap()), Some(3));
         assert_eq!(parse_manifest(".manifest-0003.json"), None);
+        let attempt = Attempt { owner: "12".into(), generation: 7 };
+        let dir = AttemptDir::of(&attempt);
+        assert_eq!(AttemptDir::parse(&dir.to_string()), Some(dir.clone()));
+        assert!(dir.is_of(&attempt));
+        assert!(!dir.is_of(&Attempt { owner: "13".into(), generation: 7 }));
     }
 
     #[test]

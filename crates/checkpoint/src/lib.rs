@@ -45,12 +45,14 @@
 
 mod dtype;
 mod error;
+mod foreign;
 mod geometry;
 mod hash;
 mod layout;
 mod load;
 mod location;
 mod manifest;
+mod retention;
 mod save;
 mod shard;
 mod store;
@@ -58,15 +60,17 @@ pub mod tier;
 
 pub use dtype::Dtype;
 pub use error::Error;
+pub use foreign::ForeignError;
 pub use geometry::Region;
 pub use hash::{CHUNK, TreeHash};
 pub use layout::Attempt;
 pub use load::{Fallback, LoadReport, Loaded, TensorData};
 pub use location::{Location, LocationError};
 pub use manifest::{FileEntry, Kind, Manifest, ManifestError, Piece, TensorEntry, TensorProblem};
+pub use retention::{Candidate, Keep};
 pub use save::{AsyncSave, ReportedPiece, Save, ShardReport, Writer};
 pub use shard::Tensor;
-pub use store::{Listed, Options, Published, Selector, Store};
+pub use store::{BadCopy, Listed, Options, Published, Reading, Selector, Store, Swept, Verified};
 
 /// An error with everything that caused it, in one line.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

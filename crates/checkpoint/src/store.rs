@@ -1,10 +1,13 @@
 //! A store: one home, where a checkpoint is published or not, and other places that hold copies.
 
 mod publish;
+mod remove;
+mod sweep;
+mod verify;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
 use crate::layout;
@@ -14,6 +17,9 @@ use crate::save::{Gate, Save, Writer};
 use crate::tier::{self, Dir, Tier, Watch};
 
 pub use publish::Published;
+pub(crate) use publish::{Verdict, now_ms};
+pub use sweep::Swept;
+pub use verify::{BadCopy, Reading, Verified};
 
 /// How large a file may become before the next is begun.
 const SHARD_BYTES: u64 = 8 << 30;
@@ -50,6 +56,14 @@ struct Inner {
     gate: Gate,
     /// The register of each step as it was when we came. Not our rivals' work, but our forebears'.
     seen: Mutex<BTreeMap<u64, u32>>,
+    own: Mutex<Own>,
+}
+
+/// What this process knows of its own saves.
+#[derive(Default)]
+struct Own {
+    under_way: BTreeSet<u64>,
+    newest_published: Option<u64>,
 }
 
 /// Which checkpoint.
@@ -73,6 +87,12 @@ pub struct Listed {
 pub struct Registered {
     pub revision: u32,
     pub entry: Entry,
+}
+
+impl Registered {
+    pub fn is_published(&self) -> bool {
+        matches!(self.entry, Entry::Published(_))
+    }
 }
 
 impl Store {
@@ -110,8 +130,14 @@ impl Store {
             tiers.push(home);
         }
         let publishes = options.writer.as_ref().is_some_and(|w| w.rank == 0);
-        let inner =
-            Inner { tiers, home: at, options, gate: Gate::default(), seen: Mutex::default() };
+        let inner = Inner {
+            tiers,
+            home: at,
+            options,
+            gate: Gate::default(),
+            seen: Mutex::default(),
+            own: Mutex::default(),
+        };
         let store = Store(Arc::new(inner));
         if publishes {
             let found = store.revisions(&**store.home())?;
@@ -123,6 +149,7 @@ impl Store {
     /// The tensors of this rank for one step go into what this returns.
     pub fn save(&self, step: u64) -> Result<Save, Error> {
         let writer = self.writer()?.clone();
+        self.own().under_way.insert(step);
         Ok(Save::new(self.clone(), writer, step))
     }
 
@@ -157,6 +184,15 @@ impl Store {
     }
     pub(crate) fn home_index(&self) -> usize {
         self.0.home
+    }
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.0.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Whether this process will write no more for a step: it has published that one or a later
+    /// one, and saves are published in order.
+    fn has_left_behind(&self, step: u64) -> bool {
+        let own = self.own();
+        own.newest_published.is_some_and(|p| step <= p) && !own.under_way.contains(&step)
     }
     pub(crate) fn gate(&self) -> &Gate {
         &self.0.gate

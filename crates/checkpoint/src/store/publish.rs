@@ -7,19 +7,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Registered, Selector, Store, revisions_of};
 use crate::error::Error;
 use crate::geometry::Region;
 use crate::hash::CHUNK;
 use crate::layout::{self, Attempt};
-use crate::manifest::{self, Entry, Kind, Manifest, Piece, TensorEntry};
+use crate::manifest::{self, Entry, FileEntry, Kind, Manifest, Piece, TensorEntry};
 use crate::save::ShardReport;
 use crate::tier::Tier;
 
 /// A checkpoint that now exists.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Published {
     pub manifest: Manifest,
+    /// The number of its manifest in the step's register.
+    pub revision: u32,
     /// Copies that could not be made.
     pub warnings: Vec<String>,
 }
@@ -44,25 +48,42 @@ impl Store {
         self.fence(&own)?;
         let files = manifest.files.clone();
         let appended = self.append(step, Entry::Published(manifest), |current| {
-            if current.entry.manifest().files == files {
+            match current {
+                None => Ok(Verdict::Replace),
                 // Our own, whose answer was lost on the way.
-                return Ok(Verdict::SameAlready);
+                Some(now) if now.is_published() && now.entry.manifest().files == files => {
+                    Ok(Verdict::SameAlready)
+                }
+                Some(now) => self.may_replace(step, &own, now).map(|()| Verdict::Replace),
             }
-            self.may_replace(step, &own, current).map(|()| Verdict::Replace)
         });
+        self.own().under_way.remove(&step);
         match appended {
             Ok((revision, entry)) => {
                 let manifest = entry.manifest().clone();
-                let mut published = Published { manifest, warnings };
-                published.warnings.extend(self.mirror(step, revision, &published.manifest));
+                let mut published = Published { manifest, revision, warnings };
+                published.warnings.extend(self.adopt(&published));
                 Ok(published)
             }
             Err(e) => {
                 if matches!(e, Error::Lost { .. } | Error::Fenced { .. }) {
                     reports.iter().for_each(|r| self.discard(&r.files));
+                } else {
+                    self.own_up(step, &files);
                 }
                 Err(e)
             }
+        }
+    }
+
+    /// A publish that failed may be visible all the same. Then it is no rival's, and saving the step
+    /// once more may replace it.
+    fn own_up(&self, step: u64, files: &[FileEntry]) {
+        if let Ok(Some(found)) = self.registered(&**self.home(), step)
+            && found.entry.manifest().files == files
+        {
+            let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.insert(step, found.revision);
         }
     }
 
@@ -124,26 +145,35 @@ impl Store {
         &self,
         step: u64,
         entry: Entry,
-        judge: impl Fn(&Registered) -> Result<Verdict, Error>,
+        judge: impl Fn(Option<&Registered>) -> Result<Verdict, Error>,
     ) -> Result<(u32, Entry), Error> {
         let home = &**self.home();
         let bytes = manifest::seal(&entry);
         let scratch = layout::attempt_dir(step, &entry.manifest().attempt);
         loop {
             let current = self.readable(home, step)?;
-            let revision = match current {
-                None => 0,
-                Some((revision, Some(found))) => match judge(&found)? {
-                    Verdict::SameAlready => return Ok((revision, found.entry)),
-                    Verdict::Replace => revision + 1,
-                },
-                // Damaged: it is nobody's checkpoint any more.
-                Some((revision, None)) => revision + 1,
-            };
-            if home.publish(&layout::manifest(step, revision), &scratch, &bytes)? {
-                self.drop_before(home, step, revision);
-                return Ok((revision, entry));
+            // What is damaged is nobody's checkpoint any more.
+            let found = current.as_ref().and_then(|(_, found)| found.as_ref());
+            if let Verdict::SameAlready = judge(found)? {
+                let found = found.expect("nothing is not the same as something");
+                return Ok((found.revision, found.entry.clone()));
             }
+            let before = current.map(|(revision, _)| revision);
+            let revision = before.map_or(0, |r| r + 1);
+            let path = layout::manifest(step, revision);
+            if !home.publish(&path, &scratch, &bytes)? {
+                continue;
+            }
+            // While the entry before is there nobody can have had this number and given it up
+            // again. A removal that was quicker takes both away: then this is not the next entry.
+            if let Some(before) = before
+                && home.size(&layout::manifest(step, before))?.is_none()
+            {
+                home.remove(&path)?;
+                continue;
+            }
+            self.drop_before(home, step, revision);
+            return Ok((revision, entry));
         }
     }
 
@@ -175,8 +205,19 @@ impl Store {
         }
     }
 
+    /// Tells the other places of this process about a checkpoint. A rank on a node of its own, with
+    /// copies of its own, calls this with what the publisher got.
+    pub fn adopt(&self, published: &Published) -> Vec<String> {
+        let manifest = &published.manifest;
+        let mut own = self.own();
+        own.under_way.remove(&manifest.step);
+        own.newest_published = own.newest_published.max(Some(manifest.step));
+        drop(own);
+        self.mirror(manifest.step, published.revision, manifest)
+    }
+
     /// Writes a manifest beside the copies, so that they can be found without the home.
-    pub fn mirror(&self, step: u64, revision: u32, manifest: &Manifest) -> Vec<String> {
+    pub(crate) fn mirror(&self, step: u64, revision: u32, manifest: &Manifest) -> Vec<String> {
         let bytes = manifest::seal(&Entry::Published(manifest.clone()));
         let scratch = layout::attempt_dir(step, &manifest.attempt);
         let path = layout::manifest(step, revision);

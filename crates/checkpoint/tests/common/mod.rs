@@ -93,3 +93,56 @@ pub fn file_of(dir: &Path, step: u64, prefix: &str) -> std::path::PathBuf {
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }
+
+/// Where files are cheap to sync, if the system has such a place.
+pub fn quick_dir() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+/// Every file below, by its path.
+pub fn files(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(next) = dirs.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let entry = entry.unwrap();
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(path);
+            } else {
+                found.push(path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What the manifests of a store name, and the manifests: all that should be there.
+pub fn named(store: &Store) -> Vec<String> {
+    let mut named = Vec::new();
+    for listed in store.list().unwrap() {
+        named.extend(listed.manifest.unwrap().files.into_iter().map(|f| f.path));
+    }
+    named.sort();
+    named
+}
+
+/// Files that are no manifests.
+pub fn shards(dir: &Path) -> Vec<String> {
+    files(dir).into_iter().filter(|f| !f.contains("/manifest-")).collect()
+}
+
+/// Nothing incomplete loads; what loads is right to the last bit. Answers with the steps that do.
+pub fn check_all(dir: &Path) -> Vec<u64> {
+    let store = Store::open(text(dir), Options::default()).unwrap();
+    let mut good = Vec::new();
+    for listed in store.list().unwrap() {
+        listed.manifest.unwrap();
+        if load_and_check(&store, Selector::Step(listed.step)).is_ok() {
+            good.push(listed.step);
+        }
+    }
+    good
+}

@@ -1,0 +1,142 @@
+//! Checkpoints of other frameworks: a directory whose files are hashed into a manifest.
+//!
+//! Nothing in the directory is read as anything but bytes, and nothing is changed. From then on it can
+//! be listed, verified, pinned, restored and removed like any other.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::hash::{self, CHUNK, TreeHash, chunk_range, chunk_value};
+use crate::layout;
+use crate::manifest::{Entry, FileEntry, Kind, Manifest};
+use crate::store::{Store, Verdict, now_ms};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignError {
+    #[error("{} is not a directory below {}", dir.display(), location.display())]
+    NotBelow { dir: PathBuf, location: PathBuf },
+    #[error("there is no file in {}", dir.display())]
+    Empty { dir: PathBuf },
+    #[error("{} has a name that is not text", path.display())]
+    Name { path: PathBuf },
+    #[error("{} changed while it was read; register it when its writer is done", path.display())]
+    Changed { path: PathBuf },
+    #[error("can't read {}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("step {step} is here already and has other files; remove it first")]
+    Taken { step: u64 },
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Store {
+    /// Records `dir`, which is somewhere below `location`, the home of this store, as the checkpoint
+    /// of a step. `reading` is told of bytes as they are hashed.
+    pub fn register(
+        &self,
+        location: &Path,
+        dir: &Path,
+        step: u64,
+        meta: serde_json::Value,
+        reading: &(dyn Fn(u64) + Sync),
+    ) -> Result<Manifest, ForeignError> {
+        let attempt = self.writer()?.attempt.clone();
+        let (location, dir) = (canonical(location)?, canonical(dir)?);
+        let below = dir.strip_prefix(&location).ok().filter(|b| !b.as_os_str().is_empty());
+        let Some(below) = below.filter(|_| dir.is_dir()) else {
+            return Err(ForeignError::NotBelow { dir, location });
+        };
+        let mut files = Vec::new();
+        walk(&dir, below, &mut files)?;
+        if files.is_empty() {
+            return Err(ForeignError::Empty { dir });
+        }
+        files.sort();
+        let mut entries = Vec::new();
+        for (path, full) in files {
+            let (bytes, hash) = digest(&full, reading)?;
+            entries.push(FileEntry { path, bytes, hash, copies: Vec::new() });
+        }
+        let manifest = Manifest {
+            kind: Kind::Foreign,
+            step,
+            attempt,
+            created_ms: now_ms(),
+            world: 0,
+            pinned: None,
+            meta,
+            chunk: CHUNK,
+            files: entries,
+            tensors: Vec::new(),
+        };
+        let files = &manifest.files;
+        let added = self.append(step, Entry::Published(manifest.clone()), |now| {
+            match now.map(|n| &n.entry) {
+                Some(Entry::Published(same)) if same.files == *files => Ok(Verdict::SameAlready),
+                Some(Entry::Published(_)) => Err(Error::Raced { step }),
+                Some(Entry::Retracted(_)) | None => Ok(Verdict::Replace),
+            }
+        });
+        match added {
+            Ok((_, entry)) => Ok(entry.manifest().clone()),
+            Err(Error::Raced { step }) => Err(ForeignError::Taken { step }),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, ForeignError> {
+    path.canonicalize().map_err(|source| ForeignError::Io { path: path.to_owned(), source })
+}
+
+/// All plain files below, with their paths inside the location. Links are not followed: what they
+/// point to is a checkpoint of its own or none of our business.
+fn walk(dir: &Path, below: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), ForeignError> {
+    let fail = |source| ForeignError::Io { path: dir.to_owned(), source };
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let (full, below) = (entry.path(), below.join(entry.file_name()));
+        let kind = entry.file_type().map_err(fail)?;
+        if kind.is_dir() {
+            walk(&full, &below, files)?;
+        } else if kind.is_file() {
+            let path = below.to_str().filter(|p| layout::is_inside(p));
+            let path = path.ok_or_else(|| ForeignError::Name { path: full.clone() })?;
+            files.push((path.to_owned(), full));
+        }
+    }
+    Ok(())
+}
+
+/// Hashes a file, and makes sure that it did not change meanwhile.
+fn digest(path: &Path, reading: &(dyn Fn(u64) + Sync)) -> Result<(u64, TreeHash), ForeignError> {
+    let fail = |source| ForeignError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(fail)?;
+    let look = || -> io::Result<_> {
+        let found = file.metadata()?;
+        Ok((found.len(), found.modified()?))
+    };
+    let before = look().map_err(fail)?;
+    let len = before.0;
+    let hash = TreeHash::compute(len, hash::threads(), |index| {
+        let range = chunk_range(len, index);
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).expect("one chunk")];
+        file.read_exact_at(&mut bytes, range.start).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => ForeignError::Changed { path: path.to_owned() },
+            _ => fail(e),
+        })?;
+        reading(bytes.len() as u64);
+        Ok::<_, ForeignError>(chunk_value(len, index, std::iter::once(&bytes[..])))
+    })?;
+    if look().map_err(fail)? != before {
+        return Err(ForeignError::Changed { path: path.to_owned() });
+    }
+    Ok((len, hash))
+}
