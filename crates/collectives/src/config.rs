@@ -37,8 +37,6 @@ pub struct Config {
     pub algorithm: Option<Algorithm>,
     /// Shared memory between ranks of one node. Off: TCP everywhere.
     pub shared_memory: bool,
-    /// Copy straight out of the other process where the system allows it.
-    pub cross_memory: bool,
     /// TCP connections per pair of ranks; 0 picks (1 on loopback, 4 between machines).
     pub streams: usize,
     /// A listener that is bound already, for rank 0: tests can't know a free port beforehand.
@@ -65,7 +63,6 @@ impl Config {
             silence: Duration::from_secs(5),
             algorithm: None,
             shared_memory: true,
-            cross_memory: true,
             streams: 0,
             listener: None,
         }
@@ -112,7 +109,6 @@ impl Config {
             _ => None,
         };
         c.shared_memory = vars.switch("TUTTI_SHM")?;
-        c.cross_memory = vars.switch("TUTTI_CMA")?;
         c.streams = vars.number("TUTTI_STREAMS")?.unwrap_or(0);
         Ok(c)
     }

@@ -2,6 +2,7 @@
 
 mod start;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,7 +14,8 @@ use crate::kernel::Reducer;
 use crate::lane::{Call, Lane};
 use crate::mail::Address;
 use crate::pending::{Ticket, Turnstile, Worker};
-use crate::plan::Algorithm;
+use crate::plan::{self, Algorithm, Layout, Links};
+use crate::shm::Team;
 use crate::span::{Span, share};
 use crate::world::Shared;
 
@@ -35,6 +37,7 @@ struct Inner {
     turns: Turnstile,
     lane: Mutex<Lane>,
     worker: OnceLock<Worker>,
+    layout: Layout,
     /// Sub-groups made from it so far: part of their identity.
     made: AtomicU64,
 }
@@ -47,14 +50,17 @@ impl Group {
     }
 
     fn new(shared: Arc<Shared>, id: u64, members: Arc<[usize]>, me: usize) -> Self {
-        let lane = Mutex::new(Lane::new(Arc::clone(&shared), id, Arc::clone(&members), me));
+        let lane = Lane::new(Arc::clone(&shared), id, Arc::clone(&members), me);
+        let nodes = lane.nodes();
+        let layout = Layout { members: members.len(), nodes: nodes.count(), rails: nodes.rails() };
         let inner = Inner {
             shared,
             id,
             members,
             me,
             turns: Turnstile::default(),
-            lane,
+            lane: Mutex::new(lane),
+            layout,
             worker: OnceLock::new(),
             made: AtomicU64::new(0),
         };
@@ -120,16 +126,20 @@ impl Group {
     }
 
     fn all_reduce_at<T: Element>(&self, ticket: Ticket, buffer: &mut [T], op: Op) -> Result<()> {
-        let algorithm = self.algorithm(size_of_val(buffer));
-        let call = call::<T>(Verb::AllReduce, op as u32, size_of_val(buffer), algorithm);
+        let bytes = size_of_val(buffer);
+        let algorithm = self.algorithm.unwrap_or_else(|| self.plan(bytes));
+        let call = call::<T>(Verb::AllReduce, op as u32, bytes, algorithm);
         let reducer = Reducer::new(T::DTYPE, op);
         let span = Span::of(bytes_of_mut(buffer));
         self.perform(ticket, call, |lane| match algorithm {
-            Algorithm::Ring | Algorithm::Hierarchical | Algorithm::Direct => {
-                algo::ring::all_reduce(lane, span, reducer)
-            }
-            Algorithm::Halving => algo::halving::all_reduce(lane, span, reducer),
-            Algorithm::Tree => algo::tree::all_reduce(lane, span, reducer),
+            Algorithm::Ring => algo::ring::all_reduce(&mut lane.crew(), span, reducer),
+            Algorithm::Halving => algo::halving::all_reduce(&mut lane.crew(), span, reducer),
+            Algorithm::Tree => algo::tree::all_reduce(&mut lane.crew(), span, reducer),
+            Algorithm::Hierarchical => lane
+                .with_team(|lane, team| algo::hierarchical::all_reduce(lane, team, span, reducer)),
+            Algorithm::Direct => directly(lane, Verb::AllReduce, |lane, team| {
+                algo::direct::all_reduce(lane, team, span, reducer)
+            }),
         })
     }
 
@@ -147,7 +157,8 @@ impl Group {
     ) -> Result<()> {
         let n = self.size();
         let verb = Verb::ReduceScatter;
-        let call = call::<T>(verb, op as u32, size_of_val(input), Algorithm::Ring);
+        let algorithm = self.one_way(Algorithm::Ring);
+        let call = call::<T>(verb, op as u32, size_of_val(input), algorithm);
         if input.len() != output.len() * n {
             let turn = self.inner.turns.enter(ticket);
             drop(turn);
@@ -156,15 +167,23 @@ impl Group {
         let reducer = Reducer::new(T::DTYPE, op);
         self.perform(ticket, call, |lane| {
             let (me, bytes) = (lane.me, size_of_val(input));
-            let room = lane.scratch(bytes);
-            // SAFETY: the scratch is this operation's alone, and no move is under way.
-            unsafe { room.get_mut() }.copy_from_slice(bytes_of(input));
             let part = |i| share(bytes, reducer.size, n, i);
-            algo::ring::reduce_scatter(lane, room, &part, reducer)?;
-            // SAFETY: as above.
-            let mine = unsafe { room.part(part(me)).get_mut() };
-            reducer.finish(mine, n);
-            bytes_of_mut(output).copy_from_slice(mine);
+            let output = bytes_of_mut(output);
+            if algorithm == Algorithm::Direct {
+                output.copy_from_slice(&bytes_of(input)[part(me)]);
+                let spans = (Span::read_only(bytes_of(input)), Span::of(output));
+                directly(lane, verb, |lane, team| {
+                    algo::direct::reduce_scatter(lane, team, spans, &part, reducer)
+                })?;
+            } else {
+                let room = lane.scratch(bytes);
+                // SAFETY: the scratch is this operation's alone, and no move is under way.
+                unsafe { room.get_mut() }.copy_from_slice(bytes_of(input));
+                algo::ring::reduce_scatter(&mut lane.crew(), room, &part, reducer)?;
+                // SAFETY: as above.
+                output.copy_from_slice(unsafe { room.part(part(me)).get() });
+            }
+            reducer.finish(output, n);
             Ok(())
         })
     }
@@ -186,21 +205,43 @@ impl Group {
             drop(self.inner.turns.enter(ticket));
             return Err(sizes(verb, "output", output.len(), n, "input", input.len()));
         }
-        let call = call::<T>(verb, 0, size_of_val(output), Algorithm::Ring);
+        let algorithm = self.one_way(Algorithm::Ring);
+        let call = call::<T>(verb, 0, size_of_val(output), algorithm);
         let me = self.rank();
         output[me * input.len()..(me + 1) * input.len()].copy_from_slice(input);
         let span = Span::of(bytes_of_mut(output));
         let part = |i| share(span.len(), size_of::<T>(), n, i);
-        self.perform(ticket, call, |lane| algo::ring::all_gather(lane, span, &part))
+        self.gather(ticket, call, span, &part)
+    }
+
+    fn gather(
+        &self,
+        ticket: Ticket,
+        call: Call,
+        span: Span,
+        part: &dyn Fn(usize) -> Range<usize>,
+    ) -> Result<()> {
+        self.perform(ticket, call, |lane| match call.algorithm {
+            Algorithm::Direct => directly(lane, call.verb, |lane, team| {
+                algo::direct::all_gather(lane, team, span, part)
+            }),
+            _ => algo::ring::all_gather(&mut lane.crew(), span, part),
+        })
     }
 
     /// Everybody's `buffer` becomes that of member `root`.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
         self.member(Verb::Broadcast, root)?;
         let bytes = size_of_val(buffer);
-        let call = call::<T>(Verb::Broadcast, root as u32, bytes, Algorithm::Tree);
+        let algorithm = self.one_way(Algorithm::Tree);
+        let call = call::<T>(Verb::Broadcast, root as u32, bytes, algorithm);
         let span = Span::of(bytes_of_mut(buffer));
-        self.perform(self.ticket(), call, |lane| algo::tree::broadcast(lane, span, root))
+        self.perform(self.ticket(), call, |lane| match algorithm {
+            Algorithm::Direct => directly(lane, Verb::Broadcast, |lane, team| {
+                algo::direct::broadcast(lane, team, span, root)
+            }),
+            _ => algo::tree::broadcast(&mut lane.crew(), span, root),
+        })
     }
 
     /// Part `i` of `input` goes to member `i`; part `i` of `output` comes from member `i`.
@@ -209,16 +250,25 @@ impl Group {
         if input.len() != output.len() || !input.len().is_multiple_of(n) {
             return Err(sizes(verb, "input", input.len(), n, "output", output.len()));
         }
-        let call = call::<T>(verb, 0, size_of_val(input), Algorithm::Direct);
+        let algorithm = self.one_way(Algorithm::Ring);
+        let call = call::<T>(verb, 0, size_of_val(input), algorithm);
         let input = Span::read_only(bytes_of(input));
         let output = Span::of(bytes_of_mut(output));
-        self.perform(self.ticket(), call, |lane| algo::pairwise::all_to_all(lane, input, output))
+        self.perform(self.ticket(), call, |lane| match algorithm {
+            Algorithm::Direct => directly(lane, verb, |lane, team| {
+                algo::direct::all_to_all(lane, team, input, output)
+            }),
+            _ => algo::pairwise::all_to_all(&mut lane.crew(), input, output),
+        })
     }
 
     /// Returns when every member has called it.
     pub fn barrier(&self) -> Result<()> {
-        let call = call::<u8>(Verb::Barrier, 0, 0, Algorithm::Tree);
-        self.perform(self.ticket(), call, algo::pairwise::barrier)
+        let call = call::<u8>(Verb::Barrier, 0, 0, self.one_way(Algorithm::Tree));
+        self.perform(self.ticket(), call, |lane| match call.algorithm {
+            Algorithm::Direct => directly(lane, Verb::Barrier, algo::direct::barrier),
+            _ => algo::pairwise::barrier(&mut lane.crew()),
+        })
     }
 
     /// Everybody's bytes, which may differ in length, in the order of the group.
@@ -236,9 +286,8 @@ impl Group {
         let part = |i: usize| ends[i] - lengths[i] as usize..ends[i];
         let mut all = vec![0; ends[n - 1]];
         all[part(self.rank())].copy_from_slice(mine);
-        let call = call::<u8>(Verb::AllGather, 1, all.len(), Algorithm::Ring);
-        let span = Span::of(&mut all);
-        self.perform(self.ticket(), call, |lane| algo::ring::all_gather(lane, span, &part))?;
+        let call = call::<u8>(Verb::AllGather, 1, all.len(), self.one_way(Algorithm::Ring));
+        self.gather(self.ticket(), call, Span::of(&mut all), &part)?;
         Ok((0..n).map(|i| all[part(i)].to_vec()).collect())
     }
 
@@ -275,10 +324,22 @@ impl Group {
         Err(Error::usage(verb, what))
     }
 
-    fn algorithm(&self, bytes: usize) -> Algorithm {
-        let small = bytes <= 64 << 10;
-        let usual = if small { Algorithm::Halving } else { Algorithm::Ring };
-        self.algorithm.unwrap_or(usual)
+    fn plan(&self, bytes: usize) -> Algorithm {
+        plan::choose(self.inner.layout, bytes, self.inner.shared.links())
+    }
+
+    /// The algorithm of an operation that has one for links and one for shared memory.
+    fn one_way(&self, over_links: Algorithm) -> Algorithm {
+        let one_node = self.inner.layout.nodes == 1 && self.size() > 1;
+        match self.algorithm {
+            Some(Algorithm::Direct) => Algorithm::Direct,
+            None | Some(Algorithm::Hierarchical) if one_node => Algorithm::Direct,
+            _ => over_links,
+        }
+    }
+
+    pub(crate) fn links(&self) -> Links {
+        self.inner.shared.links()
     }
 
     fn ticket(&self) -> Ticket {
@@ -297,6 +358,24 @@ impl Group {
         lane.begin(call)?;
         run(&mut lane)
     }
+}
+
+/// Runs an operation through shared memory, which all members must have.
+fn directly(
+    lane: &mut Lane,
+    verb: Verb,
+    run: impl FnOnce(&mut Lane, &mut Team) -> Result<()>,
+) -> Result<()> {
+    let (nodes, size) = (lane.nodes().count(), lane.members.len());
+    if nodes > 1 {
+        let what = format!("direct is for one node; these {size} members are on {nodes}");
+        return Err(Error::usage(verb, what));
+    }
+    lane.with_team(|lane, team| match team {
+        Some(team) => run(lane, team),
+        // A group of one: there is nothing to exchange.
+        None => Ok(()),
+    })
 }
 
 fn call<T: Element>(verb: Verb, detail: u32, bytes: usize, algorithm: Algorithm) -> Call {

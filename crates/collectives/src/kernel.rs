@@ -44,6 +44,11 @@ impl Reducer {
         unsafe { (self.before)(acc.as_mut_ptr(), other.as_ptr(), acc.len() / self.size) }
     }
 
+    /// For a step of an operation whose mean is taken at its end.
+    pub fn without_mean(self) -> Self {
+        Self { divide: None, ..self }
+    }
+
     /// Divides by the number of ranks if the operation is a mean.
     pub fn finish(&self, acc: &mut [u8], ranks: usize) {
         if let Some(divide) = self.divide {

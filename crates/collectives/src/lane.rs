@@ -11,7 +11,9 @@ use crate::health::{Patience, Wait};
 use crate::kernel::Reducer;
 use crate::link::tcp::TcpLink;
 use crate::link::{HEAD, Step, Transfer};
+use crate::nodes::Nodes;
 use crate::plan::Algorithm;
+use crate::shm::{Team, Watch};
 use crate::span::Span;
 use crate::sys;
 use crate::world::Shared;
@@ -89,6 +91,34 @@ impl Move {
     }
 }
 
+/// Some members of a lane among whom an algorithm runs, numbered anew.
+pub(crate) struct Crew<'a> {
+    lane: &'a mut Lane,
+    ids: Vec<usize>,
+    pub me: usize,
+}
+
+impl Crew<'_> {
+    pub fn size(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub fn run(&mut self, moves: &[Move]) -> Result<()> {
+        let ids = &self.ids;
+        let named = moves.iter().map(|m| match *m {
+            Move::Send { to, span } => Move::Send { to: ids[to], span },
+            Move::Recv { from, span } => Move::Recv { from: ids[from], span },
+            Move::Fold { from, span, reducer } => Move::Fold { from: ids[from], span, reducer },
+        });
+        let named: Vec<Move> = named.collect();
+        self.lane.run(&named)
+    }
+
+    pub fn scratch(&mut self, bytes: usize) -> Span {
+        self.lane.scratch(bytes)
+    }
+}
+
 pub(crate) struct Lane {
     pub shared: Arc<Shared>,
     pub group: u64,
@@ -102,6 +132,9 @@ pub(crate) struct Lane {
     seq: u64,
     call: Call,
     broken: Option<Error>,
+    nodes: Nodes,
+    /// An operation takes it along while it runs.
+    team: Option<Team>,
     /// Room for intermediate results, kept between operations; aligned for every type.
     scratch: Vec<u64>,
 }
@@ -109,6 +142,7 @@ pub(crate) struct Lane {
 impl Lane {
     pub fn new(shared: Arc<Shared>, group: u64, members: Arc<[usize]>, me: usize) -> Self {
         let n = members.len();
+        let nodes = Nodes::of(&members, me, &shared.health.peers, shared.sharing());
         Self {
             shared,
             group,
@@ -126,12 +160,66 @@ impl Lane {
                 algorithm: Algorithm::Ring,
             },
             broken: None,
+            nodes,
+            team: None,
             scratch: Vec::new(),
         }
     }
 
-    pub fn size(&self) -> usize {
-        self.members.len()
+    /// All members, as an algorithm sees them.
+    pub fn crew(&mut self) -> Crew<'_> {
+        let (ids, me) = ((0..self.members.len()).collect(), self.me);
+        Crew { lane: self, ids, me }
+    }
+
+    /// Some of them; this rank is one.
+    pub fn crew_of(&mut self, ids: Vec<usize>) -> Crew<'_> {
+        let me = ids.iter().position(|i| *i == self.me).expect("this rank is in its crew");
+        Crew { lane: self, ids, me }
+    }
+
+    /// How to wait in shared memory.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch {
+            health: &self.shared.health,
+            members: &self.members,
+            verb: self.call.verb,
+            group: self.group,
+            seq: self.seq,
+            limit: self.shared.config.op_timeout,
+            idle: self.shared.idle(),
+        }
+    }
+
+    /// The members of each node that can share memory, this rank's own node first found.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Runs a part of an operation with the memory that this node's members share, which is set up
+    /// on first use. `None` where this rank is alone on its node.
+    pub fn with_team(
+        &mut self,
+        run: impl FnOnce(&mut Self, &mut Option<Team>) -> Result<()>,
+    ) -> Result<()> {
+        let mut team = self.team.take();
+        if team.is_none() && self.nodes.mine().len() > 1 {
+            let ids = self.nodes.mine().to_vec();
+            team = Team::form(self, ids)?;
+            if team.is_none() {
+                // It worked when the world was connected.
+                let what = "share memory with the other ranks of this node (out of memory?)";
+                return Err(Error::io(what, io::ErrorKind::OutOfMemory.into()));
+            }
+        }
+        let result = run(self, &mut team);
+        self.team = team;
+        result
+    }
+
+    /// What a block of this operation is labelled with.
+    pub fn head(&self) -> [u8; HEAD] {
+        self.call.encode(self.seq)
     }
 
     /// Starts the next operation.
@@ -260,7 +348,8 @@ impl Lane {
         Ok(step)
     }
 
-    fn compare(&mut self, peer: usize, theirs: &[u8; HEAD]) -> Result<()> {
+    /// That a member is in the same operation as this one.
+    pub fn compare(&mut self, peer: usize, theirs: &[u8; HEAD]) -> Result<()> {
         let ours = self.call.encode(self.seq);
         if *theirs == ours {
             return Ok(());

@@ -50,6 +50,11 @@ impl Peer {
             shares: r.u8()? == 1,
         })
     }
+
+    /// Whether two ranks may use the same memory.
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        self.shares && other.shares && self.node == other.node && self.machine == other.machine
+    }
 }
 
 #[cfg(test)]
@@ -66,5 +71,14 @@ mod tests {
     fn a_peer_survives_the_wire() {
         let p = peer(3, "n1");
         assert_eq!(Peer::read(&mut Reader(&p.write(Writer::default()).0)), Some(p));
+    }
+
+    #[test]
+    fn memory_is_shared_inside_a_node_that_allows_it() {
+        let (a, mut b) = (peer(0, "n1"), peer(1, "n1"));
+        assert!(a.shares_memory_with(&b));
+        b.shares = false;
+        assert!(!a.shares_memory_with(&b));
+        assert!(!a.shares_memory_with(&peer(2, "n2")), "two simulated nodes of one machine");
     }
 }

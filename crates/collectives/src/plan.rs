@@ -52,3 +52,105 @@ impl FromStr for Algorithm {
             .ok_or_else(|| UnknownAlgorithm(s.to_owned()))
     }
 }
+
+/// What one message between two ranks costs: `latency + bytes * per_byte`, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkCost {
+    pub latency: f64,
+    pub per_byte: f64,
+}
+
+/// The links of a world, as measured when it was connected: the slowest of each kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Links {
+    /// Through shared memory.
+    pub local: LinkCost,
+    /// Over TCP.
+    pub remote: LinkCost,
+}
+
+impl Default for Links {
+    /// Usual figures, for a world that has no links to measure.
+    fn default() -> Self {
+        Self {
+            local: LinkCost { latency: 1e-6, per_byte: 1.0 / 8e9 },
+            remote: LinkCost { latency: 20e-6, per_byte: 1.0 / 2e9 },
+        }
+    }
+}
+
+/// How the members of a group lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub members: usize,
+    pub nodes: usize,
+    /// Members of the smallest node.
+    pub rails: usize,
+}
+
+/// The cheapest way to an all-reduce. All members have the same figures, so all choose alike.
+pub(crate) fn choose(layout: Layout, bytes: usize, links: Links) -> Algorithm {
+    if layout.members == 1 {
+        return Algorithm::Ring;
+    }
+    if layout.nodes == 1 {
+        // Nothing else comes near: it reads and writes the memory once.
+        return Algorithm::Direct;
+    }
+    let cost = |a: Algorithm| cost(a, layout, bytes, links);
+    let mut best = Algorithm::Ring;
+    for other in [Algorithm::Halving, Algorithm::Tree, Algorithm::Hierarchical] {
+        let sensible = other != Algorithm::Hierarchical || layout.members > layout.nodes;
+        if sensible && cost(other) < cost(best) {
+            best = other;
+        }
+    }
+    best
+}
+
+/// Seconds that an all-reduce over several nodes is expected to take.
+fn cost(algorithm: Algorithm, layout: Layout, bytes: usize, links: Links) -> f64 {
+    let Layout { members, nodes, rails } = layout;
+    // Members of one node that talk to others at the same time share its way out.
+    let crowd = members.div_ceil(nodes) as f64;
+    match algorithm {
+        // Neighbours in the ring are mostly on one node: one flow out of each.
+        Algorithm::Ring => ring(members, bytes as f64, links.remote, 1.0),
+        Algorithm::Halving => halving(members, bytes as f64, links.remote, crowd),
+        Algorithm::Tree => {
+            let levels = f64::from(members.next_power_of_two().ilog2());
+            2.0 * levels * (links.remote.latency + bytes as f64 * links.remote.per_byte)
+        }
+        Algorithm::Hierarchical => {
+            let inside = 4.0 * links.local.latency + 2.0 * bytes as f64 * links.local.per_byte;
+            let part = bytes as f64 / rails as f64;
+            let flows = rails as f64;
+            let across = ring(nodes, part, links.remote, flows).min(halving(
+                nodes,
+                part,
+                links.remote,
+                flows,
+            ));
+            inside + across
+        }
+        Algorithm::Direct => f64::INFINITY,
+    }
+}
+
+fn ring(n: usize, bytes: f64, link: LinkCost, flows: f64) -> f64 {
+    let steps = 2.0 * (n - 1) as f64;
+    steps * link.latency + steps / n as f64 * bytes * link.per_byte * flows
+}
+
+fn halving(n: usize, bytes: f64, link: LinkCost, flows: f64) -> f64 {
+    let levels = f64::from(n.ilog2());
+    let team = f64::from(1u32 << n.ilog2());
+    let per_byte = link.per_byte * flows;
+    let fold = if n.is_power_of_two() { 0.0 } else { 2.0 * (link.latency + bytes * link.per_byte) };
+    let whole = levels * (link.latency + bytes * per_byte);
+    let halves = 2.0 * levels * link.latency + 2.0 * (team - 1.0) / team * bytes * per_byte;
+    fold + if bytes <= crate::algo::halving::WHOLE as f64 { whole } else { halves }
+}
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,11 @@ impl Span {
         Self { ptr: slice.as_ptr().cast_mut(), len: slice.len() }
     }
 
+    /// Of memory that is not a Rust buffer; the caller answers for it being there.
+    pub fn raw(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len }
+    }
+
     pub fn empty() -> Self {
         Self { ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), len: 0 }
     }

@@ -1,7 +1,7 @@
 //! The world: all ranks, connected.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::auth::Key;
 use crate::config::Config;
@@ -11,14 +11,19 @@ use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::health::Health;
 use crate::idle::Idle;
+use crate::lane::Lane;
 use crate::link::tcp::STREAMS_MAX;
 use crate::mail::{Inbox, Outbox};
 use crate::peer::Peer;
+use crate::plan::Links;
+use crate::probe;
 use crate::rendezvous;
 use crate::sys;
 
 /// Streams per pair of ranks on different machines; one already fills a loopback.
 const STREAMS: usize = 4;
+/// The id of the group that explores; the world's is 0, those of sub-groups are hashes.
+const PROBE: u64 = 1;
 
 /// What every group of a world uses. The last group to go takes it along.
 pub(crate) struct Shared {
@@ -27,6 +32,10 @@ pub(crate) struct Shared {
     pub outbox: Outbox,
     pub inbox: Arc<Inbox>,
     door: Option<Door>,
+    /// Which ranks could open their node's shared memory; found when the world is connected.
+    sharing: OnceLock<Vec<bool>>,
+    hopeful: Vec<bool>,
+    links: OnceLock<Links>,
     /// More ranks than cores on this machine.
     crowded: bool,
     // Last, so that the farewell comes when nothing can fail any more.
@@ -36,6 +45,25 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn door(&self) -> &Door {
         self.door.as_ref().expect("a world of one has nobody to talk to")
+    }
+
+    /// Until it is known, everybody who wants to.
+    pub fn sharing(&self) -> &[bool] {
+        self.sharing.get().unwrap_or(&self.hopeful)
+    }
+
+    pub fn links(&self) -> Links {
+        self.links.get().copied().unwrap_or_default()
+    }
+
+    /// Finds out what works and how fast, before the first group is made.
+    fn explore(shared: &Arc<Self>) -> Result<()> {
+        let world = shared.config.world;
+        let members: Arc<[usize]> = (0..world).collect();
+        let mut lane = Lane::new(Arc::clone(shared), PROBE, members, shared.config.rank);
+        let (sharing, links) = probe::run(&mut lane)?;
+        assert!(shared.sharing.set(sharing).is_ok() && shared.links.set(links).is_ok());
+        Ok(())
     }
 
     pub fn streams_to(&self, peer: &Peer) -> usize {
@@ -95,16 +123,25 @@ impl World {
             outbox: Outbox::default(),
             inbox,
             door,
+            sharing: OnceLock::new(),
+            hopeful: peers.iter().map(|p| p.shares).collect(),
+            links: OnceLock::new(),
             crowded,
             _control: control,
             config,
         });
+        Shared::explore(&shared)?;
         Ok(Self { group: Group::of_world(shared) })
     }
 
     /// The group of all ranks.
     pub fn group(&self) -> Group {
         self.group.clone()
+    }
+
+    /// What was measured of the links when the world was connected: the same on every rank.
+    pub fn links(&self) -> Links {
+        self.group.links()
     }
 
     pub fn rank(&self) -> usize {

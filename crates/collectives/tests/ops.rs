@@ -140,6 +140,75 @@ fn tcp_gives_what_a_naive_sum_gives() {
 }
 
 #[test]
+fn shared_memory_gives_what_a_naive_sum_gives() {
+    for n in 1..=8 {
+        ranks(
+            n,
+            |_| (),
+            |world| {
+                check_all(&world.group(), &[Algorithm::Direct, Algorithm::Hierarchical]);
+                check_type::<f32>(&world.group(), &[1, 1000, 100_003], &[Algorithm::Ring]);
+            },
+        );
+    }
+}
+
+/// Ranks over nodes: how many on each.
+fn over(nodes: &'static [usize]) -> impl Fn(&mut Config) + Sync {
+    move |config| {
+        let mut first = 0;
+        for (node, ranks) in nodes.iter().enumerate() {
+            if (first..first + ranks).contains(&config.rank) {
+                config.node = format!("n{node}");
+                config.node_rank = node;
+            }
+            first += ranks;
+        }
+    }
+}
+
+#[test]
+fn two_levels_give_what_a_naive_sum_gives() {
+    for nodes in [&[2, 2][..], &[1, 3], &[3, 2, 1], &[2, 2, 2, 2], &[4, 4]] {
+        ranks(nodes.iter().sum(), over(nodes), |world| {
+            let g = world.group();
+            let all = [Algorithm::Hierarchical, Algorithm::Halving, Algorithm::Ring];
+            check_type::<f32>(&g, &[0, 1, 3, 1023, 70_001, 300_007], &all);
+            check_type::<bf16>(&g, &[5, 40_001], &all);
+            check_type::<i8>(&g, &[5, 40_001], &all);
+            let mut x = mine::<f64>(g.rank(), 5000);
+            g.all_reduce(&mut x, Op::Sum).unwrap();
+            assert!((0..5000).all(|i| same(x[i], g.size(), i, Op::Sum)), "the planned one");
+            let error = g.with_algorithm(Algorithm::Direct).barrier().unwrap_err();
+            assert!(error.to_string().contains("one node"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn large_messages_go_round_the_slots_and_groups_share_a_node() {
+    ranks(
+        4,
+        |_| (),
+        |world| {
+            let g = world.group();
+            let (low, high) = (g.subgroup(&[0, 1]).unwrap(), g.subgroup(&[2, 3]).unwrap());
+            let pair = low.or(high).unwrap();
+            for round in 0..3 {
+                let len = 1_000_003 + round;
+                let mut x = mine::<f32>(g.rank(), len);
+                g.all_reduce(&mut x, Op::Sum).unwrap();
+                assert!((0..len).all(|i| same(x[i], 4, i, Op::Sum)));
+                let mut y = vec![g.rank() as i32; 500];
+                pair.all_reduce(&mut y, Op::Sum).unwrap();
+                let base = (g.rank() / 2 * 2) as i32;
+                assert!(y.iter().all(|v| *v == 2 * base + 1));
+            }
+        },
+    );
+}
+
+#[test]
 fn several_streams_carry_one_message() {
     let adjust = |c: &mut Config| {
         tcp(c);
@@ -153,9 +222,13 @@ fn several_streams_carry_one_message() {
 
 #[test]
 fn floats_are_the_same_bits_on_every_rank_and_in_every_run() {
-    for algorithm in [Algorithm::Ring, Algorithm::Halving, Algorithm::Tree] {
+    for algorithm in Algorithm::ALL {
         let run = || {
-            ranks(5, tcp, |world| {
+            let adjust = |c: &mut Config| match algorithm {
+                Algorithm::Direct => (),
+                _ => over(&[2, 3])(c),
+            };
+            ranks(5, adjust, |world| {
                 let me = world.rank() as f32;
                 let mut x: Vec<f32> =
                     (0..3001).map(|i| (i as f32 * 0.1 + me).sin() * 1e3).collect();
@@ -355,7 +428,12 @@ fn a_receive_of_another_length_says_both() {
 
 #[test]
 fn ranks_that_call_different_operations_are_told() {
-    let messages = ranks(2, tcp, |world| {
+    told(tcp);
+    told(|_| ());
+}
+
+fn told(adjust: fn(&mut Config)) {
+    let messages = ranks(2, adjust, |world| {
         let g = world.group();
         if g.rank() == 0 {
             g.all_reduce(&mut [0f32; 4], Op::Sum).unwrap_err().to_string()

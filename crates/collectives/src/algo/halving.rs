@@ -5,11 +5,11 @@
 
 use crate::error::Result;
 use crate::kernel::Reducer;
-use crate::lane::{Lane, Move};
+use crate::lane::{Crew, Move};
 use crate::span::{Span, share};
 
 /// Up to this size the whole vector is exchanged in every step: half as many steps.
-const WHOLE: usize = 8 << 10;
+pub(crate) const WHOLE: usize = 8 << 10;
 
 /// Who takes part in the power of two.
 struct Team {
@@ -38,44 +38,44 @@ impl Team {
     }
 }
 
-pub(crate) fn all_reduce(lane: &mut Lane, buffer: Span, reducer: Reducer) -> Result<()> {
-    let (me, n) = (lane.me, lane.size());
+pub(crate) fn all_reduce(crew: &mut Crew<'_>, buffer: Span, reducer: Reducer) -> Result<()> {
+    let (me, n) = (crew.me, crew.size());
     let team = Team::of(n);
     let paired = me < 2 * team.extra;
     let Some(position) = team.position(me) else {
-        lane.run(&[Move::Send { to: me - 1, span: buffer }])?;
-        return lane.run(&[Move::Recv { from: me - 1, span: buffer }]);
+        crew.run(&[Move::Send { to: me - 1, span: buffer }])?;
+        return crew.run(&[Move::Recv { from: me - 1, span: buffer }]);
     };
     if paired {
-        lane.run(&[Move::Fold { from: me + 1, span: buffer, reducer }])?;
+        crew.run(&[Move::Fold { from: me + 1, span: buffer, reducer }])?;
     }
     if buffer.len() <= WHOLE || buffer.len() / reducer.size < team.size {
-        whole(lane, buffer, reducer, &team, position)?;
+        whole(crew, buffer, reducer, &team, position)?;
         // SAFETY: no move is under way, so the buffer is this thread's alone.
         reducer.finish(unsafe { buffer.get_mut() }, n);
     } else {
-        halves(lane, buffer, reducer, &team, position)?;
+        halves(crew, buffer, reducer, &team, position)?;
     }
     if paired {
-        lane.run(&[Move::Send { to: me + 1, span: buffer }])?;
+        crew.run(&[Move::Send { to: me + 1, span: buffer }])?;
     }
     Ok(())
 }
 
 /// Both partners compute the same, with the lower one's operand first, so they hold the same bits.
 fn whole(
-    lane: &mut Lane,
+    crew: &mut Crew<'_>,
     buffer: Span,
     reducer: Reducer,
     team: &Team,
     position: usize,
 ) -> Result<()> {
-    let theirs = lane.scratch(buffer.len());
+    let theirs = crew.scratch(buffer.len());
     let mut distance = 1;
     while distance < team.size {
         let partner = position ^ distance;
         let peer = team.member(partner);
-        lane.run(&[
+        crew.run(&[
             Move::Send { to: peer, span: buffer },
             Move::Recv { from: peer, span: theirs },
         ])?;
@@ -92,7 +92,7 @@ fn whole(
 }
 
 fn halves(
-    lane: &mut Lane,
+    crew: &mut Crew<'_>,
     buffer: Span,
     reducer: Reducer,
     team: &Team,
@@ -109,18 +109,18 @@ fn halves(
         let upper = position & width != 0;
         let peer = team.member(position ^ width);
         let (keep, give) = if upper { (low + width, low) } else { (low, low + width) };
-        lane.run(&[
+        crew.run(&[
             Move::Send { to: peer, span: buffer.part(range(give, width)) },
             Move::Fold { from: peer, span: buffer.part(range(keep, width)), reducer },
         ])?;
         low = keep;
     }
     // SAFETY: no move is under way, so the part is this thread's alone.
-    reducer.finish(unsafe { buffer.part(range(low, 1)).get_mut() }, lane.size());
+    reducer.finish(unsafe { buffer.part(range(low, 1)).get_mut() }, crew.size());
     while width < team.size {
         let peer = team.member(position ^ width);
         let theirs = if position & width != 0 { low - width } else { low + width };
-        lane.run(&[
+        crew.run(&[
             Move::Send { to: peer, span: buffer.part(range(low, width)) },
             Move::Recv { from: peer, span: buffer.part(range(theirs, width)) },
         ])?;
