@@ -51,7 +51,7 @@ pub enum Input {
     },
     Progress {
         lease: LeaseId,
-        progress: PartProgress,
+        progress: Box<PartProgress>,
     },
     Ended {
         lease: LeaseId,
@@ -135,7 +135,7 @@ struct Part {
     signal: Option<String>,
     because: Option<PartError>,
     /// What its ranks said of themselves, and when that came.
-    progress: Option<(PartProgress, Time)>,
+    progress: Option<(Box<PartProgress>, Time)>,
 }
 
 impl Part {
@@ -389,7 +389,7 @@ impl Machine {
         &mut self,
         now: Time,
         lease: LeaseId,
-        progress: PartProgress,
+        progress: Box<PartProgress>,
         out: &mut Vec<Action>,
     ) {
         let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
@@ -539,7 +539,9 @@ impl Machine {
                 ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
             }
         };
-        let aged = |(said, at): &(PartProgress, Time)| Box::new(said.clone().aged(now.since(*at)));
+        let aged = |(said, at): &(Box<PartProgress>, Time)| {
+            Box::new((**said).clone().aged(now.since(*at)))
+        };
         Some(PartReport {
             progress: part.progress.as_ref().map(aged),
             ..PartReport::new(lease, phase)

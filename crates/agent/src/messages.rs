@@ -12,7 +12,7 @@ pub struct End {
     pub error: Option<PartError>,
     /// What the ranks had said of themselves by then.
     #[serde(default)]
-    pub progress: Option<PartProgress>,
+    pub progress: Option<Box<PartProgress>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub enum FromShim {
     /// What the ranks say of themselves, at most twice a second unless it is urgent, and after
     /// every hello.
     Progress {
-        progress: PartProgress,
+        progress: Box<PartProgress>,
     },
     /// No process of the part is left, and the end is on disk. The shim leaves after this.
     Ended(End),

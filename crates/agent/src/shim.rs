@@ -349,7 +349,7 @@ impl<'a> Shim<'a> {
             error = Some(because);
         }
         exits.sort_by_key(|e| e.rank);
-        End { exits, error, progress: self.progress.level() }
+        End { exits, error, progress: self.progress.level().map(Box::new) }
     }
 }
 

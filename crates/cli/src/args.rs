@@ -43,6 +43,8 @@ pub enum Verb {
     Ps(cmd::ps::PsArgs),
     /// All about one job
     Show(cmd::show::ShowArgs),
+    /// Say how far this job is, from inside it
+    Progress(cmd::progress::ProgressArgs),
     /// Why a job is not running, and what would start it
     Why(cmd::why::WhyArgs),
     /// Output of a job
@@ -127,6 +129,7 @@ mod tests {
             "tutti ps --json",
             "tutti ps --cluster /d --all --state pending,running",
             "tutti ps 12 12_3",
+            "tutti progress --step 10 --loss 2.5 --tokens 4096 --saved 10 --path /ckpt/10",
             "tutti logs 12 -f --tail 5 --rank 0-3,7",
             "tutti exec 12 --rank 1 -- nvidia-smi -L",
             "tutti cancel 12 13",
@@ -155,6 +158,9 @@ mod tests {
             "tutti submit job.toml --wrap true",
             "tutti submit --wrap true --gpus 4 -N 2",
             "tutti run",
+            "tutti progress",
+            "tutti progress --path /ckpt/10",
+            "tutti progress --step -1",
             "tutti submit --wrap true -G h100:x",
             "tutti submit --wrap true --elastic 8-2",
             "tutti submit --wrap true --gpus 4 --gpu-share 0.5",

@@ -15,6 +15,7 @@ pub mod logs;
 pub mod nodes;
 mod output;
 pub mod policy;
+pub mod progress;
 pub mod ps;
 pub mod quota;
 pub mod run;

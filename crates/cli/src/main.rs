@@ -49,6 +49,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Run(args) => cmd::run::run(cluster, args),
         Verb::Ps(args) => cmd::ps::run(cluster, args),
         Verb::Show(args) => cmd::show::run(cluster, args),
+        Verb::Progress(args) => cmd::progress::run(args),
         Verb::Why(args) => cmd::why::run(cluster, args),
         Verb::Logs(args) => cmd::logs::run(cluster, args),
         Verb::Attach(args) => cmd::attach::run(cluster, args),

@@ -5,6 +5,7 @@ pub mod job;
 pub mod jobs;
 pub mod nodes;
 pub mod policy;
+pub mod progress;
 pub mod quota;
 pub mod table;
 pub mod time;

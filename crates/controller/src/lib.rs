@@ -32,6 +32,7 @@ mod guests;
 mod identity;
 pub mod links;
 mod listener;
+mod progress;
 pub mod reads;
 mod start;
 pub mod views;

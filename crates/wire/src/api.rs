@@ -9,6 +9,7 @@
 //! | GET `/api/v1/jobs` | query [`JobQuery`] → [`JobPage`] | viewer |
 //! | GET `/api/v1/jobs/{id}` | → [`JobDetail`]; id is `12` or `12_3` | viewer |
 //! | GET `/api/v1/jobs/{id}/why` | → `model::Explanation` | viewer |
+//! | GET `/api/v1/jobs/{id}/progress` | → [`ProgressDetail`]: how far it is, by rank and over time | viewer |
 //! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
 //! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/saved` | → [`Changed`]; what the task did up to now is safe | user, own jobs |
@@ -29,6 +30,8 @@
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
 //! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
 
+mod progress;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -40,6 +43,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::stream::LogStream;
 use crate::textfile::FileError;
+
+pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
 
 /// Every error of the API. `exit` is what the CLI exits with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
@@ -191,6 +196,9 @@ pub struct JobRow {
     pub array: Option<ArrayCounts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_names: Vec<String>,
+    /// How far it is, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

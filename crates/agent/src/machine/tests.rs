@@ -346,11 +346,11 @@ fn a_shim_that_dials_again_is_asked_to_save_again() {
     assert!(c.step(Input::Hello { lease: l, exits: vec![] }).contains(&tell));
 }
 
-fn at_step(step: u64, saved: Option<u64>) -> PartProgress {
+fn at_step(step: u64, saved: Option<u64>) -> Box<PartProgress> {
     let rank =
         RankProgress { rank: Rank(0), step, loss: None, tokens: None, age: Span(10), pace: None };
     let saved = saved.map(|step| SavedPoint { step, at: None, path: None, save_ms: None });
-    PartProgress { ranks: vec![rank], saved, ..PartProgress::default() }
+    Box::new(PartProgress { ranks: vec![rank], saved, ..PartProgress::default() })
 }
 
 #[test]

@@ -24,8 +24,6 @@ use crate::plan::Identity;
 
 /// The longest path of a socket.
 const PATH_MAX: usize = 107;
-/// The longest name of a socket: three numbers of 64 bits.
-const NAME_MAX: usize = 62;
 
 /// The two directories of one agent.
 #[derive(Clone, Debug)]
@@ -46,9 +44,11 @@ impl Places {
 
     /// `switched`: the ranks run as another user than the agent.
     pub fn socket(&self, lease: LeaseId, switched: bool) -> PathBuf {
-        let fits = self.own.as_os_str().len() + 1 + NAME_MAX <= PATH_MAX;
-        let dir = if switched || !fits { &self.shared } else { &self.own };
-        dir.join(lease.to_string())
+        let own = self.own.join(lease.to_string());
+        if switched || own.as_os_str().len() > PATH_MAX {
+            return self.shared.join(lease.to_string());
+        }
+        own
     }
 
     /// Removes what a shim left that was killed.

@@ -307,7 +307,7 @@ impl<'a> Progress<'a> {
     /// The agent is new and knows nothing.
     pub fn say(&mut self, now: Instant, link: &mut Link) {
         if let Some(progress) = self.level() {
-            link.say(&FromShim::Progress { progress });
+            link.say(&FromShim::Progress { progress: Box::new(progress) });
         }
         (self.news, self.said_at) = (News::Nothing, now);
     }

@@ -28,7 +28,11 @@ pub fn run(cluster: Option<&str>, args: ShowArgs) -> Result<ExitCode, Fail> {
     }
     let text = || {
         let detail = client.job(args.id)?;
-        Ok(job::detail(&detail, time::now(), Style::of_stdout(), terminal_width()))
+        let history = match &detail.row.progress {
+            Some(_) => client.progress(args.id)?.history,
+            None => Vec::new(),
+        };
+        Ok(job::detail(&detail, &history, time::now(), Style::of_stdout(), terminal_width()))
     };
     if args.watch {
         return terminal::watch(text);

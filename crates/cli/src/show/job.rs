@@ -1,14 +1,21 @@
 //! `tutti show`.
 
 use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, Time, Topology};
-use tutti_wire::api::{JobDetail, PartRow};
+use tutti_wire::api::{JobDetail, PartRow, ProgressPoint};
 
 use super::jobs::array;
 use super::table::{Grid, plain};
-use super::{count, harmless, milli, time};
+use super::{count, harmless, milli, progress, time};
 use crate::style::{Ink, Style, of_job};
 
-pub fn detail(job: &JobDetail, now: Time, style: Style, width: Option<u16>) -> String {
+/// `history` is how it got where it is.
+pub fn detail(
+    job: &JobDetail,
+    history: &[ProgressPoint],
+    now: Time,
+    style: Style,
+    width: Option<u16>,
+) -> String {
     let row = &job.row;
     let mut lines = vec![format!(
         "job {}  {}  {}",
@@ -37,6 +44,9 @@ pub fn detail(job: &JobDetail, now: Time, style: Style, width: Option<u16>) -> S
     add("ended", row.ended_at.map_or_else(String::new, |t| ago(t, now)));
     add("exit code", row.exit_code.map_or_else(String::new, |c| c.to_string()));
     add("attempt", attempts(job));
+    for (key, value) in row.progress.iter().flat_map(|p| progress::lines(p, history, now)) {
+        add(key, value);
+    }
     add("time left", job.time_left.map_or_else(String::new, time::short));
     add(
         "held",
@@ -194,7 +204,7 @@ mod tests {
             time_left: None,
             held: false,
         };
-        let text = detail(&job, Time(61_000), Style::PLAIN, None);
+        let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
         for want in [
             "job 7  train  running",
             "asks for   2 nodes × h100:8 GPUs",
@@ -216,7 +226,7 @@ mod tests {
         part.spec.labels.insert("nvme".into(), "true".into());
         part.spec.topology = Some(Topology::Rack);
         (part.parts[0].gpus, part.parts[0].share) = (vec![3], Milli(250));
-        let text = detail(&part, Time(61_000), Style::PLAIN, None);
+        let text = detail(&part, &[], Time(61_000), Style::PLAIN, None);
         for want in [
             "user       ada, team vision",
             "priority   normal, class urgent",
@@ -227,7 +237,7 @@ mod tests {
         }
         part.spec.gpu_share = None;
         part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
-        let text = detail(&part, Time(61_000), Style::PLAIN, None);
+        let text = detail(&part, &[], Time(61_000), Style::PLAIN, None);
         assert!(text.contains("2-8 nodes × h100:1 GPUs"), "{text}");
     }
 

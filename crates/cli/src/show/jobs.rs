@@ -6,7 +6,7 @@ use tutti_model::{DEFAULT_CLASS, DEFAULT_TEAM, JobState, Time};
 use tutti_wire::api::{ArrayCounts, JobRow};
 
 use super::table::{Grid, plain};
-use super::{milli, thousands, time};
+use super::{milli, progress, thousands, time};
 use crate::style::{Ink, Style, of_job};
 
 /// The list and, if something was left out, how much.
@@ -23,7 +23,10 @@ pub fn table(
     let classes = jobs.iter().any(|j| j.class != DEFAULT_CLASS);
     let mut head = vec![">ID", "NAME", "USER", "TEAM"];
     head.extend(classes.then_some("CLASS"));
-    head.extend(["STATE", ">NODES", ">GPUS", ">TIME", "NOTE"]);
+    let progress = jobs.iter().any(|j| j.progress.is_some());
+    head.extend(["STATE", ">NODES", ">GPUS", ">TIME"]);
+    head.extend(progress.then_some("PROGRESS"));
+    head.push("NOTE");
     let mut grid = Grid::new(&head, style);
     for job in jobs {
         let mut row = vec![
@@ -38,8 +41,10 @@ pub fn table(
             plain(nodes(job)),
             plain(milli(u64::from(job.gpus) * u64::from(job.share.0))),
             plain(time::short(how_long(job, now))),
-            note(job),
         ]);
+        let far = || job.progress.as_ref().map_or_else(|| "-".to_owned(), progress::short);
+        row.extend(progress.then(|| plain(far())));
+        row.push(note(job));
         grid.row(row);
     }
     let mut text = grid.render(width);
@@ -135,6 +140,7 @@ pub mod tests {
             note: String::new(),
             array: None,
             node_names: Vec::new(),
+            progress: None,
         }
     }
 
@@ -182,6 +188,22 @@ pub mod tests {
         let want = "ID  NAME   USER  TEAM  CLASS     STATE    NODES  GPUS  TIME  NOTE
  7  train  ada   -     urgent    running      2    16    0s
  8  train  ada   -     standard  pending      2    16    0s";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn progress_is_shown_where_there_is_any() {
+        use tutti_wire::api::JobProgress;
+        let far = JobProgress { step: Some(1200), loss: Some(2.3149), ..JobProgress::default() };
+        let jobs = [
+            JobRow { progress: Some(far), ..row("7", JobState::Running) },
+            row("8", JobState::Pending),
+        ];
+        let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
+        let want =
+            "ID  NAME   USER  TEAM  STATE    NODES  GPUS  TIME  PROGRESS                 NOTE
+ 7  train  ada   -     running      2    16    0s  step 1,200 · loss 2.315
+ 8  train  ada   -     pending      2    16    0s  -";
         assert_eq!(text, want);
     }
 

@@ -7,6 +7,7 @@
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
+//! | `progress` | jobs that say how far they are, over the death of agents and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
 //! | `access` | tokens, roles, users, old agents |
 //! | `errors` | every mistake says what to do |
@@ -20,6 +21,7 @@ mod errors;
 mod faults;
 mod jobs;
 mod partition;
+mod progress;
 mod run;
 mod sharing;
 mod up;

@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use tutti_engine::{Command, Rejected, Reply};
 use tutti_model::{Explanation, JobId, TaskId};
-use tutti_wire::api::{Changed, JobDetail, JobPage, JobQuery, JobRow, SetPriority};
+use tutti_wire::api::{Changed, JobDetail, JobPage, JobQuery, JobRow, ProgressDetail, SetPriority};
 use utoipa::IntoParams;
 
 use super::App;
@@ -86,6 +86,22 @@ pub async fn why(
         })
     });
     Ok(Json(explained.await??))
+}
+
+/// How far a task is, by rank and over time. What is over is known for a while.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/progress", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = ProgressDetail), Problems))]
+pub async fn progress(
+    State(app): State<Arc<App>>,
+    Named(id): Named<TaskId>,
+) -> Result<Json<ProgressDetail>, Problem> {
+    let detail = app.core.read(|world| {
+        let job = find(world, id)?;
+        let known = job.has_task(id.index) || id.index.is_none();
+        known.then(|| views::progress(world, id, now())).ok_or(Rejected::NoSuchTask(id))
+    });
+    Ok(Json(detail.await??))
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]

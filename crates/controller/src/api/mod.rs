@@ -65,6 +65,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs:batch", post(submit::submit_batch))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/why", get(jobs::why))
+        .route("/jobs/{id}/progress", get(jobs::progress))
         .route("/jobs/{id}/wait", get(jobs::wait))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/hold", post(jobs::hold))

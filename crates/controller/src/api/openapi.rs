@@ -53,6 +53,7 @@ impl IntoResponses for Problems {
         jobs::list,
         jobs::show,
         jobs::why,
+        jobs::progress,
         jobs::wait,
         jobs::cancel,
         jobs::hold,

@@ -24,6 +24,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/jobs:batch", USER),
     (Method::GET, "/api/v1/jobs/{id}", VIEWER),
     (Method::GET, "/api/v1/jobs/{id}/why", VIEWER),
+    (Method::GET, "/api/v1/jobs/{id}/progress", VIEWER),
     (Method::GET, "/api/v1/jobs/{id}/wait", VIEWER),
     (Method::GET, "/api/v1/jobs/{id}/logs", VIEWER),
     (Method::POST, "/api/v1/jobs/{id}/cancel", USER),

@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tutti_engine::{Command, Effect, Record, Rejected, Step};
+use tutti_engine::{Command, Effect, Event, Record, Rejected, Step};
 use tutti_journal::{Batch, Journal, codec};
 use tutti_model::Time;
 
@@ -13,6 +13,7 @@ use super::{Answer, Core, CoreError, QUEUE_MAX, Request, World, ticker};
 use crate::clock::now;
 use crate::feed::Feed;
 use crate::links::{Link, Links};
+use crate::progress;
 
 /// Requests taken into one batch, so that the first of them does not wait for ever.
 const BATCH_MAX: usize = 512;
@@ -169,7 +170,7 @@ impl EngineLoop {
             let world = Arc::clone(&self.world);
             let mut world = world.write().expect("only this thread writes");
             for command in commands.by_ref().take(STEPS_PER_LOCK) {
-                let step = world.engine.step(command, now());
+                let step = step(&mut world, command);
                 answers.push(self.keep(&mut world, step));
             }
         }
@@ -179,7 +180,7 @@ impl EngineLoop {
     fn step_one(&mut self, command: Command) -> Answer {
         let world = Arc::clone(&self.world);
         let mut world = world.write().expect("only this thread writes");
-        let step = world.engine.step(command, now());
+        let step = step(&mut world, command);
         self.keep(&mut world, step)
     }
 
@@ -187,7 +188,7 @@ impl EngineLoop {
     fn hello(&mut self, command: Command, link: Arc<Link>, reply: oneshot::Sender<Answer>) {
         let world = Arc::clone(&self.world);
         let mut world = world.write().expect("only this thread writes");
-        let mut step = world.engine.step(command, now());
+        let mut step = step(&mut world, command);
         let effects = std::mem::take(&mut step.effects);
         let answer = self.keep(&mut world, step);
         self.owed.push(Owed::Hello(link, reply, answer));
@@ -210,6 +211,11 @@ impl EngineLoop {
     fn keep(&mut self, world: &mut World, step: Step) -> Answer {
         if !step.records.is_empty() {
             world.reads.note(world.engine.state(), &step.records);
+            for record in &step.records {
+                if let Event::JobsForgotten { jobs } = &record.event {
+                    world.progress.forget(jobs);
+                }
+            }
             self.records.extend(step.records);
         }
         if !step.effects.is_empty() {
@@ -268,4 +274,17 @@ impl EngineLoop {
             }
         }
     }
+}
+
+/// One command, and what ranks say in it.
+fn step(world: &mut World, command: Command) -> Step {
+    let now = now();
+    let said = progress::said(world.engine.state(), &command);
+    let step = world.engine.step(command, now);
+    if step.reply.is_ok() {
+        for said in said {
+            world.progress.note(world.engine.state(), said, now);
+        }
+    }
+    step
 }

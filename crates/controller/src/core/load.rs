@@ -5,6 +5,7 @@ use tutti_journal::{BoxError, Journal, JournalError, Replay, codec};
 use tutti_model::{Seq, State};
 
 use super::World;
+use crate::progress::Book;
 use crate::reads::Reads;
 
 #[derive(Debug, thiserror::Error)]
@@ -50,5 +51,5 @@ pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, Load
         "read the journal"
     );
     let reads = Reads::rebuild(engine.state());
-    Ok(World { engine, reads })
+    Ok(World { engine, reads, progress: Book::default() })
 }

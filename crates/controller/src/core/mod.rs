@@ -24,6 +24,7 @@ use tutti_model::{NodeId, Seq};
 
 use crate::feed::Feed;
 use crate::links::Link;
+use crate::progress::Book;
 use crate::reads::Reads;
 
 pub use engine_loop::{Started, start};
@@ -37,6 +38,7 @@ const QUEUE_MAX: usize = 4096;
 pub struct World {
     pub engine: Engine,
     pub reads: Reads,
+    pub progress: Book,
 }
 
 /// Why the engine thread had to stop. Memory is then ahead of the disk, so nothing goes on.

@@ -4,7 +4,7 @@ use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
     Spread, State, StopCause, TaskId, Tasks, Time,
 };
-use tutti_wire::api::{JobDetail, JobRow, PartRow};
+use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressDetail};
 
 use super::words::{end_note, fault_words};
 use crate::core::World;
@@ -32,6 +32,7 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     if let Some(ended) = job.ended(index) {
         over(state, &mut row, ended);
     }
+    row.progress = world.progress.of_task(state, id, now);
     if row.state == JobState::Pending {
         waiting(world, &mut row, id, now);
     }
@@ -78,6 +79,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         note: String::new(),
         array: None,
         node_names: Vec::new(),
+        progress: None,
     }
 }
 
@@ -159,6 +161,16 @@ pub fn without_secrets(spec: &JobSpec) -> JobSpec {
     let mut spec = spec.clone();
     spec.env.values_mut().for_each(|value| HIDDEN.clone_into(value));
     spec
+}
+
+pub fn progress(world: &World, id: TaskId, now: Time) -> ProgressDetail {
+    let (state, book) = (world.engine.state(), &world.progress);
+    ProgressDetail {
+        id,
+        progress: book.of_task(state, id, now),
+        ranks: book.ranks_of_task(state, id, now),
+        history: book.history(id),
+    }
 }
 
 /// `inside`: the reader may know everything about this job.

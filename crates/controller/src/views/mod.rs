@@ -5,7 +5,7 @@ mod node;
 mod page;
 mod words;
 
-pub use job::{detail, row, without_secrets};
+pub use job::{detail, progress, row, without_secrets};
 pub use node::{cluster, node_row};
 pub use page::{BadFilter, Filter, Page, ROWS_MAX};
 pub use words::end_note;

@@ -69,6 +69,11 @@ impl Client {
         self.get(&format!("/jobs/{id}/why"))
     }
 
+    /// How far it is, by rank and over time.
+    pub fn progress(&self, id: TaskId) -> Result<ProgressDetail, ClientError> {
+        self.get(&format!("/jobs/{id}/progress"))
+    }
+
     /// Waits until the job has ended, but no longer than `seconds` (at most 60).
     pub fn wait(&self, id: TaskId, seconds: u32) -> Result<JobRow, ClientError> {
         self.get(&format!("/jobs/{id}/wait?seconds={}", seconds.min(60)))
