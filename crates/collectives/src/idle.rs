@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Spinning saves the price of a wake-up, which is several times that of a small message. With more
-/// ranks than cores it only keeps the core from the rank that is waited for, so there it yields.
+/// Spinning saves the price of a wake-up, which is several times that of a small message. But the
+/// rank that is waited for may need this very core: at once if there are more ranks than cores, and
+/// after a moment in any case, because the system may have put both on one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle {
     crowded: bool,
@@ -11,8 +12,12 @@ pub(crate) struct Idle {
     since: Option<Instant>,
 }
 
-const SPIN: Duration = Duration::from_micros(50);
-const YIELDS: u32 = 4;
+/// How long to keep the core to itself.
+const SPIN: Duration = Duration::from_micros(4);
+/// How long to offer it to others between looks.
+const YIELD: Duration = Duration::from_micros(100);
+/// The same when it is known that others need it.
+const YIELDS: u32 = 8;
 
 impl Idle {
     pub fn new(crowded: bool) -> Self {
@@ -36,6 +41,10 @@ impl Idle {
         if !self.turns.is_multiple_of(16) {
             return true;
         }
-        self.since.get_or_insert_with(Instant::now).elapsed() < SPIN
+        let waited = self.since.get_or_insert_with(Instant::now).elapsed();
+        if waited >= SPIN {
+            std::thread::yield_now();
+        }
+        waited < YIELD
     }
 }

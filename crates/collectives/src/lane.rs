@@ -359,10 +359,13 @@ impl Lane {
             ours: Call::describe(&ours),
             theirs: Call::describe(theirs),
         };
-        self.broken = Some(error.clone());
         // The others would wait for this rank until they give up.
         let why = Why::Broken(error.to_string());
-        self.shared.health.blame(self.wait_for(peer), self.call.verb, why);
+        let verdict = self.shared.health.blame(self.wait_for(peer), self.call.verb, why.clone());
+        // If the world was lost already, what is left of the last operation explains nothing.
+        let ours = verdict.accused().is_some_and(|a| a.why == why);
+        let error = if ours { error } else { verdict };
+        self.broken = Some(error.clone());
         Err(error)
     }
 

@@ -31,7 +31,7 @@ use segment::Segment;
 /// Slots of a board: how many blocks may be under way.
 pub(crate) const SLOTS: usize = 4;
 /// Room of one slot, and of one result. Small enough that all of them stay in a core's cache.
-pub(crate) const SLOT: usize = 128 << 10;
+pub(crate) const SLOT: usize = 256 << 10;
 /// In front of every slot: which operation it belongs to.
 const LABEL: usize = 64;
 const FLAGS: usize = 4096;
