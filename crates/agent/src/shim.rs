@@ -282,6 +282,7 @@ impl<'a> Shim<'a> {
             }
         }
         if self.exits.len() > before && self.ranks.any_alive() {
+            self.progress.catch_up(Instant::now(), &mut self.ranks, &mut self.link);
             self.link.say_state(&self.exits);
         }
     }

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use support::*;
 use tutti_model::{ExitStatus, JobSpec, Launch, PartProgress, Rank, ReportedPhase};
+use tutti_wire::stream::ToController;
 
 struct Node {
     controller: Controller,
@@ -192,6 +193,35 @@ fn who_speaks_is_known_by_its_process() {
     for rank in [2, 3] {
         controller.wait_for_step(launch.lease, rank, 10 + u64::from(rank));
     }
+    controller.stop(launch.lease, 0);
+    controller.wait_until_done(launch.lease);
+}
+
+/// Who blames another and leaves at once has not failed first.
+#[test]
+fn an_accusation_comes_before_the_end_of_who_made_it() {
+    let mut controller = Controller::start();
+    let dir = TempDir::new();
+    let _agent = Agent::start(&controller, &dir.path().join("node"), &[]);
+    controller.wait_for_greeting();
+    let accuse = "import os, socket; s = socket.socket(socket.AF_UNIX); \
+        s.connect(os.environ['TUTTI_PROGRESS']); \
+        s.sendall(b'{\"fault\": {\"rank\": 0, \"op\": \"all_reduce\"}}\\n'); os._exit(1)";
+    let mut spec =
+        JobSpec::shell("if [ $RANK = 0 ]; then sleep 1000; else exec python3 -c \"$SCRIPT\"; fi");
+    spec.env.insert("SCRIPT".into(), accuse.into());
+    let mut launch = with_spec("1", 1, spec);
+    (launch.ranks, launch.world_size) = (2, 2);
+    controller.run(&launch);
+    let first = controller.wait(|message| match message {
+        ToController::Report { report } => match &report.phase {
+            ReportedPhase::Running { exits } if !exits.is_empty() => Some(report.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let fault = first.progress.and_then(|p| p.fault).expect("said before it left");
+    assert_eq!(fault.rank, Rank(0));
     controller.stop(launch.lease, 0);
     controller.wait_until_done(launch.lease);
 }

@@ -382,6 +382,8 @@ fn a_background_writer_does_not_keep_a_part_alive() {
     let task = launch.lease.task;
     c.controller.run(&launch);
     c.controller.wait_for_log(task, 0, "up\n");
+    // What it wrote may be seen before its shim has dialled.
+    c.controller.wait_until_running(launch.lease);
     let argv = ["sh", "-c", "yes & exit 6"].map(String::from).to_vec();
     let exec = tutti_wire::stream::Exec { task, rank: Rank(0), argv };
     let request = c.controller.request();

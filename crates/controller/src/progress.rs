@@ -101,8 +101,11 @@ impl Book {
     pub fn of_task(&self, state: &State, task: TaskId, now: Time) -> Option<JobProgress> {
         let record = state.job(task.job)?.task(task.index);
         let saved = record.and_then(|t| t.past().saved.clone());
-        let running = record.is_some_and(|t| t.attempt().is_some());
-        let kept = self.tasks.get(&task).map(|kept| kept.progress(running.then_some(now)));
+        let attempt = record.and_then(|t| t.attempt());
+        // Where the last attempt was says nothing about one that is not heard yet.
+        let of_now = |kept: &&Kept| attempt.is_none_or(|a| a.generation == kept.generation);
+        let kept = self.tasks.get(&task).filter(of_now);
+        let kept = kept.map(|kept| kept.progress(attempt.map(|_| now)));
         match (kept, &saved) {
             (None, None) => None,
             (kept, _) => Some(JobProgress { saved, ..kept.unwrap_or_default() }),
@@ -111,7 +114,10 @@ impl Book {
 
     pub fn ranks_of_task(&self, state: &State, task: TaskId, now: Time) -> Vec<RankRow> {
         let Some(kept) = self.tasks.get(&task) else { return Vec::new() };
-        let attempt = attempt(state, task).filter(|a| a.generation == kept.generation);
+        let attempt = attempt(state, task);
+        if attempt.is_some_and(|a| a.generation != kept.generation) {
+            return Vec::new();
+        }
         let node = |rank: Rank| Some(state.node_name(attempt?.part_of(rank)?.node));
         let row = |(&rank, heard): (&Rank, &Heard)| RankRow {
             rank: rank.0,

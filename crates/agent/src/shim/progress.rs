@@ -31,7 +31,8 @@ const READ_SIZE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Steps are told to the agent so often.
 const SAY_EVERY: Duration = Duration::from_millis(500);
-/// What is read at most after the last rank has ended.
+/// What is read at most when a rank has ended, and after the last one.
+const CATCH_UP: u64 = 1 << 20;
 const LAST_WORDS: u64 = 4 << 20;
 
 pub struct Progress<'a> {
@@ -329,14 +330,29 @@ impl<'a> Progress<'a> {
         self.budget.pause_until.into_iter().chain(due).min()
     }
 
+    /// A rank has ended: what it said before comes before that. One that accuses another and leaves
+    /// must not be taken for the one that failed.
+    pub fn catch_up(&mut self, now: Instant, ranks: &mut Ranks<'_>, link: &mut Link) {
+        let mut left = CATCH_UP;
+        while left > 0 && self.accept(ranks) {
+            left = left.saturating_sub(CONNECTION_COSTS);
+        }
+        self.read_out(&mut left, ranks);
+        if link.is_up() && self.news == News::Urgent {
+            self.say(now, link);
+        }
+    }
+
     /// Nobody of the part is left: reads what they said last, and takes the socket away.
     pub fn close(&mut self, link_up: bool, ranks: &mut Ranks<'_>) {
         // Processes of the same user outside the part could go on for ever.
         let mut left = LAST_WORDS;
         self.read_out(&mut left, ranks);
+        self.speakers.clear();
         while left > 0 && self.accept(ranks) {
             left = left.saturating_sub(CONNECTION_COSTS);
             self.read_out(&mut left, ranks);
+            self.speakers.clear();
         }
         if self.listener.take().is_some() {
             place::remove(&self.plan.progress);
@@ -348,7 +364,7 @@ impl<'a> Progress<'a> {
         self.complaints.sum_up(ranks, self.plan.first_rank);
     }
 
-    /// Everything that speakers have said by now; then they are let go.
+    /// Everything that speakers have said by now.
     fn read_out(&mut self, left: &mut u64, ranks: &mut Ranks<'_>) {
         for slot in 0..self.speakers.len() {
             while *left > 0 {
@@ -358,6 +374,5 @@ impl<'a> Progress<'a> {
                 }
             }
         }
-        self.speakers.clear();
     }
 }

@@ -1,5 +1,5 @@
-use tutti_engine::{Engine, Settings};
-use tutti_model::RankExit;
+use tutti_engine::{Actor, Engine, Settings};
+use tutti_model::{Bytes, Greeting, JobSpec, NodeFacts, NodeId, ReportedPhase, Role};
 
 use super::*;
 
@@ -78,14 +78,60 @@ fn what_is_over_is_forgotten_in_the_end() {
     assert_eq!(book.tasks.len(), OVER_MAX - 2);
 }
 
+fn reports(lease: LeaseId, ranks: Vec<RankProgress>) -> Command {
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    let progress = Some(Box::new(PartProgress { ranks, ..PartProgress::default() }));
+    let report = PartReport { progress, ..PartReport::new(lease, phase) };
+    Command::Report { node: NodeId(1), session: 1, report }
+}
+
+/// An engine with a node and a job that is placed there.
+fn engine() -> (Engine, LeaseId) {
+    let mut engine = Engine::new(Settings::default());
+    let facts = NodeFacts {
+        name: "n1".into(),
+        address: "127.0.0.1".into(),
+        cpus: 8,
+        mem: Bytes::gib(8),
+        gpus: Vec::new(),
+        simulated: true,
+        isolation: "none".into(),
+        agent_version: "test".into(),
+        labels: BTreeMap::new(),
+    };
+    let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+    let actor = Actor { user: "ada".into(), role: Role::User };
+    let spec = Box::new(JobSpec::shell("train"));
+    for command in [
+        Command::Start,
+        Command::Hello { greeting, session: 1 },
+        Command::Submit { actor, spec, user: None, key: None },
+    ] {
+        engine.step(command, Time(1000)).reply.unwrap();
+    }
+    engine.schedule(Time(1000));
+    let lease = attempt(engine.state(), TASK).unwrap().lease(TASK);
+    (engine, lease)
+}
+
 #[test]
-fn only_current_attempts_are_listened_to() {
-    let state = Engine::new(Settings::default()).state().clone();
-    let exits: Vec<RankExit> = Vec::new();
-    let phase = tutti_model::ReportedPhase::Running { exits };
-    let progress = PartProgress { ranks: vec![rank(0, 1, 0)], ..PartProgress::default() };
-    let report =
-        PartReport { progress: Some(Box::new(progress)), ..PartReport::new(lease(1), phase) };
-    let command = Command::Report { node: tutti_model::NodeId(1), session: 1, report };
-    assert!(said(&state, &command).is_empty());
+fn only_current_attempts_are_listened_to_and_shown() {
+    let (engine, lease) = engine();
+    let state = engine.state();
+    let old = LeaseId { generation: Generation(0), ..lease };
+    assert_eq!(said(state, &reports(old, vec![rank(0, 1, 0)])).len(), 0);
+    assert_eq!(said(state, &reports(lease, Vec::new())).len(), 0);
+    let mut book = Book::default();
+    for said in said(state, &reports(lease, vec![rank(0, 7, 500)])) {
+        book.note(state, said, Time(2000));
+    }
+    let progress = book.of_task(state, TASK, Time(3000)).unwrap();
+    assert_eq!((progress.step, progress.age), (Some(7), Some(Span(1500))));
+    let ranks = book.ranks_of_task(state, TASK, Time(3000));
+    assert_eq!((ranks[0].node.as_deref(), ranks[0].age), (Some("n1"), Some(Span(1500))));
+    // What an attempt before this one said is history.
+    book.tasks.get_mut(&TASK).unwrap().generation = Generation(0);
+    assert_eq!(book.of_task(state, TASK, Time(3000)), None);
+    assert_eq!(book.ranks_of_task(state, TASK, Time(3000)), []);
+    assert_eq!(book.history(TASK).len(), 1);
 }
