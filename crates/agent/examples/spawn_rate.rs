@@ -155,10 +155,11 @@ fn launch(i: u64) -> Launch {
         ranks: 1,
         world_size: 1,
         node_rank: 0,
-        hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into() }],
+        hosts: vec![Host { name: "n1".into(), address: "127.0.0.1".into(), gpus: 1, ranks: 1 }],
         wait_for_go: false,
         array_tasks: None,
         saved: None,
+        key: None,
     }
 }
 

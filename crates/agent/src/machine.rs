@@ -81,6 +81,15 @@ pub enum Input {
     },
 }
 
+/// Ports that were free on the nodes of the gang when they prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// On the first node.
+    pub master: u16,
+    /// One on each node, in rank order; none if the controller is too old to say.
+    pub all: Vec<u16>,
+}
+
 /// Something is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -91,7 +100,7 @@ pub enum Action {
     /// Write the record and ask the zygote for a shim.
     Launch {
         lease: LeaseId,
-        master_port: u16,
+        ports: Ports,
     },
     /// Dropped if the shim is not connected: it is told when it says hello.
     Tell {
@@ -201,7 +210,9 @@ impl Machine {
         let mut out = Vec::new();
         match input {
             Input::Order(Order::Start(launch)) => self.start(now, launch, &mut out),
-            Input::Order(Order::Go { lease, master_port }) => self.go(lease, master_port, &mut out),
+            Input::Order(Order::Go { lease, master_port, ports }) => {
+                self.go(lease, Ports { master: master_port, all: ports }, &mut out);
+            }
             Input::Order(Order::Stop { lease, grace, signal }) => {
                 self.stop(now, lease, grace, signal, &mut out);
             }
@@ -289,18 +300,18 @@ impl Machine {
             }
             Ok(port) => {
                 part.phase = Phase::Launched { port };
-                out.push(Action::Launch { lease, master_port: port });
+                out.push(Action::Launch { lease, ports: Ports { master: port, all: vec![port] } });
                 out.push(Action::Look { lease, after: HELLO_WITHIN });
             }
         }
     }
 
-    fn go(&mut self, lease: LeaseId, master_port: u16, out: &mut Vec<Action>) {
+    fn go(&mut self, lease: LeaseId, ports: Ports, out: &mut Vec<Action>) {
         match self.parts.get_mut(&lease) {
             Some(part) => {
                 if let Phase::Waiting { port } = part.phase {
                     part.phase = Phase::Launched { port };
-                    out.push(Action::Launch { lease, master_port });
+                    out.push(Action::Launch { lease, ports });
                     out.push(Action::Look { lease, after: HELLO_WITHIN });
                 } else {
                     out.push(Action::Report(lease));

@@ -195,7 +195,7 @@ fn a_prepared_part_is_still_prepared_after_a_restart() {
     });
     assert_eq!(again, port);
     let lease = launch.lease;
-    node.controller.order(tutti_model::Order::Go { lease, master_port: port });
+    node.controller.order(tutti_model::Order::Go { lease, master_port: port, ports: vec![port] });
     node.controller.wait_until_done(lease);
     assert_eq!(node.controller.whole_log(lease.task, 0), format!("{port}\n"));
 }

@@ -118,7 +118,11 @@ fn a_gang_starts_when_it_is_told() {
         _ => None,
     });
     assert!(port > 0);
-    c.controller.order(Order::Go { lease: launch.lease, master_port: 4321 });
+    c.controller.order(Order::Go {
+        lease: launch.lease,
+        master_port: 4321,
+        ports: vec![4321, 4322],
+    });
     c.controller.wait_until_done(launch.lease);
     assert_eq!(c.controller.whole_log(launch.lease.task, 0), "port 4321\n");
 }

@@ -29,7 +29,7 @@ use crate::config::ControllerConfig;
 use crate::core::{self, CallError, CoreError, LoadError, Started};
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
-use crate::links::{AgentConfig, Links};
+use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
 
 pub const JOURNAL_FILE: &str = "journal.redb";
@@ -133,7 +133,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     prepare_dir(&config.data_dir)?;
     let journal = open_journal(&config.data_dir.join(JOURNAL_FILE)).await?;
     let identity = Identity::load_or_create(&config)?;
-    let links = Arc::new(Links::default());
+    let links = Arc::new(Links::new(GangKeys::new(&identity.ca)));
     let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
     if let Err(error) = first_records(&core, &identity, &config).await {
         return Err(own_reason(error, ended).await);

@@ -42,7 +42,7 @@ pub fn apply(state: &mut State, record: &Record) {
         }
         Event::PartPrepared { lease, node, port } => {
             attempts::set_part(state, *lease, *node, PartState::Prepared { port: *port });
-            attempts::note_master_port(state, *lease, *node, *port);
+            attempts::note_port(state, *lease, *node, *port);
         }
         Event::PartRunning { lease, node, exits } => {
             attempts::set_part(state, *lease, *node, PartState::Running { exits: exits.clone() });

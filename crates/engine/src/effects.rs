@@ -73,7 +73,9 @@ pub(crate) fn order_for(
         PartState::Sent => Some(Order::Start(Box::new(launch(state, job, attempt, part, lease)?))),
         PartState::Prepared { .. } => {
             let master_port = go_port(attempt)?;
-            Some(Order::Go { lease, master_port })
+            // A part that was prepared before ports were kept has none; its agent says so.
+            let ports = attempt.parts.iter().map(|p| p.port).collect::<Option<_>>();
+            Some(Order::Go { lease, master_port, ports: ports.unwrap_or_default() })
         }
         _ => None,
     }
@@ -124,7 +126,12 @@ fn launch(
 ) -> Option<Launch> {
     let host = |p: &Part| {
         let facts = &state.node(p.node)?.facts;
-        Some(Host { name: facts.name.clone(), address: facts.address.clone() })
+        Some(Host {
+            name: facts.name.clone(),
+            address: facts.address.clone(),
+            gpus: p.gpus.len() as u32,
+            ranks: p.ranks,
+        })
     };
     let task = job.task(lease.task.index)?;
     Some(Launch {
@@ -145,6 +152,7 @@ fn launch(
         wait_for_go: attempt.parts.len() > 1,
         array_tasks: matches!(job.tasks, Tasks::Array(_)).then(|| job.spec.task_count()),
         saved: task.past().saved.clone(),
+        key: None,
     })
 }
 

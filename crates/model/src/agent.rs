@@ -18,7 +18,13 @@ pub enum Order {
     /// Prepare this part; run it at once unless it waits for `Go`.
     Start(Box<Launch>),
     /// Every part of the gang is prepared: start the ranks.
-    Go { lease: LeaseId, master_port: u16 },
+    Go {
+        lease: LeaseId,
+        master_port: u16,
+        /// A port that is free on each node of the gang, in rank order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ports: Vec<u16>,
+    },
     /// SIGTERM, then SIGKILL after `grace`, to every process of the part. If the agent does not
     /// know the lease, it must never start it later and reports it as done.
     Stop {
@@ -68,12 +74,51 @@ pub struct Launch {
     /// The newest checkpoint of the attempts before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<SavedPoint>,
+    /// What the gang's own processes know each other by. The engine does not know it: it is put on
+    /// the order when that leaves the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<GangKey>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     pub name: String,
     pub address: String,
+    /// GPUs of the gang on this node.
+    #[serde(default)]
+    pub gpus: u32,
+    /// Processes of the gang that are started on this node.
+    #[serde(default)]
+    pub ranks: u32,
+}
+
+/// A secret that all nodes of one attempt share, and nobody else. 64 hex digits where it is text.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GangKey(pub [u8; 32]);
+
+impl GangKey {
+    pub fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub fn from_hex(text: &str) -> Option<GangKey> {
+        let mut key = [0; 32];
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+        }
+        Some(GangKey(key))
+    }
+}
+
+/// Never in a log.
+impl std::fmt::Debug for GangKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GangKey(..)")
+    }
 }
 
 /// Where one part stands, as its agent sees it. Sent on every change, with every heartbeat and
@@ -163,4 +208,20 @@ impl ExitStatus {
 pub struct Greeting {
     pub facts: NodeFacts,
     pub parts: Vec<PartReport>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gang_keys_are_hex_and_stay_out_of_logs() {
+        let key = GangKey(std::array::from_fn(|i| i as u8 * 7));
+        assert_eq!(GangKey::from_hex(&key.to_hex()), Some(key));
+        assert_eq!(format!("{key:?}"), "GangKey(..)");
+        let (short, odd) = ("0".repeat(63), format!("{}+1", "0".repeat(62)));
+        for text in ["", short.as_str(), odd.as_str(), &"é".repeat(32)] {
+            assert_eq!(GangKey::from_hex(text), None, "{text}");
+        }
+    }
 }

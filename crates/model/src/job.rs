@@ -271,6 +271,9 @@ pub struct Part {
     pub first_rank: Rank,
     pub ranks: u32,
     pub phase: PartState,
+    /// Free on its node for the gang, known once the part is prepared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -83,8 +83,9 @@ impl Demand {
             },
         };
         let ranks = match (spec.ranks_per_node, spec.launcher) {
+            (_, launcher) if launcher.makes_processes() => RankRule::PerNode(1),
             (Some(n), _) => RankRule::PerNode(n),
-            (None, Launcher::Torch) => RankRule::PerGpu,
+            (None, Launcher::Torch | Launcher::Deepspeed) => RankRule::PerGpu,
             (None, _) => RankRule::PerNode(1),
         };
         let cpus_per_gpu = spec.cpus_per_gpu.unwrap_or(0);

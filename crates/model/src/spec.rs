@@ -304,15 +304,39 @@ pub enum Launcher {
     None,
     /// One process per GPU, with torch's `env://` variables.
     Torch,
+    /// One `torchrun` per node, which starts the rest.
     Torchrun,
+    /// `mpirun` on the first node; its daemons start through the agents of the others.
     Mpi,
+    /// One process per node, with the coordinator's variables.
     Jax,
+    /// One process per node, with `TF_CONFIG`.
     Tf,
+    /// As `torch`, with what DeepSpeed reads besides.
     Deepspeed,
+    /// A Ray cluster on the gang's nodes; the command runs on the first.
     Ray,
 }
 
 impl Launcher {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Launcher::None => "none",
+            Launcher::Torch => "torch",
+            Launcher::Torchrun => "torchrun",
+            Launcher::Mpi => "mpi",
+            Launcher::Jax => "jax",
+            Launcher::Tf => "tf",
+            Launcher::Deepspeed => "deepspeed",
+            Launcher::Ray => "ray",
+        }
+    }
+
+    /// Whether one process per node is started, which makes the others itself.
+    pub fn makes_processes(self) -> bool {
+        matches!(self, Launcher::Torchrun | Launcher::Mpi | Launcher::Tf | Launcher::Ray)
+    }
+
     fn is_none(&self) -> bool {
         *self == Launcher::None
     }

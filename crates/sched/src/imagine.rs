@@ -123,6 +123,7 @@ impl World {
             first_rank: Rank(0),
             ranks: p.ranks,
             phase: PartState::Running { exits: Vec::new() },
+            port: None,
         });
         self.state.next_generation += 1;
         Attempt {

@@ -381,6 +381,7 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         first_rank: Rank(0),
         ranks: p.ranks,
         phase: PartState::Running { exits: Vec::new() },
+        port: None,
     };
     task.attempts += 1;
     task.phase = Phase::Active(Box::new(Attempt {

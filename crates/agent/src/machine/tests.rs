@@ -74,7 +74,7 @@ fn a_part_on_one_node_starts_at_once() {
     assert_eq!(
         launched,
         [
-            Action::Launch { lease: l, master_port: 4000 },
+            Action::Launch { lease: l, ports: Ports { master: 4000, all: vec![4000] } },
             Action::Look { lease: l, after: HELLO_WITHIN }
         ]
     );
@@ -105,11 +105,11 @@ fn a_gang_waits_for_go() {
     let prepared = c.step(Input::Prepared { lease: l, result: Ok(4000) });
     assert_eq!(prepared, [Action::KeepPrepared(l), Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Prepared { port: 4000 });
-    let go = Input::Order(Order::Go { lease: l, master_port: 5000 });
+    let go = Input::Order(Order::Go { lease: l, master_port: 5000, ports: vec![5000, 1] });
     assert_eq!(
         c.step(go.clone()),
         [
-            Action::Launch { lease: l, master_port: 5000 },
+            Action::Launch { lease: l, ports: Ports { master: 5000, all: vec![5000, 1] } },
             Action::Look { lease: l, after: HELLO_WITHIN }
         ]
     );
@@ -119,7 +119,7 @@ fn a_gang_waits_for_go() {
 #[test]
 fn go_for_an_unknown_lease_is_answered_so_that_the_gang_does_not_hang() {
     let (mut c, l) = (case(), lease("1", 1));
-    let go = Input::Order(Order::Go { lease: l, master_port: 5000 });
+    let go = Input::Order(Order::Go { lease: l, master_port: 5000, ports: vec![5000, 1] });
     assert_eq!(c.step(go), [Action::Report(l)]);
     assert_eq!(c.error(l).blame, Blame::Node);
 }
@@ -192,7 +192,7 @@ fn stop_of_a_waiting_part_ends_it_without_a_process() {
     c.step(Input::Prepared { lease: l, result: Ok(4000) });
     assert_eq!(c.step(stop("1", 1, 5)), [Action::Remove(l), Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Done { exits: vec![], error: None });
-    let go = Input::Order(Order::Go { lease: l, master_port: 1 });
+    let go = Input::Order(Order::Go { lease: l, master_port: 1, ports: vec![1, 1] });
     assert_eq!(c.step(go), [Action::Report(l)], "too late");
 }
 

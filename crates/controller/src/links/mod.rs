@@ -8,6 +8,7 @@
 //! back. Reading waits for room in the engine's queue, each link for itself.
 
 mod hello;
+mod keys;
 mod link;
 mod pump;
 #[cfg(test)]
@@ -22,22 +23,22 @@ use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
 pub use hello::{AgentConfig, serve, turn_away};
+pub use keys::GangKeys;
 pub use link::{Answer, Answers, Link, LinkGone};
 
 /// The streams that are open now, by node.
 pub struct Links {
     by_node: RwLock<HashMap<NodeId, Arc<Link>>>,
+    keys: GangKeys,
     /// Counts changes, for those who wait for a node to come back.
     changes: watch::Sender<u64>,
 }
 
-impl Default for Links {
-    fn default() -> Self {
-        Links { by_node: RwLock::default(), changes: watch::Sender::new(0) }
-    }
-}
-
 impl Links {
+    pub fn new(keys: GangKeys) -> Links {
+        Links { by_node: RwLock::default(), keys, changes: watch::Sender::new(0) }
+    }
+
     pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
         self.read().get(&node).cloned()
     }
@@ -49,9 +50,12 @@ impl Links {
     /// Orders for a node without a stream are dropped; its next hello brings them again.
     pub fn deliver(&self, effects: Vec<Effect>) {
         let links = self.read();
-        for Effect::Tell { node, order } in effects {
+        for Effect::Tell { node, mut order } in effects {
             match links.get(&node) {
-                Some(link) => link.send(ToAgent::Order(order)),
+                Some(link) => {
+                    self.keys.put_on(&mut order);
+                    link.send(ToAgent::Order(order));
+                }
                 None => tracing::debug!(%node, lease = %order.lease(), "no stream for an order"),
             }
         }

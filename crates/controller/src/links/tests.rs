@@ -77,7 +77,7 @@ async fn tiny_messages_are_bounded_too() {
 
 #[tokio::test]
 async fn an_agent_that_does_not_read_loses_its_stream_and_nobody_waits() {
-    let links = Links::default();
+    let links = Links::new(GangKeys::fixed(1));
     let (link, _outgoing) = Link::new(1, "n".into(), greeting());
     links.attach(NodeId(1), Arc::clone(&link));
     let mut waiting = link.request(exec);
@@ -92,7 +92,7 @@ async fn an_agent_that_does_not_read_loses_its_stream_and_nobody_waits() {
 
 #[tokio::test]
 async fn a_newer_stream_replaces_an_older_one() {
-    let links = Links::default();
+    let links = Links::new(GangKeys::fixed(1));
     let (old, _old_out) = Link::new(1, "n".into(), greeting());
     let (new, mut new_out) = Link::new(2, "n".into(), greeting());
     links.attach(NodeId(1), Arc::clone(&old));

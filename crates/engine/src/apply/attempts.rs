@@ -54,6 +54,7 @@ fn in_rank_order(parts: &[PartPlacement]) -> Vec<Part> {
             first_rank: Rank(first_rank),
             ranks: p.ranks,
             phase: PartState::Sent,
+            port: None,
         };
         first_rank += p.ranks;
         part
@@ -73,8 +74,9 @@ pub(super) fn set_part(state: &mut State, lease: LeaseId, node: NodeId, phase: P
 }
 
 /// The first part's node is where the gang meets.
-pub(super) fn note_master_port(state: &mut State, lease: LeaseId, node: NodeId, port: u16) {
+pub(super) fn note_port(state: &mut State, lease: LeaseId, node: NodeId, port: u16) {
     let Some(attempt) = current_attempt(state, lease) else { return };
+    attempt.parts.iter_mut().filter(|p| p.node == node).for_each(|p| p.port = Some(port));
     if attempt.parts.first().is_some_and(|p| p.node == node) {
         attempt.master_port = Some(port);
     }

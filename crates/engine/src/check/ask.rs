@@ -65,8 +65,9 @@ fn part_is_whole(spec: &JobSpec, part: &PartPlacement) -> Result<(), String> {
     let mem = spec.mem_per_node.unwrap_or_default().0
         + spec.mem_per_gpu.unwrap_or_default().0 * u64::from(gpus);
     let ranks = match (spec.ranks_per_node, spec.launcher) {
+        (_, Launcher::Torchrun | Launcher::Mpi | Launcher::Tf | Launcher::Ray) => 1,
         (Some(n), _) => n,
-        (None, Launcher::Torch) if gpus > 0 => gpus,
+        (None, Launcher::Torch | Launcher::Deepspeed) if gpus > 0 => gpus,
         (None, _) => 1,
     };
     let share = spec.gpu_share.map_or(1000, |part| (part * 1000.0).round().max(1.0) as u16);

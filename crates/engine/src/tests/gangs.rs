@@ -20,7 +20,7 @@ fn ranks_start_when_every_part_is_prepared_and_meet_at_the_first_ones_port() {
     world.report(N2, lease, ReportedPhase::Prepared { port: 7002 });
     assert_eq!(world.take_orders(), []);
     world.report(N1, lease, ReportedPhase::Prepared { port: 7001 });
-    let go = Order::Go { lease, master_port: 7001 };
+    let go = Order::Go { lease, master_port: 7001, ports: vec![7001, 7002] };
     assert_eq!(world.take_orders(), [(N1, go.clone()), (N2, go)]);
 }
 
@@ -35,7 +35,10 @@ fn a_lost_go_is_repeated_with_the_next_heartbeat() {
     world.report(N1, lease, ReportedPhase::Running { exits: Vec::new() });
     world.take_orders();
     world.beat(N2, vec![PartReport::new(lease, prepared(7002))]);
-    assert_eq!(world.take_orders(), [(N2, Order::Go { lease, master_port: 7001 })]);
+    assert_eq!(
+        world.take_orders(),
+        [(N2, Order::Go { lease, master_port: 7001, ports: vec![7001, 7002] })]
+    );
 }
 
 #[test]

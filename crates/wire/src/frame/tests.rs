@@ -64,10 +64,11 @@ fn launch() -> Launch {
         ranks: 1,
         world_size: 2,
         node_rank: 0,
-        hosts: vec![Host { name: "a".into(), address: "127.0.0.1".into() }],
+        hosts: vec![Host { name: "a".into(), address: "127.0.0.1".into(), gpus: 1, ranks: 1 }],
         wait_for_go: true,
         array_tasks: Some(10),
         saved: None,
+        key: None,
     }
 }
 
@@ -118,7 +119,7 @@ fn to_agents() -> Vec<ToAgent> {
         },
         ToAgent::Refused { reason: "too old".into() },
         ToAgent::Order(Order::Start(Box::new(launch()))),
-        ToAgent::Order(Order::Go { lease: lease(), master_port: 1 }),
+        ToAgent::Order(Order::Go { lease: lease(), master_port: 1, ports: vec![1, 2] }),
         ToAgent::Order(Order::Stop {
             lease: lease(),
             grace: Span::millis(1),

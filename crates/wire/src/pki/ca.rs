@@ -77,6 +77,11 @@ impl Ca {
         &self.der
     }
 
+    /// A secret for one purpose of the cluster, which tells nothing about the CA's key.
+    pub fn derive_secret(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, self.issuer.key().serialized_der())
+    }
+
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.der)
     }
