@@ -1,14 +1,20 @@
 //! The environment of a rank. It is built from nothing: what the agent happened to be started with
 //! does not leak into jobs.
 
+mod frameworks;
+mod hostlist;
+mod slurm;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tutti_model::{Launch, Rank};
+use serde::{Deserialize, Serialize};
+use tutti_model::{Launch, PartError, Rank, Time};
 
+use crate::network::Network;
 use crate::user::Account;
 
-/// Every variable that ranks are given, and what it means. The documentation prints this table.
+/// Every variable that all ranks are given, and what it means. The documentation prints this table.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("RANK", "position of this process in the gang, from 0"),
     ("WORLD_SIZE", "how many processes the gang has"),
@@ -35,6 +41,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TUTTI_NODE_ADDR", "address of this node"),
     ("TUTTI_NODES", "names of the gang's nodes in rank order, comma separated"),
     ("TUTTI_NODE_ADDRS", "their addresses in the same order"),
+    ("TUTTI_PORTS", "a port that was free on each of them, in the same order"),
+    (
+        "TUTTI_GANG_KEY",
+        "64 hex digits that only processes of this attempt know: prove by it who you are",
+    ),
     ("TUTTI_NUM_NODES", "how many nodes the gang has"),
     ("TUTTI_GPUS", "how many GPUs this part has"),
     ("TUTTI_CPUS", "how many CPUs this part was given"),
@@ -57,6 +68,10 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// What a launcher sets besides. The documentation prints these tables, too.
+pub use frameworks::table as launcher_environment;
+pub use slurm::{OF_JOB as SLURM_JOB, OF_TASK as SLURM_TASK};
+
 /// What the environment is made from, beside the launch.
 pub struct Surroundings<'a> {
     pub node: &'a str,
@@ -64,18 +79,87 @@ pub struct Surroundings<'a> {
     pub simulated: bool,
     pub account: &'a Account,
     pub master_port: u16,
+    /// One on each node of the gang, in rank order; none from an older controller.
+    pub ports: &'a [u16],
+    pub network: &'a Network,
     pub part: &'a Path,
     pub progress: &'a Path,
     pub tmpdir: Option<&'a str>,
+    /// This binary.
+    pub program: &'a str,
+    pub as_root: bool,
+    pub now: Time,
 }
 
-/// `NAME=value` for everything that all ranks of the part share.
-///
-/// Three layers: what a login would give, then the job's own `env`, then who the rank is. So a job
-/// may change `PATH` or bring its own `MASTER_PORT`, but a `RANK` left over in the submitter's
-/// shell never confuses a gang.
-pub fn of_part(launch: &Launch, around: &Surroundings<'_>) -> Vec<String> {
+/// What the ranks of one part are given.
+pub struct Environment {
+    /// `NAME=value` for all of them.
+    pub shared: Vec<String>,
+    pub by_rank: ByRank,
+}
+
+/// Names of variables in which ranks differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByRank {
+    /// These hold the position in the gang.
+    pub global: Vec<String>,
+    /// And these the position on the node.
+    pub local: Vec<String>,
+}
+
+impl ByRank {
+    fn of(launch: &Launch) -> ByRank {
+        let (global, local) = frameworks::by_rank(launch);
+        let tasks = slurm::has_tasks(launch.spec.launcher);
+        let names = |first, more: Vec<&str>, slurm| {
+            let slurm = tasks.then_some(slurm);
+            [first].into_iter().chain(more).chain(slurm).map(str::to_owned).collect()
+        };
+        ByRank {
+            global: names("RANK", global, slurm::PROCESS),
+            local: names("LOCAL_RANK", local, slurm::LOCAL_PROCESS),
+        }
+    }
+
+    /// `NAME=value` for one rank.
+    pub fn values(&self, rank: Rank, first: Rank) -> impl Iterator<Item = String> {
+        let local = rank.0 - first.0;
+        let global = self.global.iter().map(move |name| format!("{name}={rank}"));
+        global.chain(self.local.iter().map(move |name| format!("{name}={local}")))
+    }
+}
+
+/// Three layers: what a login would give and what the launcher sets, then the job's own `env`, then
+/// who the rank is. So a job may change `PATH` or bring its own `MASTER_PORT`, but a `RANK` left
+/// over in the submitter's shell never confuses a gang.
+pub fn of_part(launch: &Launch, around: &Surroundings<'_>) -> Result<Environment, PartError> {
     let mut env: BTreeMap<&str, String> = BTreeMap::new();
+    login(&mut env, around);
+    let own = &launch.spec.env;
+    let own_conf = around.account.has_nccl_conf || own.contains_key("NCCL_CONF_FILE");
+    env.extend(around.network.variables(&launch.gpus, own_conf));
+    let first = launch.hosts.first().map_or(around.address, |h| h.address.as_str());
+    env.insert("MASTER_ADDR", first.into());
+    env.insert("MASTER_PORT", around.master_port.to_string());
+    let chosen = |name: &str| own.get(name).unwrap_or(&env[name]).clone();
+    let (address, port) = (chosen("MASTER_ADDR"), chosen("MASTER_PORT"));
+    let master = match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    };
+    env.extend(frameworks::variables(launch, around, &master)?);
+    env.extend(own.iter().map(|(k, v)| (k.as_str(), v.clone())));
+    identity(&mut env, launch, around);
+    slurm::put(&mut env, launch, around.node, around.now);
+    let by_rank = ByRank::of(launch);
+    for name in by_rank.global.iter().chain(&by_rank.local) {
+        env.remove(name.as_str());
+    }
+    let shared = env.into_iter().map(|(k, v)| format!("{k}={v}")).collect();
+    Ok(Environment { shared, by_rank })
+}
+
+fn login(env: &mut BTreeMap<&str, String>, around: &Surroundings<'_>) {
     let account = around.account;
     env.insert("PATH", DEFAULT_PATH.into());
     env.insert("HOME", account.home.clone());
@@ -86,12 +170,6 @@ pub fn of_part(launch: &Launch, around: &Surroundings<'_>) -> Vec<String> {
     if let Some(tmpdir) = around.tmpdir {
         env.insert("TMPDIR", tmpdir.into());
     }
-    let master = launch.hosts.first().map_or(around.address, |h| h.address.as_str());
-    env.insert("MASTER_ADDR", master.into());
-    env.insert("MASTER_PORT", around.master_port.to_string());
-    env.extend(launch.spec.env.iter().map(|(k, v)| (k.as_str(), v.clone())));
-    identity(&mut env, launch, around);
-    env.into_iter().map(|(k, v)| format!("{k}={v}")).collect()
 }
 
 fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surroundings<'_>) {
@@ -100,9 +178,6 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     let hosts =
         |f: fn(&tutti_model::Host) -> &String| launch.hosts.iter().map(f).cloned().collect();
     let gpus = launch.gpus.iter().map(ToString::to_string).collect();
-    // Ranks differ in these two; `of_rank` sets them, so the job's own must not stay.
-    env.remove("RANK");
-    env.remove("LOCAL_RANK");
     env.insert("WORLD_SIZE", launch.world_size.to_string());
     env.insert("LOCAL_WORLD_SIZE", launch.ranks.to_string());
     env.insert("NODE_RANK", launch.node_rank.to_string());
@@ -130,6 +205,24 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_NODE_ADDR", around.address.into());
     env.insert("TUTTI_NODES", join(hosts(|h| &h.name)));
     env.insert("TUTTI_NODE_ADDRS", join(hosts(|h| &h.address)));
+    match around.ports.is_empty() {
+        true => env.remove("TUTTI_PORTS"),
+        false => {
+            let ports = around.ports.iter().map(ToString::to_string).collect();
+            env.insert("TUTTI_PORTS", join(ports))
+        }
+    };
+    match frameworks::slots(launch) {
+        Some(slots) => {
+            let slots = slots.iter().map(ToString::to_string).collect();
+            env.insert("TUTTI_SLOTS", join(slots))
+        }
+        None => env.remove("TUTTI_SLOTS"),
+    };
+    match &launch.key {
+        Some(key) => env.insert("TUTTI_GANG_KEY", key.to_hex()),
+        None => env.remove("TUTTI_GANG_KEY"),
+    };
     env.insert("TUTTI_NUM_NODES", launch.hosts.len().max(1).to_string());
     env.insert("TUTTI_GPUS", launch.gpus.len().to_string());
     env.insert("TUTTI_CPUS", launch.cpus.to_string());
@@ -149,86 +242,5 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_PART", around.part.display().to_string());
 }
 
-/// What differs between the ranks of a part.
-pub fn of_rank(rank: Rank, first: Rank) -> [String; 2] {
-    [format!("RANK={rank}"), format!("LOCAL_RANK={}", rank.0 - first.0)]
-}
-
 #[cfg(test)]
-mod tests {
-    use tutti_model::{GpuIndex, SavedPoint, TaskId};
-
-    use super::*;
-    use crate::testing::launch;
-
-    fn env(launch: &Launch) -> BTreeMap<String, String> {
-        let account = Account::fake("ada");
-        let around = Surroundings {
-            node: "n1",
-            address: "127.0.0.2",
-            simulated: true,
-            account: &account,
-            master_port: 4711,
-            part: Path::new("/data/parts/1@1"),
-            progress: Path::new("/data/run/1@1"),
-            tmpdir: Some("/scratch"),
-        };
-        let mut all = of_part(launch, &around);
-        all.extend(of_rank(launch.first_rank, launch.first_rank));
-        let pair = |s: &String| {
-            let (k, v) = s.split_once('=').unwrap();
-            (k.to_owned(), v.to_owned())
-        };
-        let map: BTreeMap<_, _> = all.iter().map(pair).collect();
-        assert_eq!(map.len(), all.len(), "no name twice");
-        map
-    }
-
-    #[test]
-    fn the_table_lists_exactly_what_is_set() {
-        let mut array = launch("7_3", 1);
-        array.array_tasks = Some(10);
-        let path = Some("/ckpt/40".into());
-        array.saved = Some(SavedPoint { step: 40, at: None, path, save_ms: None });
-        let set: Vec<String> = env(&array).into_keys().collect();
-        let mut listed: Vec<String> = ENVIRONMENT.iter().map(|(n, _)| (*n).to_owned()).collect();
-        listed.sort();
-        assert_eq!(set, listed);
-    }
-
-    #[test]
-    fn who_the_rank_is_can_not_be_overridden_but_the_rest_can() {
-        let mut l = launch("7", 1);
-        l.gpus = vec![GpuIndex(2), GpuIndex(5)];
-        let spec = std::sync::Arc::make_mut(&mut l.spec);
-        for (k, v) in [
-            ("RANK", "9"),
-            ("WORLD_SIZE", "9"),
-            ("CUDA_VISIBLE_DEVICES", "0"),
-            ("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
-            ("TUTTI_ARRAY_INDEX", "9"),
-            ("MASTER_PORT", "1234"),
-            ("PATH", "/opt/bin"),
-            ("MINE", "yes"),
-        ] {
-            spec.env.insert(k.into(), v.into());
-        }
-        let env = env(&l);
-        assert_eq!(env["RANK"], "0");
-        assert_eq!(env["WORLD_SIZE"], "1");
-        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "2,5");
-        assert_eq!(env["CUDA_DEVICE_ORDER"], "PCI_BUS_ID");
-        assert!(!env.contains_key("TUTTI_ARRAY_INDEX"));
-        assert_eq!(env["MASTER_PORT"], "1234");
-        assert_eq!(env["PATH"], "/opt/bin");
-        assert_eq!(env["MINE"], "yes");
-    }
-
-    #[test]
-    fn no_gpus_is_an_empty_list_so_that_cuda_sees_none() {
-        let mut l = launch("7", 1);
-        l.gpus.clear();
-        l.lease.task = TaskId::single(l.lease.task.job);
-        assert_eq!(env(&l)["CUDA_VISIBLE_DEVICES"], "");
-    }
-}
+mod tests;

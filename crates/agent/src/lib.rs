@@ -19,11 +19,14 @@ mod cgroup;
 mod config;
 mod env;
 mod frames;
+pub mod helper;
 mod join;
+mod launcher;
 mod link;
 mod logs;
 mod machine;
 mod messages;
+mod network;
 mod node;
 mod parts;
 mod plan;
@@ -38,8 +41,9 @@ mod zygote;
 
 pub use cgroup::CgroupMode;
 pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
-pub use env::ENVIRONMENT;
+pub use env::{ENVIRONMENT, SLURM_JOB, SLURM_TASK, launcher_environment};
 pub use logs::LogLimits;
+pub use network::VARIABLES as NETWORK_ENVIRONMENT;
 pub use node::run;
 pub use zygote::{Zygote, ZygoteError};
 

@@ -27,6 +27,7 @@ use crate::cgroup::{CgroupMode, Cgroups};
 use crate::config::{AgentConfig, AgentError};
 use crate::join;
 use crate::machine::{Action, Input, Machine};
+use crate::network::Network;
 use crate::parts::{FoundState, Parts};
 use crate::progress::place::Places;
 use crate::zygote::Zygote;
@@ -100,6 +101,10 @@ pub(crate) struct Node {
     lookups: Lookups,
     cgroups: Option<Cgroups>,
     tmpdir: Option<String>,
+    /// None: to be looked at before the next part starts.
+    network: Option<Network>,
+    /// This binary, for the helpers that some launchers need.
+    program: String,
     ports: BTreeMap<LeaseId, u16>,
     zygote: ZygoteLink,
     listener: Listener,
@@ -133,6 +138,8 @@ impl Node {
             cgroups: cgroups(&config),
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
+            network: None,
+            program: program()?,
             lookups: Lookups::new(&config.name, &config.address),
             ports: BTreeMap::new(),
             zygote: ZygoteLink::new(zygote)?,
@@ -260,7 +267,7 @@ impl Node {
         match action {
             Action::Prepare(lease) => return self.prepare(lease),
             Action::KeepPrepared(lease) => return self.keep_prepared(lease),
-            Action::Launch { lease, master_port } => return self.launch(lease, master_port),
+            Action::Launch { lease, ports } => return self.launch(lease, &ports),
             Action::Revoke(lease) => return self.revoke(lease),
             Action::Tell { lease, message } => self.shims.tell(lease, &message),
             Action::Look { lease, after } => {
@@ -444,6 +451,14 @@ fn cgroups(config: &AgentConfig) -> Option<Cgroups> {
             None
         }
     }
+}
+
+/// Where this binary is, for helpers that run as other users.
+fn program() -> Result<String, AgentError> {
+    let found = std::env::current_exe();
+    let source = |source| AgentError::SetUp { what: "the way to this program", source };
+    let path = found.map_err(source)?.into_os_string();
+    path.into_string().map_err(|_| source(std::io::ErrorKind::InvalidFilename.into()))
 }
 
 fn now() -> Time {

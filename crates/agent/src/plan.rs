@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{LeaseId, Rank};
 
 use crate::cgroup::PartCgroup;
+use crate::env::ByRank;
 use crate::logs::LogLimits;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,7 @@ pub struct Plan {
     pub argv: Vec<String>,
     /// `NAME=value`, all but what differs between ranks.
     pub env: Vec<String>,
+    pub by_rank: ByRank,
     pub first_rank: Rank,
     pub ranks: u32,
     pub workdir: Workdir,

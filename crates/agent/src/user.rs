@@ -14,6 +14,8 @@ pub struct Account {
     pub name: String,
     pub home: String,
     pub shell: String,
+    /// There is a `~/.nccl.conf`, which variables would outrank.
+    pub has_nccl_conf: bool,
     /// None: the agent can't switch, or need not.
     pub identity: Option<Identity>,
 }
@@ -22,7 +24,7 @@ pub struct Account {
 impl Account {
     pub fn fake(name: &str) -> Account {
         let (home, shell) = (format!("/home/{name}"), "/bin/sh".to_owned());
-        Account { name: name.to_owned(), home, shell, identity: None }
+        Account { name: name.to_owned(), home, shell, has_nccl_conf: false, identity: None }
     }
 }
 
@@ -62,6 +64,7 @@ fn own(me: Uid, user: &str) -> Account {
             name: user.to_owned(),
             home: "/".into(),
             shell: "/bin/sh".into(),
+            has_nccl_conf: false,
             identity: None,
         },
     }
@@ -72,6 +75,7 @@ fn account(user: User, identity: Option<Identity>) -> Account {
         name: user.name,
         home: user.dir.display().to_string(),
         shell: user.shell.display().to_string(),
+        has_nccl_conf: user.dir.join(".nccl.conf").exists(),
         identity,
     }
 }

@@ -80,6 +80,12 @@ pub enum Verb {
     /// One rank of the demo's training jobs
     #[command(hide = true)]
     DemoRank(cmd::demo::rank::RankArgs),
+    /// A rank of a gang whose framework starts processes itself
+    #[command(hide = true, name = tutti_agent::helper::LAUNCH)]
+    Launch(cmd::helper::LaunchArgs),
+    /// What mpirun calls instead of ssh
+    #[command(hide = true, name = tutti_agent::helper::RSH)]
+    Rsh(cmd::helper::RshArgs),
     /// Print a completion script for a shell
     Completions(cmd::generate::CompletionsArgs),
     /// Print the manual page, or write all of them to a directory

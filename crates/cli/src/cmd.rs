@@ -10,6 +10,7 @@ pub mod down;
 pub mod drain;
 pub mod exec;
 pub mod generate;
+pub mod helper;
 mod job_args;
 pub mod logs;
 pub mod nodes;

@@ -67,6 +67,8 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Sim(args) => cmd::sim::run(cluster, args),
         Verb::Demo(args) => cmd::demo::run(args),
         Verb::DemoRank(args) => cmd::demo::rank::run(args),
+        Verb::Launch(args) => cmd::helper::launch(args),
+        Verb::Rsh(args) => cmd::helper::rsh(args),
         Verb::Completions(args) => cmd::generate::completions(args),
         Verb::Man(args) => cmd::generate::man(args),
         Verb::Agent(_) | Verb::Controller(_) => unreachable!("handled in main"),

@@ -144,12 +144,20 @@ impl JobSpec {
         if let Some(name) = &self.name {
             return name;
         }
+        match self.program() {
+            "" => "job",
+            word => word,
+        }
+    }
+
+    /// The first word of the command, without its directory.
+    pub fn program(&self) -> &str {
         let line = match &self.run {
             Command::Shell(line) => line.as_str(),
             Command::Argv(words) => words.first().map_or("", String::as_str),
         };
-        let word = line.split_whitespace().next().unwrap_or("job");
-        word.rsplit('/').next().filter(|w| !w.is_empty()).unwrap_or("job")
+        let word = line.split_whitespace().next().unwrap_or("");
+        word.rsplit('/').next().unwrap_or("")
     }
 
     pub fn task_count(&self) -> u64 {
@@ -491,6 +499,9 @@ impl IndexRanges {
     }
     pub fn first(&self) -> Option<u32> {
         self.ranges.keys().next().copied()
+    }
+    pub fn last(&self) -> Option<u32> {
+        self.ranges.values().next_back().copied()
     }
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().flat_map(|(&a, &b)| a..=b)

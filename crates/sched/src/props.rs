@@ -62,6 +62,7 @@ fn check_rules(state: &State, plan: &Plan) {
     for p in &plan.placements {
         let job = state.job(p.task.job).unwrap();
         check_shape(state, p.task, &p.parts);
+        check_rank_order(state, &p.parts);
         assert_eq!(job.task_state(p.task.index), Some(JobState::Pending));
         assert!(!job.held);
         let count = running.entry(job.id).or_default();
@@ -74,8 +75,26 @@ fn check_rules(state: &State, plan: &Plan) {
     }
     for claim in plan.claims.iter().filter(|c| c.cause != ClaimCause::Resize) {
         check_shape(state, claim.task, &claim.parts);
+        check_rank_order(state, &claim.parts);
     }
     check_limits(state, plan);
+}
+
+/// Ranks of one rack, rail and site are neighbours.
+fn check_rank_order(state: &State, parts: &[PartPlacement]) {
+    let place = |p: &PartPlacement| state.policy.topology.place_of(&state.nodes[&p.node]);
+    let places: Vec<Place> = parts.iter().map(place).collect();
+    let levels: [fn(&Place) -> Place; 3] = [
+        |p| p.clone(),
+        |p| Place { rack: None, ..p.clone() },
+        |p| Place { rack: None, rail: None, site: p.site.clone() },
+    ];
+    for level in levels {
+        let mut domains: Vec<Place> = places.iter().map(level).collect();
+        domains.dedup();
+        let different: BTreeSet<&Place> = domains.iter().collect();
+        assert_eq!(different.len(), domains.len(), "a domain is left and entered again: {parts:?}");
+    }
 }
 
 /// No team gets beyond its limit.

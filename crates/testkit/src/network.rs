@@ -67,6 +67,38 @@ impl Network {
     }
 }
 
+/// One machine without a network: only loopback. For programs that listen wherever they like, and
+/// for several nodes at once.
+pub struct Loopback {
+    machines: Vec<Machine>,
+    holder: Child,
+}
+
+impl Loopback {
+    /// Needs root and `ip`.
+    #[track_caller]
+    pub fn new(nodes: usize) -> Loopback {
+        let child = holder();
+        ip(child.id(), "link set lo up");
+        let machine = |address| Machine { address, holder: child.id(), port: String::new() };
+        let nodes = (1..=nodes).map(|i| machine(format!("127.0.77.{i}")));
+        let machines = [machine("127.0.0.1".to_owned())].into_iter().chain(nodes).collect();
+        Loopback { machines, holder: child }
+    }
+
+    /// For [`crate::ClusterOptions`]: they are all the same one.
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
 impl Drop for Network {
     fn drop(&mut self) {
         for child in &mut self.holders {

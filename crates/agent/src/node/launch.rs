@@ -4,14 +4,16 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tutti_model::{Blame, Command, Launch, LeaseId, PartError};
+use tutti_model::{Blame, Launch, LeaseId, PartError};
 
 use super::lookup::Answer;
 use super::{Node, chain};
 use crate::cgroup;
 use crate::env::{self, Surroundings};
+use crate::launcher;
 use crate::logs::attempt_dir;
-use crate::machine::Input;
+use crate::machine::{Input, Ports};
+use crate::network::{self, Network};
 use crate::parts::Record;
 use crate::plan::{Plan, Workdir};
 use crate::shim::tree;
@@ -82,10 +84,11 @@ impl Node {
     }
 
     /// The record first: once the zygote is asked, the part may start at any time.
-    pub(super) fn launch(&mut self, lease: LeaseId, master_port: u16) -> Option<Input> {
+    pub(super) fn launch(&mut self, lease: LeaseId, ports: &Ports) -> Option<Input> {
         let record = self.record(lease)?;
         let failed = |message| Some(Input::LaunchFailed { lease, message });
-        let plan = match self.plan(&record.launch, master_port) {
+        self.look_at_network();
+        let plan = match self.plan(&record.launch, ports) {
             Ok(plan) => plan,
             Err(error) => return failed(error.message),
         };
@@ -103,35 +106,53 @@ impl Node {
         }
     }
 
+    fn look_at_network(&mut self) {
+        let Some(own) = self.lookups.address().filter(|_| self.network.is_none()) else { return };
+        let addresses = network::addresses().unwrap_or_else(|error| {
+            tracing::warn!(%error, "can't look up interfaces: ranks must find them themselves");
+            Vec::new()
+        });
+        let gpus = &self.config.gpus;
+        self.network = Some(Network::discover(Path::new("/"), &addresses, own, gpus));
+    }
+
     fn record(&self, lease: LeaseId) -> Option<Record> {
         let (launch, port) = (self.machine.launch(lease)?, self.machine.port(lease)?);
         Some(Record { launch: launch.clone(), port })
     }
 
-    fn plan(&self, launch: &Launch, master_port: u16) -> Result<Plan, PartError> {
+    fn plan(&self, launch: &Launch, ports: &Ports) -> Result<Plan, PartError> {
         let config = &self.config;
         let account = self.lookups.account(&launch.user)?;
         let stem = self.parts.stem(launch.lease);
         let progress = self.places.socket(launch.lease, account.identity.is_some());
+        let unknown = Network::default();
         let around = Surroundings {
             node: &config.name,
             address: &config.address,
             simulated: config.simulated,
             account: &account,
-            master_port,
+            master_port: ports.master,
+            ports: &ports.all,
+            network: self.network.as_ref().unwrap_or(&unknown),
             part: &stem,
             progress: &progress,
             tmpdir: self.tmpdir.as_deref(),
+            program: &self.program,
+            as_root: account.identity.is_none() && nix::unistd::Uid::effective().is_root(),
+            now: super::now(),
         };
+        let env = env::of_part(launch, &around)?;
         let limited = !config.simulated;
         Ok(Plan {
             lease: launch.lease,
             home: config.data_dir.clone(),
             log_dir: attempt_dir(&config.data_dir.join("logs"), launch.lease.task, launch.attempt),
             log_limits: config.log_limits,
-            argv: argv(&launch.spec.run),
-            env: env::of_part(launch, &around),
-            progress,
+            progress: progress.clone(),
+            argv: launcher::argv(launch, &self.program),
+            env: env.shared,
+            by_rank: env.by_rank,
             first_rank: launch.first_rank,
             ranks: launch.ranks,
             workdir: workdir(launch, &account),
@@ -146,13 +167,6 @@ impl Node {
     }
 }
 
-fn argv(run: &Command) -> Vec<String> {
-    match run {
-        Command::Shell(line) => vec!["/bin/sh".into(), "-c".into(), line.clone()],
-        Command::Argv(words) => words.clone(),
-    }
-}
-
 fn workdir(launch: &Launch, account: &Account) -> Workdir {
     match &launch.spec.workdir {
         Some(dir) => Workdir::Asked(dir.clone()),
@@ -163,7 +177,7 @@ fn workdir(launch: &Launch, account: &Account) -> Workdir {
 /// What no program can be given.
 fn check_text(launch: &Launch) -> Result<(), PartError> {
     let job = |message: &str| PartError { message: message.to_owned(), blame: Blame::Job };
-    let argv = argv(&launch.spec.run);
+    let argv = launcher::command(&launch.spec.run);
     if argv.first().is_none_or(String::is_empty) {
         return Err(job("the command is empty"));
     }

@@ -250,6 +250,8 @@ impl Node {
     fn greet(&mut self, stream: TlsStream<TcpStream>) {
         let greeting = Greeting { facts: self.facts(), parts: self.machine.reports(super::now()) };
         self.changed.clear();
+        // Interfaces come and go; a new stream is a good moment to look again.
+        self.network = None;
         let until = Instant::now() + WELCOME_WITHIN;
         self.uplink.state = State::Greeted { session: Session::open(stream), until };
         let hello = ToController::Hello {

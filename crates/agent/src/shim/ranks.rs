@@ -13,7 +13,6 @@ use tutti_wire::stream::LogStream;
 use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::{Pipe, Token, unix_ms};
-use crate::env;
 use crate::logs::write::LogWriter;
 use crate::messages::FromShim;
 use crate::plan::Plan;
@@ -317,7 +316,7 @@ pub fn program(
     rank: Rank,
     argv: &[String],
 ) -> Result<Program, crate::spawn::ZeroByte> {
-    let own = env::of_rank(rank, plan.first_rank);
+    let own = plan.by_rank.values(rank, plan.first_rank);
     Program::new(argv, plan.env.iter().cloned().chain(own))
 }
 

@@ -10,6 +10,7 @@
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
 //! | `access` | tokens, roles, users, old agents |
+//! | `launchers` | real frameworks start unmodified, across nodes |
 //! | `errors` | every mistake says what to do |
 //! | `disk` | a full disk |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
@@ -20,6 +21,7 @@ mod disk;
 mod errors;
 mod faults;
 mod jobs;
+mod launchers;
 mod partition;
 mod progress;
 mod run;

@@ -108,6 +108,7 @@ mod tests {
             first_rank: Rank((n - 1) * 2),
             ranks: 2,
             phase: PartState::Running { exits: Vec::new() },
+            port: None,
         };
         let accusation = |&(by, rank): &(u32, u32)| Accusation {
             by: NodeId(by),

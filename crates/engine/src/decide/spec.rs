@@ -23,12 +23,7 @@ pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
     check_labels(spec)?;
     check_topology(spec)?;
     check_signal(spec)?;
-    if !matches!(spec.launcher, Launcher::None | Launcher::Torch) {
-        return Err(bad(
-            "launcher",
-            "only \"none\" and \"torch\" can be used yet; with \"none\" start the launcher yourself",
-        ));
-    }
+    check_launcher(spec)?;
     if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
         return Err(bad("array", "has no indices"));
     }
@@ -115,6 +110,45 @@ fn check_share(spec: &JobSpec) -> Result<(), Rejected> {
         ));
     }
     Ok(())
+}
+
+/// What a launcher can't make work.
+fn check_launcher(spec: &JobSpec) -> Result<(), Rejected> {
+    let ranks = |why: &str| match spec.ranks_per_node {
+        Some(_) => Err(bad("ranks_per_node", why)),
+        None => Ok(()),
+    };
+    match spec.launcher {
+        Launcher::Torchrun => ranks(
+            "torchrun starts a process for each GPU itself: leave it out, or set \
+             PET_NPROC_PER_NODE in env",
+        )?,
+        Launcher::Tf => ranks(
+            "TensorFlow uses all GPUs of a node from one process: leave it out, or use launcher = \
+             \"none\" and your own TF_CONFIG",
+        )?,
+        Launcher::Ray => ranks(
+            "Ray starts its workers itself: leave it out, and say in the program how many it wants",
+        )?,
+        Launcher::None | Launcher::Torch | Launcher::Mpi | Launcher::Jax | Launcher::Deepspeed => {}
+    }
+    let word = spec.program();
+    match (spec.launcher, word) {
+        (Launcher::Torch | Launcher::Deepspeed, "torchrun" | "deepspeed" | "accelerate") => {
+            let with = if word == "torchrun" { "torchrun" } else { "none" };
+            Err(bad(
+                "run",
+                format!(
+                    "starts {word} once per GPU, and that starts more: write the program itself \
+                     (python train.py), or use launcher = \"{with}\" for one {word} per node"
+                ),
+            ))
+        }
+        (launcher, "mpirun" | "mpiexec") if !matches!(launcher, Launcher::Mpi | Launcher::None) => {
+            Err(bad("launcher", format!("{word} needs launcher = \"mpi\"")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_elastic(spec: &JobSpec) -> Result<(), Rejected> {

@@ -1,6 +1,6 @@
 use tutti_model::{
     Checkpoint, Elastic, EndReason, ExitStatus, Grant, Impossible, JobId, JobSpec, JobState,
-    NodeId, Order, Outcome, Priority, Role, Span, TaskId, Time, Token, Topology, Verdict,
+    Launcher, NodeId, Order, Outcome, Priority, Role, Span, TaskId, Time, Token, Topology, Verdict,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -11,6 +11,10 @@ const OK: ExitStatus = ExitStatus::Code(0);
 
 fn after(spec: JobSpec, on: &str) -> JobSpec {
     JobSpec { after: vec![on.parse().unwrap()], ..spec }
+}
+
+fn launched(launcher: Launcher, line: &str, ranks_per_node: Option<u32>) -> JobSpec {
+    JobSpec { launcher, ranks_per_node, ..JobSpec::shell(line) }
 }
 
 fn end_of(world: &World, job: JobId) -> tutti_model::Ended {
@@ -88,7 +92,12 @@ fn nonsense_is_refused_by_key() {
         ("labels", JobSpec { labels: [("zone".into(), "a||b".into())].into(), ..base() }),
         ("class", JobSpec { class: Some("urgent".into()), ..base() }),
         ("checkpoint.signal", JobSpec { checkpoint: checkpoint("KILL"), ..base() }),
-        ("launcher", JobSpec { launcher: tutti_model::Launcher::Mpi, ..base() }),
+        ("ranks_per_node", launched(Launcher::Torchrun, "torchrun a.py", Some(2))),
+        ("ranks_per_node", launched(Launcher::Tf, "python a.py", Some(2))),
+        ("ranks_per_node", launched(Launcher::Ray, "python a.py", Some(2))),
+        ("run", launched(Launcher::Torch, "torchrun a.py", None)),
+        ("run", launched(Launcher::Deepspeed, "/opt/bin/deepspeed a.py", None)),
+        ("launcher", launched(Launcher::Jax, "mpirun ./a", None)),
         ("workdir", JobSpec { workdir: Some("here".into()), ..base() }),
         ("env", JobSpec { env: [("A=B".into(), "c".into())].into(), ..base() }),
     ];

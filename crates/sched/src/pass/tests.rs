@@ -181,9 +181,20 @@ fn a_pass_ends_at_its_limit() {
 
 #[test]
 fn ranks_follow_the_launcher() {
-    let spec = JobSpec { launcher: Launcher::Torch, ..gang(1, 4) };
-    let plan = case().nodes(1, 8).submit(spec).plan();
-    assert_eq!(plan.placements[0].parts[0].ranks, 4);
+    let ranks = |launcher, ranks_per_node| {
+        let spec = JobSpec { launcher, ranks_per_node, ..gang(1, 4) };
+        case().nodes(1, 8).submit(spec).plan().placements[0].parts[0].ranks
+    };
+    for launcher in [Launcher::Torch, Launcher::Deepspeed] {
+        assert_eq!((ranks(launcher, None), ranks(launcher, Some(2))), (4, 2));
+    }
+    for launcher in [Launcher::None, Launcher::Jax] {
+        assert_eq!((ranks(launcher, None), ranks(launcher, Some(2))), (1, 2));
+    }
+    // One process for each node, and that makes the others.
+    for launcher in [Launcher::Torchrun, Launcher::Mpi, Launcher::Tf, Launcher::Ray] {
+        assert_eq!((ranks(launcher, None), ranks(launcher, Some(2))), (1, 1));
+    }
 }
 
 #[test]
