@@ -6,6 +6,7 @@
 mod accounts;
 mod attempts;
 mod claims;
+mod health;
 mod jobs;
 
 use tutti_model::{
@@ -58,6 +59,7 @@ pub fn apply(state: &mut State, record: &Record) {
         }
         Event::Stopping { lease, why } => attempts::stopping(state, *lease, why, at),
         Event::Saved { lease, point } => attempts::saved(state, *lease, point.as_ref(), at),
+        Event::LetGo { lease } => attempts::let_go(state, *lease),
         Event::Accused { lease, accusation } => attempts::accused(state, *lease, accusation),
         Event::Requeued { lease, .. } => attempts::requeued(state, *lease, &record.event, at),
         Event::Ready { task } => change_task(state, *task, |t| {
@@ -99,6 +101,7 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         }),
         Event::NodeAway { node } => with_node(state, *node, |n| n.link = Link::Away { since: at }),
         Event::NodeLost { node } => with_node(state, *node, |n| {
+            health::lost(n, at);
             n.link = Link::Lost { since: at };
             n.stale.clear();
         }),
@@ -108,7 +111,10 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::NodeDrained { node, drain } => {
             with_node(state, *node, |n| n.drain = Some(drain.clone()));
         }
-        Event::NodeResumed { node, .. } => with_node(state, *node, |n| n.drain = None),
+        Event::NodeResumed { node, .. } => with_node(state, *node, |n| {
+            n.drain = None;
+            n.strikes.clear();
+        }),
         _ => {}
     }
 }
@@ -123,6 +129,8 @@ fn node_joined(state: &mut State, id: NodeId, facts: &NodeFacts, at: Time) {
         drain: None,
         stale: Default::default(),
         joined_at: at,
+        strikes: Vec::new(),
+        good_at: None,
         used: Default::default(),
     };
     state.nodes.insert(id, node);

@@ -63,18 +63,25 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
         let job = state.job(lease.task.job);
         job.and_then(|j| j.task(lease.task.index)).and_then(|t| t.attempt())
     };
+    let all_of = |lease: &LeaseId, touch: &mut dyn FnMut(NodeId)| {
+        attempt(lease).into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
+    };
     match event {
         Event::Placed { task, parts, .. } | Event::Claimed { task, parts, .. } => {
             claim_of(task, &mut touch);
             parts.iter().for_each(|p| touch(p.node));
         }
-        Event::Unclaimed { task } | Event::TaskEnded { task, .. } => claim_of(task, &mut touch),
+        Event::Unclaimed { task } => claim_of(task, &mut touch),
+        Event::TaskEnded { task, .. } => {
+            claim_of(task, &mut touch);
+            lease_of(state, *task).iter().for_each(|lease| all_of(lease, &mut touch));
+        }
         Event::WaitingEnded { job, .. } => {
             let of_job = state.claims.keys().filter(|t| t.job == *job);
             of_job.for_each(|task| claim_of(task, &mut touch));
         }
-        Event::Stopping { lease, .. } => {
-            attempt(lease).into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
+        Event::Stopping { lease, .. } | Event::Requeued { lease, .. } | Event::LetGo { lease } => {
+            all_of(lease, &mut touch);
         }
         Event::PartDone { lease, node, .. } | Event::PartLost { lease, node, .. } => {
             touch(*node);

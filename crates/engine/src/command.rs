@@ -85,6 +85,8 @@ pub enum Command {
         actor: Actor,
         node: String,
         reason: String,
+        /// What runs there is asked to save, stopped, and started again elsewhere.
+        evict: bool,
     },
     Resume {
         actor: Actor,

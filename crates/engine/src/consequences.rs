@@ -11,6 +11,7 @@ use tutti_model::{
 use crate::decide::{View, ended_waiting, never_ran};
 use crate::effects::find_attempt;
 use crate::event::Event;
+use crate::health;
 use crate::index::{DependencyState, dependency};
 
 pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
@@ -32,10 +33,22 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
             let mut events =
                 claims_lost(state, |_, claim| claim.parts.iter().any(|p| p.node == *node));
             events.extend(parts_lost(state, *node));
+            events.extend(taken_out(view, *node));
             events
         }
+        Event::Requeued { failed_on: Some(node), .. } => {
+            taken_out(view, *node).into_iter().collect()
+        }
         Event::JobHeld { job, .. } => claims_lost(state, |task, _| task.job == *job),
-        Event::TaskEnded { task, .. } => of_ended_job(state, task.job, now),
+        Event::TaskEnded { task, ended } => {
+            let mut events = of_ended_job(state, task.job, now);
+            let struck = |n: &&NodeId| {
+                let last = state.node(**n).and_then(|n| n.strikes.last());
+                last.is_some_and(|s| s.at == now)
+            };
+            events.extend(ended.nodes.iter().filter(struck).filter_map(|n| taken_out(view, *n)));
+            events
+        }
         Event::WaitingEnded { job, .. } => of_ended_job(state, *job, now),
         _ => Vec::new(),
     }
@@ -48,6 +61,12 @@ fn confirmed_loss(state: &State, lease: LeaseId) -> Option<Event> {
     let part = attempt.part_of(blame::suspect(attempt)?.fault.rank)?;
     let away = matches!(state.node(part.node)?.link, Link::Away { .. });
     (away && !part.phase.is_over()).then_some(Event::PartLost { lease, node: part.node })
+}
+
+/// Too much went wrong on this node.
+fn taken_out(view: View<'_>, node: NodeId) -> Option<Event> {
+    let drain = health::take_out(view.state, view.settings, node, view.now)?;
+    Some(Event::NodeDrained { node, drain })
 }
 
 fn parts_lost(state: &State, node: NodeId) -> Vec<Event> {

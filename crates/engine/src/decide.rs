@@ -55,7 +55,9 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         }
         Command::Report { node, session, report } => nodes::report(view, *node, *session, report),
         Command::Gone { node, session } => Ok((Reply::Done, nodes::gone(view, *node, *session))),
-        Command::Drain { actor, node, reason } => nodes::drain(view, actor, node, reason),
+        Command::Drain { actor, node, reason, evict } => {
+            nodes::drain(view, actor, node, reason, *evict)
+        }
         Command::Resume { actor, node } => nodes::resume(view, actor, node),
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),

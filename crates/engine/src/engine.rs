@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tutti_model::{Link, Plan, Seq, Span, State, Time};
+use tutti_model::{Link, Plan, Seq, Span, State, TaskId, Time};
 use tutti_sched::Scheduler;
 
 use crate::agenda::Agenda;
@@ -19,6 +19,7 @@ use crate::index;
 use crate::live::{Levels, Live};
 use crate::reject::Rejected;
 use crate::settings::Settings;
+use crate::stall::{self, Stalled};
 
 /// What a step brought. The records are applied in memory already; they must be durable before
 /// an effect or the reply leaves.
@@ -75,6 +76,11 @@ impl Engine {
     /// Where the ranks of running attempts are, as they say themselves.
     pub fn levels(&self) -> &Levels {
         self.live.levels()
+    }
+
+    /// Whether this task runs and makes no steps any more.
+    pub fn stalled(&self, task: TaskId, now: Time) -> Option<Stalled> {
+        stall::stalled(self.view(now), task)
     }
 
     pub fn settings(&self) -> &Settings {

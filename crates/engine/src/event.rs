@@ -114,6 +114,10 @@ pub enum Event {
         lease: LeaseId,
         accusation: Accusation,
     },
+    /// It takes so long to stop that what is free of it is given to others.
+    LetGo {
+        lease: LeaseId,
+    },
     /// The attempt is over and the task waits again.
     Requeued {
         lease: LeaseId,

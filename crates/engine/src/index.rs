@@ -166,6 +166,15 @@ pub fn start_waiting_task(state: &mut State, id: TaskId) {
     }
 }
 
+/// A part of the task's attempt is over.
+pub fn note_ending(state: &mut State, id: TaskId) {
+    let attempt = state.job(id.job).and_then(|j| j.task(id.index)).and_then(Task::attempt);
+    match attempt.map(|a| a.is_ending() && !a.is_over()) {
+        Some(true) => state.index.ending.insert(id),
+        _ => state.index.ending.remove(&id),
+    };
+}
+
 fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
     match &task.phase {
         Phase::Active(attempt) => {
@@ -173,6 +182,9 @@ fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
             state.index.limits.extend(limit(job, id, attempt));
             if is_elastic_run(job, attempt) {
                 state.index.elastic.insert(id);
+            }
+            if attempt.is_ending() && !attempt.is_over() {
+                state.index.ending.insert(id);
             }
         }
         Phase::Pending { not_before, .. } if *not_before > Time(0) => {
@@ -192,6 +204,7 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
         Phase::Active(attempt) => {
             state.index.active.remove(&id);
             state.index.elastic.remove(&id);
+            state.index.ending.remove(&id);
             if let Some(limit) = limit(job, id, attempt) {
                 state.index.limits.remove(&limit);
             }
@@ -208,10 +221,10 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
     }
 }
 
-/// When its time limit ends a running attempt.
+/// When a running attempt is told to stop because of its time limit.
 fn limit(job: &Job, id: TaskId, attempt: &Attempt) -> Option<(Time, TaskId)> {
     match attempt.phase {
-        AttemptPhase::Running { since } => Some((since.plus(job.spec.time?), id)),
+        AttemptPhase::Running { since } => Some((since.plus(job.spec.runs_for()?), id)),
         AttemptPhase::Starting | AttemptPhase::Stopping { .. } => None,
     }
 }

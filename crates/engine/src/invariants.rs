@@ -12,12 +12,14 @@
 //! | Room is kept for the living, and nobody else moves in | `claims_sane` |
 //! | Teams and users pay what their attempts are charged | `ledger_matches` |
 //! | No cause has used more retries than its budget since the task got further | `retries_within_budget` |
+//! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
 
 mod array_complete;
 mod claims_sane;
 mod dependencies_kept;
+mod few_taken_out;
 mod gang_whole;
 mod generations_unique;
 mod history_forward;
@@ -43,7 +45,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 10] = [
+    let checks: [Check; 11] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -54,6 +56,7 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("retries_within_budget", retries_within_budget::check),
         ("claims_sane", claims_sane::check),
         ("ledger_matches", ledger_matches::check),
+        ("few_taken_out", few_taken_out::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

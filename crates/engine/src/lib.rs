@@ -24,11 +24,13 @@ mod effect;
 mod effects;
 mod engine;
 mod event;
+mod health;
 mod index;
 pub mod invariants;
 mod live;
 mod reject;
 mod settings;
+mod stall;
 
 pub use apply::apply;
 pub use check::{Violation, check};
@@ -37,9 +39,11 @@ pub use decide::warnings;
 pub use effect::*;
 pub use engine::*;
 pub use event::*;
+pub use health::{NOBODY, most_out, trouble};
 pub use live::{Level, Levels};
 pub use reject::*;
 pub use settings::*;
+pub use stall::Stalled;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

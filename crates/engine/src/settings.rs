@@ -1,7 +1,7 @@
 //! The operator's knobs of the engine, with defaults that suit a rack of GPU servers.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{Policy, Span};
+use tutti_model::{DEFAULT_GRACE, Policy, Span};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -18,10 +18,23 @@ pub struct Settings {
     /// First wait before a failed task is started again; doubles with every further failure.
     pub back_off: Span,
     pub back_off_max: Span,
+    /// What is free of a gang that lost a node is kept for its return, for this long at most.
+    pub hold_back: Span,
     /// So many attempts in a row that fail without getting anywhere end a job, whoever paid for them.
     pub fruitless_max: u32,
     /// A job that never says how far it is got nowhere if it ran for less than this.
     pub fruitless_below: Span,
+    /// A node that is lost, or on which different jobs fail, so often within this time is taken out.
+    pub strikes_max: u32,
+    pub strike_window: Span,
+    /// Of all nodes, so many are taken out at most without anybody asking for it; but always one.
+    pub taken_out_percent: u32,
+    /// A job that reports steps is stalled when it made none for so many times the usual, and for
+    /// this long at least; unless it says otherwise itself.
+    pub stall_paces: u32,
+    pub stall_floor: Span,
+    /// It is started again, if it has saved anything, after this long at least.
+    pub stall_restart: Span,
     /// An order that shows no effect on the node after this long is sent again.
     pub resend_after: Span,
     /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
@@ -38,13 +51,20 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             node_timeout: Span::secs(8),
-            grace: Span::secs(30),
+            grace: DEFAULT_GRACE,
             failure_grace: Span::secs(2),
             start_within: Span::secs(120),
             back_off: Span::secs(1),
             back_off_max: Span::secs(300),
+            hold_back: Span::secs(30),
             fruitless_max: 3,
             fruitless_below: Span::secs(60),
+            strikes_max: 3,
+            strike_window: Span::secs(3600),
+            taken_out_percent: 10,
+            stall_paces: 8,
+            stall_floor: Span::secs(30),
+            stall_restart: Span::secs(600),
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,

@@ -183,6 +183,9 @@ pub struct Attempt {
     /// Something became safe that was not before: it got further than every attempt before it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub advanced: bool,
+    /// It takes so long to stop that what is free of it is not kept for its return any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub let_go: bool,
     /// What its ranks said of each other, at most one accusation for each part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accusations: Vec<Accusation>,
@@ -555,6 +558,22 @@ impl Attempt {
     }
     pub fn is_over(&self) -> bool {
         self.parts.iter().all(|p| p.phase.is_over())
+    }
+    /// It is stopped through no wish of anybody, and will be started again as soon as it is gone.
+    pub fn will_return(&self) -> bool {
+        let AttemptPhase::Stopping { why, .. } = &self.phase else { return false };
+        match why {
+            StopCause::NodeLost { .. }
+            | StopCause::PeerFault { .. }
+            | StopCause::Stalled { .. }
+            | StopCause::LaunchFailed { .. }
+            | StopCause::Evicted { .. } => !self.let_go,
+            StopCause::RankFailed { .. }
+            | StopCause::Cancelled { .. }
+            | StopCause::TimeLimit
+            | StopCause::Preempted { .. }
+            | StopCause::Resized { .. } => false,
+        }
     }
 }
 

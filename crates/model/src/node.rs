@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, GpuIndex, LeaseId, Milli, NodeId, Time};
+use crate::{Bytes, GpuIndex, LeaseId, Milli, NodeId, TaskId, Time};
 
 /// What an agent says about its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,11 +42,17 @@ pub struct Node {
     pub id: NodeId,
     pub facts: NodeFacts,
     pub link: Link,
-    /// Set by an operator; nothing new starts, what runs goes on.
+    /// Set by an operator, or because too much went wrong; nothing new starts, what runs goes on.
     pub drain: Option<Drain>,
     /// Leases that the node still runs but must not: its GPUs are given again when these are gone.
     pub stale: BTreeSet<LeaseId>,
     pub joined_at: Time,
+    /// What speaks against it, oldest first; cleared when it is resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strikes: Vec<Strike>,
+    /// When something last went well on it: a task completed, or got further.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub good_at: Option<Time>,
     /// Derived from the leases; kept by `apply`, rebuilt on load.
     #[serde(skip)]
     pub used: Used,
@@ -91,6 +97,30 @@ pub struct Drain {
     pub by: String,
     pub reason: String,
     pub since: Time,
+    /// Nobody asked for it: too much had gone wrong here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
+}
+
+/// Something went wrong on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strike {
+    pub at: Time,
+    pub what: Mishap,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mishap {
+    /// It did not answer any more.
+    Lost,
+    /// A task failed here, and as far as is known nowhere else.
+    Failed {
+        task: TaskId,
+        user: String,
+        /// It is not the task: the node or other ranks said so, or it went well elsewhere.
+        proven: bool,
+    },
 }
 
 impl Node {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, JobId, Span};
+use crate::{Bytes, JobId, Span, Stall};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -91,6 +91,9 @@ pub struct JobSpec {
     pub preempt: Option<Preempt>,
     #[serde(default, skip_serializing_if = "Retry::is_default")]
     pub retry: Retry,
+    /// What happens when it makes no steps any more, if it reports any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
     /// Keep standard input open and fed from the client (`tutti run`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
@@ -135,6 +138,7 @@ impl JobSpec {
             checkpoint: None,
             preempt: None,
             retry: Retry::default(),
+            stall: None,
             stdin: false,
         }
     }
@@ -160,10 +164,22 @@ impl JobSpec {
         word.rsplit('/').next().unwrap_or("")
     }
 
+    /// How long an attempt runs before it is told to stop. What can save its work is told early
+    /// enough to be gone when its time is over, but never in the first half of it.
+    pub fn runs_for(&self) -> Option<Span> {
+        let limit = self.time?;
+        let Some(checkpoint) = &self.checkpoint else { return Some(limit) };
+        let grace = checkpoint.grace.or(self.grace).unwrap_or(DEFAULT_GRACE);
+        Some(Span(limit.0 - grace.0.min(limit.0 / 2)))
+    }
+
     pub fn task_count(&self) -> u64 {
         self.array.as_ref().map_or(1, |a| a.indices.len())
     }
 }
+
+/// Between SIGTERM and SIGKILL, where nobody says otherwise.
+pub const DEFAULT_GRACE: Span = Span::secs(30);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

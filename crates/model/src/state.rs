@@ -52,6 +52,8 @@ pub struct Index {
     pub limits: BTreeSet<(Time, TaskId)>,
     /// Running tasks that may take more or fewer nodes.
     pub elastic: BTreeSet<TaskId>,
+    /// Tasks with a lease of which a part is over and another is not.
+    pub ending: BTreeSet<TaskId>,
     /// Waiting jobs by a job they wait for.
     pub dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Tasks that may be started again at this time.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, Link, Milli, Node, NodeId, PartPlacement, Place,
-    PlacementRule, Policy, State, TaskId,
+    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, Link, Milli, Node, NodeId, Part, PartPlacement,
+    Place, PlacementRule, Policy, State, TaskId,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -280,6 +280,9 @@ impl Cluster {
             slot.take(&HeldPart::placed(part, is_alone(state, task)));
             slot.claims += 1;
         }
+        for (task, part) in claims.returning_to(node.id) {
+            slot.take(&HeldPart::of(part, is_alone(state, task)));
+        }
         (slot, tenants)
     }
 
@@ -550,6 +553,9 @@ fn natural(name: &str) -> Vec<(u64, String)> {
 #[derive(Debug, Default)]
 pub(crate) struct Claims<'a> {
     by_node: BTreeMap<NodeId, Vec<(TaskId, &'a PartPlacement)>>,
+    /// What is free already of gangs that lost a node and are not quite gone: they come back, and
+    /// must find it.
+    returning: BTreeMap<NodeId, Vec<(TaskId, &'a Part)>>,
 }
 
 impl<'a> Claims<'a> {
@@ -560,7 +566,20 @@ impl<'a> Claims<'a> {
                 by_node.entry(part.node).or_default().push((*task, part));
             }
         }
-        Claims { by_node }
+        let mut returning: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
+        for &task in &state.index.ending {
+            let attempt = state.job(task.job).and_then(|j| j.task(task.index)?.attempt());
+            let returns = attempt.filter(|a| a.will_return());
+            let parts = returns.into_iter().flat_map(|a| &a.parts);
+            for part in parts.filter(|p| p.phase.is_over()) {
+                returning.entry(part.node).or_default().push((task, part));
+            }
+        }
+        Claims { by_node, returning }
+    }
+
+    fn returning_to(&self, node: NodeId) -> impl Iterator<Item = (TaskId, &'a Part)> {
+        self.returning.get(&node).into_iter().flatten().copied()
     }
 
     fn on(&self, node: NodeId) -> impl Iterator<Item = (TaskId, &'a PartPlacement)> {

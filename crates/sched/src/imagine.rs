@@ -137,6 +137,7 @@ impl World {
             saved_at: None,
             saved: None,
             advanced: false,
+            let_go: false,
             accusations: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Bound;
 
 use tutti_model::{
-    Job, JobId, Lane, Phase, Policy, Priority, QueueKey, State, TaskId, Tasks, Time, Verdict,
+    Job, JobId, Lane, Policy, Priority, QueueKey, State, Task, TaskId, Tasks, Time, Verdict,
 };
 
 use crate::candidates::PageNo;
@@ -214,7 +214,9 @@ pub(crate) fn starving_tasks<'a>(
     most: usize,
 ) -> Vec<(&'a Job, TaskId, Time)> {
     let before = Time(now.0.saturating_sub(policy.starve_after.0));
-    let waiting = state.index.waiting.iter().take_while(|(since, _)| *since < before).take(most);
+    // What returns counts as waiting since ever, however young the clock is.
+    let too_long = |since: Time| since < before || since == Time(0);
+    let waiting = state.index.waiting.iter().take_while(|(since, _)| too_long(*since)).take(most);
     waiting.filter_map(|(since, task)| Some((state.job(task.job)?, *task, *since))).collect()
 }
 
@@ -231,10 +233,7 @@ pub(crate) fn array_limit(job: &Job) -> Option<u32> {
 /// Since when an entry of the queue has waited.
 pub(crate) fn waiting_since(state: &State, key: &QueueKey) -> Time {
     let Some(job) = state.job(key.job) else { return Time(u64::MAX) };
-    match job.task(key.index).map(|task| &task.phase) {
-        Some(Phase::Pending { since, .. }) => *since,
-        _ => job.submitted_at,
-    }
+    job.task(key.index).and_then(Task::waits_since).unwrap_or(job.submitted_at)
 }
 
 #[cfg(test)]

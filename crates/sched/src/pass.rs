@@ -245,6 +245,7 @@ impl<'a> Pass<'a, '_> {
             }
             self.keep_again(rank);
             self.pass_over_the_overdue(rank);
+            self.run_returning(&lanes, rank);
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
                 let has = |no: &&LaneNo| self.teams.has_guarantee(self.lanes[**no].team);
                 let of = lanes.iter().filter(has).copied();
@@ -252,6 +253,17 @@ impl<'a> Pass<'a, '_> {
                 self.run_line(line, rank, true);
             }
             let line = Line::new(lanes.into_iter(), &self.lanes, &self.teams);
+            self.run_line(line, rank, false);
+        }
+    }
+
+    /// Gangs that lost a node go before everything else of their class, whoever pays: what is left
+    /// of their room is still theirs in all but name.
+    fn run_returning(&mut self, lanes: &[LaneNo], rank: i32) {
+        let returns = |no: &&LaneNo| self.lanes[**no].starves_since == Some(Time(0));
+        let of: Vec<LaneNo> = lanes.iter().filter(returns).copied().collect();
+        if !of.is_empty() {
+            let line = Line::new(of.into_iter(), &self.lanes, &self.teams);
             self.run_line(line, rank, false);
         }
     }

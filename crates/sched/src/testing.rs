@@ -152,6 +152,8 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         drain: None,
         stale: Default::default(),
         joined_at: Time(0),
+        strikes: Vec::new(),
+        good_at: None,
         used: Used::default(),
     }
 }
@@ -230,7 +232,8 @@ impl Case {
     }
 
     pub fn drain(self, id: u32) -> Case {
-        let drain = Drain { by: "op".to_owned(), reason: "test".to_owned(), since: NOW };
+        let drain =
+            Drain { by: "op".to_owned(), reason: "test".to_owned(), since: NOW, auto: false };
         self.change_node(id, |n| n.drain = Some(drain))
     }
 
@@ -395,6 +398,7 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         saved_at: None,
         saved: None,
         advanced: false,
+        let_go: false,
         accusations: Vec::new(),
     }));
 }

@@ -7,7 +7,8 @@ fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>().expect("a seed"));
     let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
     let (mut failures, mut stale, mut restarts) = (0, 0, 0);
-    let (mut preempting, mut started, mut resizes) = (0, 0, 0);
+    let (mut preempting, mut started) = (0, 0);
+    let mut sums = [0u32; 6];
     for seed in first..first + count {
         match run(seed, &Storm::default()) {
             Ok(s) => {
@@ -15,7 +16,10 @@ fn main() {
                 restarts += s.restarts;
                 preempting += s.preempting;
                 started += s.preempting_started;
-                resizes += s.resizes;
+                let c = s.counts;
+                let all =
+                    [c.resizes, c.evictions, c.peer_faults, c.stalls, c.crash_loops, c.taken_out];
+                sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
             }
             Err(failure) => {
                 failures += 1;
@@ -24,5 +28,10 @@ fn main() {
         }
     }
     println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
-    println!("{preempting} claims stopped others, {started} of them started, {resizes} resizes");
+    println!("{preempting} claims stopped others, {started} of them started");
+    let [resizes, evictions, peer_faults, stalls, crash_loops, taken_out] = sums;
+    println!(
+        "{resizes} resizes, {evictions} evictions, {peer_faults} peer faults, {stalls} stalls"
+    );
+    println!("{crash_loops} crash loops, {taken_out} nodes taken out");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tutti_engine::invariants::{Breach, PreemptionPays};
 use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
-use tutti_model::{State, TaskId, Time};
+use tutti_model::{EndReason, State, StopCause, TaskId, Time};
 
 /// When the controller dies during a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,20 @@ pub struct Controller {
     pub preemption: PreemptionPays,
     /// The first plan that was refused, or claim that came to nothing.
     pub breach: Option<Breach>,
-    /// Attempts that ended only to go on with more or fewer nodes.
-    pub resizes: BTreeMap<TaskId, u32>,
+    /// Attempts that ended only to go on with more or fewer nodes, or elsewhere.
+    pub moves: BTreeMap<TaskId, u32>,
+    pub counts: Counts,
+}
+
+/// How often things happened that a storm must bring about to prove anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub resizes: u32,
+    pub evictions: u32,
+    pub peer_faults: u32,
+    pub stalls: u32,
+    pub crash_loops: u32,
+    pub taken_out: u32,
 }
 
 pub struct Done {
@@ -45,7 +57,8 @@ impl Controller {
             hasher: blake3::Hasher::new(),
             preemption: PreemptionPays::default(),
             breach: None,
-            resizes: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            counts: Counts::default(),
         };
         controller.step(Command::Start, Time(1_000_000), Crash::No);
         controller
@@ -82,8 +95,28 @@ impl Controller {
         if let Err(breach) = self.preemption.note(record) {
             self.breach.get_or_insert(breach);
         }
-        if let Event::Requeued { lease, cause: RetryCause::Resize, .. } = &record.event {
-            *self.resizes.entry(lease.task).or_default() += 1;
+        self.count(&record.event);
+    }
+
+    fn count(&mut self, event: &Event) {
+        let counts = &mut self.counts;
+        match event {
+            Event::Requeued { lease, cause, .. } => {
+                match cause {
+                    RetryCause::Resize => counts.resizes += 1,
+                    RetryCause::Eviction => counts.evictions += 1,
+                    _ => return,
+                }
+                *self.moves.entry(lease.task).or_default() += 1;
+            }
+            Event::Stopping { why: StopCause::PeerFault { .. }, .. } => counts.peer_faults += 1,
+            Event::Stopping { why: StopCause::Stalled { .. }, .. } => counts.stalls += 1,
+            Event::NodeDrained { drain, .. } if drain.auto => counts.taken_out += 1,
+            Event::TaskEnded { ended, .. } => {
+                let loops = matches!(ended.reason, EndReason::CrashLoop { .. });
+                counts.crash_loops += u32::from(loops);
+            }
+            _ => {}
         }
     }
 

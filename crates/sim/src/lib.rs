@@ -30,4 +30,5 @@ pub mod shape;
 pub mod trace;
 mod workload;
 
+pub use controller::Counts;
 pub use run::{Failure, Storm, Summary, journal, run};

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
 use tutti_model::{
-    Blame, Bytes, ExitStatus, Generation, Gpu, GpuIndex, Greeting, Launch, LeaseId, NodeFacts,
-    Order, PartError, PartReport, Rank, RankExit, ReportedPhase, Span, Time,
+    Blame, Bytes, ExitStatus, Fault, Generation, Gpu, GpuIndex, Greeting, Launch, LeaseId,
+    NodeFacts, Order, PartError, PartProgress, PartReport, Rank, RankExit, RankProgress,
+    ReportedPhase, SavedPoint, Span, Time,
 };
 
 use crate::workload::Fate;
@@ -24,6 +27,38 @@ pub struct Node {
 struct Part {
     launch: Box<Launch>,
     phase: PartPhase,
+    /// When its ranks started, and when they stopped to make steps.
+    since: Time,
+    hung: Option<Time>,
+    said: Option<Box<PartProgress>>,
+}
+
+impl Part {
+    fn new(launch: Box<Launch>, phase: PartPhase) -> Part {
+        Part { launch, phase, since: Time(0), hung: None, said: None }
+    }
+
+    /// A step each second, a checkpoint every five.
+    fn speak(&mut self, now: Time) {
+        if !Fate::of(&self.launch.spec).reports {
+            return;
+        }
+        let moved = self.hung.unwrap_or(now).since(self.since).0;
+        let (step, age) = (moved / 1000, moved % 1000 + now.0 - self.hung.unwrap_or(now).0);
+        let rank = |i| RankProgress {
+            rank: Rank(self.launch.first_rank.0 + i),
+            step,
+            loss: None,
+            tokens: None,
+            age: Span(age),
+            pace: (step >= 5).then_some(Span::secs(1)),
+        };
+        let ranks = (0..self.launch.ranks).map(rank).collect();
+        let point = SavedPoint { step: step / 5 * 5, at: None, path: None, save_ms: None };
+        let fault = self.said.take().and_then(|s| s.fault);
+        let saved = (point.step > 0).then_some(point);
+        self.said = Some(Box::new(PartProgress { ranks, saved, fault, ..Default::default() }));
+    }
 }
 
 enum PartPhase {
@@ -128,7 +163,7 @@ impl Node {
         if newer_task || launch.gpus.iter().any(older) {
             let error = PartError { message: "lease is old".into(), blame: Blame::Node };
             let phase = PartPhase::Done { exits: Vec::new(), error: Some(error) };
-            self.parts.insert(lease, Part { launch, phase });
+            self.parts.insert(lease, Part::new(launch, phase));
             return;
         }
         for &gpu in &launch.gpus {
@@ -137,7 +172,7 @@ impl Node {
         }
         let waits = launch.wait_for_go;
         let phase = PartPhase::Prepared { port: 20_000 };
-        self.parts.insert(lease, Part { launch, phase });
+        self.parts.insert(lease, Part::new(launch, phase));
         if !waits {
             self.go(lease, now);
         }
@@ -150,6 +185,7 @@ impl Node {
         }
         *self.launched.entry(lease).or_default() += 1;
         let fate = Fate::of(&part.launch.spec);
+        part.since = now;
         part.phase = PartPhase::Running {
             until: now.plus(fate.runs_for),
             fate: fate.exit(part.launch.attempt),
@@ -177,10 +213,42 @@ impl Node {
         }
     }
 
-    /// Time passes: ranks end.
+    /// The ranks of some gang find that another one is dead or hangs, say so and leave. Perhaps at
+    /// once, so that both are heard together.
+    pub fn accuse(&mut self, rng: &mut ChaCha8Rng, now: Time) {
+        let gang =
+            |p: &&mut Part| matches!(p.phase, PartPhase::Running { .. }) && p.launch.world_size > 1;
+        let Some(part) = self.parts.values_mut().find(gang) else { return };
+        let rank = Rank(rng.random_range(0..part.launch.world_size));
+        let fault = Some(Fault { rank, op: "all_reduce".into(), why: "storm".into() });
+        let said = part.said.take().map_or_else(PartProgress::default, |said| *said);
+        part.said = Some(Box::new(PartProgress { fault, ..said }));
+        let until = now.plus(Span(rng.random_range(0..300)));
+        part.phase = PartPhase::Running { until, fate: ExitStatus::Code(1) };
+    }
+
+    /// The ranks of a part that would be found out make no more steps, and never end by themselves.
+    pub fn hang(&mut self, now: Time) {
+        let found_out = |p: &&mut Part| {
+            let running = matches!(p.phase, PartPhase::Running { .. });
+            running
+                && p.hung.is_none()
+                && p.launch.spec.stall.is_some()
+                && now.since(p.since) >= Span::secs(5)
+        };
+        let Some(part) = self.parts.values_mut().find(found_out) else { return };
+        part.hung = Some(now);
+        let never = Time(u64::MAX / 2);
+        part.phase = PartPhase::Running { until: never, fate: ExitStatus::Code(0) };
+    }
+
+    /// Time passes: ranks make steps and end.
     pub fn tick(&mut self, now: Time) -> Vec<PartReport> {
         let mut out = Vec::new();
         for (&lease, part) in &mut self.parts {
+            if matches!(part.phase, PartPhase::Running { .. }) {
+                part.speak(now);
+            }
             let status = match part.phase {
                 PartPhase::Running { until, fate } if until <= now => fate,
                 PartPhase::Stopping { until } if until <= now => ExitStatus::Signal(15),
@@ -239,5 +307,5 @@ fn report(lease: LeaseId, part: &Part) -> PartReport {
             ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
         }
     };
-    PartReport::new(lease, phase)
+    PartReport { progress: part.said.clone(), ..PartReport::new(lease, phase) }
 }

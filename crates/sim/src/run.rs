@@ -9,7 +9,7 @@ use tutti_model::{
     JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, TaskId, Time,
 };
 
-use crate::controller::{Controller, Crash};
+use crate::controller::{Controller, Counts, Crash};
 use crate::net::{Link, ToController, Weather, chance};
 use crate::node::Node;
 use crate::workload::{USERS, random_policy, random_spec};
@@ -33,6 +33,9 @@ pub struct Storm {
     pub agent_restart: u32,
     pub node_wipe: u32,
     pub cut_off: u32,
+    /// Ranks accuse others, or hang.
+    pub accuse: u32,
+    pub hang: u32,
     pub clock_jump: u32,
     /// People cancel, hold, release, drain and resume.
     pub meddling: u32,
@@ -52,6 +55,8 @@ impl Default for Storm {
             agent_restart: 6,
             node_wipe: 1,
             cut_off: 4,
+            accuse: 6,
+            hang: 6,
             clock_jump: 3,
             meddling: 25,
         }
@@ -70,7 +75,7 @@ pub struct Summary {
     /// Claims for which others were stopped, and how many of their tasks started.
     pub preempting: u64,
     pub preempting_started: u64,
-    pub resizes: u32,
+    pub counts: Counts,
 }
 
 /// What went wrong, with everything needed to see it again.
@@ -180,6 +185,7 @@ impl World {
         for _ in 0..self.storm.calm_steps {
             self.tick()?;
             self.release_held()?;
+            self.resume_taken_out()?;
             if self.healed().is_ok() {
                 return self.final_checks();
             }
@@ -206,6 +212,12 @@ impl World {
             }
             if chance(&mut self.rng, storm.agent_restart) {
                 self.links[i].break_session(self.now);
+            }
+            if chance(&mut self.rng, storm.accuse) {
+                self.nodes[i].accuse(&mut self.rng, self.now);
+            }
+            if chance(&mut self.rng, storm.hang) {
+                self.nodes[i].hang(self.now);
             }
             if chance(&mut self.rng, storm.cut_off) {
                 self.links[i].clear();
@@ -251,7 +263,12 @@ impl World {
                 let priority = Priority(self.rng.random_range(-2..=2));
                 Command::SetPriority { actor, job, priority }
             }
-            6 => Command::Drain { actor, node, reason: "sim".into() },
+            6 => Command::Drain {
+                actor,
+                node,
+                reason: "sim".into(),
+                evict: self.rng.random_bool(0.5),
+            },
             7 => Command::Saved { actor, task: TaskId::single(job) },
             8 => Command::SetPolicy { actor, policy: Box::new(random_policy(&mut self.rng)) },
             _ => Command::Resume { actor, node },
@@ -279,6 +296,18 @@ impl World {
         for job in held {
             let actor = Actor { user: "root".into(), role: Role::Admin };
             self.command(Command::Release { actor, job })?;
+        }
+        Ok(())
+    }
+
+    /// Somebody looks after the nodes that were taken out, too.
+    fn resume_taken_out(&mut self) -> Result<(), Failure> {
+        let nodes = self.controller.engine.state().nodes.values();
+        let out = nodes.filter(|n| n.drain.as_ref().is_some_and(|d| d.auto));
+        let names: Vec<String> = out.map(|n| n.facts.name.clone()).collect();
+        for node in names {
+            let actor = Actor { user: "root".into(), role: Role::Admin };
+            self.command(Command::Resume { actor, node })?;
         }
         Ok(())
     }
@@ -527,10 +556,10 @@ impl World {
             for (index, ended) in endings(job) {
                 let task = TaskId { job: job.id, index };
                 let leases = self.leases_of(task);
-                let resized = self.controller.resizes.get(&task).copied().unwrap_or(0);
+                let moved = self.controller.moves.get(&task).copied().unwrap_or(0);
                 let completed = ended.outcome == tutti_model::Outcome::Completed;
                 let counted = leases.len() as u32 <= ended.attempts
-                    && ended.attempts <= ended.restarts.total() + resized + 1
+                    && ended.attempts <= ended.restarts.total() + moved + 1
                     && (!completed || !leases.is_empty());
                 if !counted {
                     return Err(self.failure(format!("{task} ran as {leases:?}: {ended:?}")));
@@ -563,7 +592,7 @@ impl World {
             stale_seen: self.stale_seen,
             preempting: self.controller.preemption.claimed,
             preempting_started: self.controller.preemption.started,
-            resizes: self.controller.resizes.values().sum(),
+            counts: self.controller.counts,
         }
     }
 }

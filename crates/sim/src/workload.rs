@@ -5,7 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use tutti_model::{
     Checkpoint, Command, DependOn, Dependency, DurationRule, Elastic, ExitStatus, GpuQuota,
     GpuRequest, JobId, JobSpec, Launcher, PlacementRule, Policy, Preempt, PreemptMode,
-    PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Team, Time, Topology,
+    PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Stall, StallAction, Team, Time,
+    Topology,
 };
 
 pub const USERS: [&str; 3] = ["ada", "bob", "eve"];
@@ -15,15 +16,22 @@ pub struct Fate {
     pub runs_for: Span,
     fails: u32,
     pub ignores_term: bool,
+    /// Says how far it is.
+    pub reports: bool,
 }
 
 impl Fate {
     pub fn of(spec: &JobSpec) -> Fate {
         let Command::Argv(words) = &spec.run else {
-            return Fate { runs_for: Span(0), fails: 0, ignores_term: false };
+            return Fate { runs_for: Span(0), fails: 0, ignores_term: false, reports: false };
         };
         let number = |i: usize| words.get(i).and_then(|w| w.parse().ok()).unwrap_or(0);
-        Fate { runs_for: Span(number(1)), fails: number(2) as u32, ignores_term: number(3) == 1 }
+        Fate {
+            runs_for: Span(number(1)),
+            fails: number(2) as u32,
+            ignores_term: number(3) == 1,
+            reports: number(4) == 1,
+        }
     }
 
     /// The first `fails` attempts fail.
@@ -37,8 +45,14 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
     let runs_for = rng.random_range(0..40_000u64);
     let fails = if rng.random_range(0..4) == 0 { rng.random_range(1..3u32) } else { 0 };
     let deaf = u32::from(rng.random_range(0..8) == 0);
-    let words = ["sim".to_owned(), runs_for.to_string(), fails.to_string(), deaf.to_string()];
-    let mut spec = JobSpec::new(Command::Argv(words.to_vec()));
+    let reports = u32::from(rng.random_range(0..2) == 0);
+    let numbers = [runs_for, fails.into(), deaf.into(), reports.into()];
+    let words = std::iter::once("sim".to_owned()).chain(numbers.map(|n| n.to_string()));
+    let mut spec = JobSpec::new(Command::Argv(words.collect()));
+    if reports == 1 && rng.random_range(0..2) == 0 {
+        let after = Some(Span::secs(rng.random_range(3..10)));
+        spec.stall = Some(Stall { after, action: StallAction::Restart });
+    }
     match rng.random_range(0..6) {
         0 => spec.gpus = Some(rng.random_range(1..=6)),
         1 => {}

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tutti_sim::{Storm, Summary, run};
+use tutti_sim::{Counts, Storm, Summary, run};
 
 const SEEDS: u64 = 1000;
 
@@ -18,7 +18,8 @@ fn one(seed: u64, storm: &Storm) -> Summary {
 fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (preempting, resizes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let preempting = AtomicU64::new(0);
+    let counts: [AtomicU64; 6] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -33,7 +34,10 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     count(&restarts, summary.restarts.into());
                     count(&crashes, summary.controller_crashes.into());
                     count(&preempting, summary.preempting_started);
-                    count(&resizes, summary.resizes.into());
+                    let Counts { resizes, evictions, peer_faults, stalls, .. } = summary.counts;
+                    let Counts { crash_loops, taken_out, .. } = summary.counts;
+                    let all = [resizes, evictions, peer_faults, stalls, crash_loops, taken_out];
+                    counts.iter().zip(all).for_each(|(sum, n)| drop(count(sum, n.into())));
                 }
             });
         }
@@ -42,5 +46,14 @@ fn every_seed_keeps_the_invariants_and_heals() {
     assert!(restarts.into_inner() > SEEDS, "too few restarts");
     assert!(crashes.into_inner() > SEEDS, "too few controller crashes");
     assert!(preempting.into_inner() > SEEDS / 2, "too few jobs started where others were stopped");
-    assert!(resizes.into_inner() > SEEDS / 20, "too few elastic jobs changed their size");
+    let enough = |of: usize, least: u64, what: &str| {
+        let found = counts[of].load(Ordering::Relaxed);
+        assert!(found > least, "only {found} {what}");
+    };
+    enough(0, SEEDS / 20, "elastic jobs changed their size");
+    enough(1, SEEDS / 10, "tasks were evicted");
+    enough(2, SEEDS, "gangs were stopped because of accusations");
+    enough(3, SEEDS / 10, "stalled attempts were started again");
+    enough(4, SEEDS / 100, "jobs ended because they failed in circles");
+    enough(5, SEEDS / 10, "nodes were taken out");
 }

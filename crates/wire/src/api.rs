@@ -388,6 +388,9 @@ impl From<&NodeFacts> for NodeFactsRow {
 pub struct DrainRequest {
     #[serde(default)]
     pub reason: String,
+    /// What runs there is asked to save, stopped, and started again elsewhere.
+    #[serde(default)]
+    pub evict: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -12,6 +12,9 @@ pub struct DrainArgs {
     /// Shown to everybody who asks
     #[arg(long, default_value = "")]
     reason: String,
+    /// Ask what runs there to save, stop it, and start it again elsewhere; costs no retry
+    #[arg(long)]
+    evict: bool,
 }
 
 #[derive(clap::Args)]
@@ -23,8 +26,9 @@ pub struct ResumeArgs {
 pub fn drain(cluster: Option<&str>, args: DrainArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
     for node in &args.nodes {
-        client.drain(node, &args.reason)?;
-        terminal::complain(&format!("{node} takes nothing new; what runs there goes on"));
+        client.drain(node, &args.reason, args.evict)?;
+        let runs = if args.evict { "moves elsewhere" } else { "goes on" };
+        terminal::complain(&format!("{node} takes nothing new; what runs there {runs}"));
     }
     Ok(ExitCode::SUCCESS)
 }

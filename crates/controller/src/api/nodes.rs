@@ -42,7 +42,7 @@ pub async fn show(
     Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
 }
 
-/// Nothing new starts on the node; what runs there goes on.
+/// Nothing new starts on the node; what runs there goes on, unless it is evicted.
 #[utoipa::path(post, path = "/api/v1/nodes/{name}/drain", tag = "nodes", request_body = DrainRequest,
     params(("name" = String, Path)),
     responses((status = 200, body = Changed), Problems))]
@@ -52,7 +52,8 @@ pub async fn drain(
     Named(node): Named<String>,
     Strict(body): Strict<DrainRequest>,
 ) -> Result<Json<Changed>, Problem> {
-    change(&app, Command::Drain { actor: caller.actor, node, reason: body.reason }).await
+    let DrainRequest { reason, evict } = body;
+    change(&app, Command::Drain { actor: caller.actor, node, reason, evict }).await
 }
 
 /// The node takes work again.

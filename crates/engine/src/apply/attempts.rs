@@ -6,7 +6,7 @@ use tutti_model::{
 };
 
 use super::{
-    accounts, change_task, claims, current_attempt, current_part, current_task, with_node,
+    accounts, change_task, claims, current_attempt, current_part, current_task, health, with_node,
 };
 use crate::event::{Event, Fruit, RetryCause};
 use crate::index;
@@ -36,6 +36,7 @@ pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement],
             saved_at: None,
             saved: None,
             advanced: false,
+            let_go: false,
             accusations: Vec::new(),
         }));
     });
@@ -70,6 +71,7 @@ pub(super) fn set_part(state: &mut State, lease: LeaseId, node: NodeId, phase: P
     if freed {
         let part = part.clone();
         with_node(state, node, |n| index::give_back(&mut n.used, lease, &part));
+        index::note_ending(state, lease.task);
     }
 }
 
@@ -118,6 +120,15 @@ pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint
     attempt.saved_at = attempt.saved_at.max(Some(saved_at));
     attempt.saved = point.cloned().or_else(|| attempt.saved.take());
     attempt.advanced |= further;
+    if further {
+        health::went_well(state, lease.task, at);
+    }
+}
+
+pub(super) fn let_go(state: &mut State, lease: LeaseId) {
+    if let Some(attempt) = current_attempt(state, lease) {
+        attempt.let_go = true;
+    }
 }
 
 /// A part has one voice: what it said first.
@@ -136,6 +147,9 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
     let attempt = current_attempt(state, lease).map(|a| (a.served(at), a.lasted(at), a.advanced));
     let Some((served, lasted, advanced)) = attempt else { return };
     accounts::charge_ends(state, lease.task, at);
+    if let Some(node) = failed_on {
+        health::failed(state, lease.task, *node, cause == RetryCause::NodeFailure, at);
+    }
     change_task(state, lease.task, |t| {
         // What became safe was paid for; from here on it counts anew.
         if advanced {

@@ -7,7 +7,7 @@ use tutti_model::{
     Time,
 };
 
-use super::{accounts, claims};
+use super::{accounts, claims, health};
 use crate::index;
 
 pub(super) struct Submitter<'a> {
@@ -81,6 +81,7 @@ pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Tim
     claims::drop_of(state, task);
     accounts::learn_run(state, task, ended);
     accounts::charge_ends(state, task, at);
+    health::ended(state, task, ended, at);
     index::remove_task(state, task);
     let last_ran = state.job(task.job).and_then(|j| last_ran(j.task(task.index)?, at));
     if let Some(job) = state.jobs_mut(task.job) {

@@ -75,11 +75,14 @@ impl<'a> Checker<'a> {
             let why = "a job that has waited long stops nobody";
             return Err(Violation::NotJustified(id, victim.task, why));
         }
-        let since = match job.task(id.index).map(|t| &t.phase) {
+        let task = job.task(id.index);
+        let since = match task.map(|t| &t.phase) {
             Some(Phase::Pending { since, .. }) => *since,
             _ => job.submitted_at,
         };
-        if self.now.since(since) > self.state.policy.patience {
+        // What lost a node keeps the others from the first moment on.
+        let returns = task.is_some_and(|t| t.lost_node);
+        if returns || self.now.since(since) > self.state.policy.patience {
             Ok(())
         } else {
             Err(Violation::NotOverdue(id))

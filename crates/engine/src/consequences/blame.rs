@@ -125,6 +125,7 @@ mod tests {
             saved_at: None,
             saved: None,
             advanced: false,
+            let_go: false,
             accusations: accusations.iter().map(accusation).collect(),
         }
     }

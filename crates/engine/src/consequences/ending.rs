@@ -119,7 +119,7 @@ impl Ending<'_> {
         let (node, error, blame) = found?;
         let reason = EndReason::LaunchFailed { node, error };
         Some(match blame {
-            Blame::Node => Failure::of_node(node, code, reason, self.is_elsewhere(node)),
+            Blame::Node => Failure::of_node(node, code, reason, self.never_ran_elsewhere(node)),
             Blame::Job => Failure {
                 cause: RetryCause::JobFailure,
                 node: None,
@@ -157,6 +157,13 @@ impl Ending<'_> {
     fn unaccounted(&self) -> Option<NodeId> {
         let short = |p: &&Part| p.phase.exits().len() < p.ranks as usize;
         self.attempt.parts.iter().find(short).map(|p| p.node)
+    }
+
+    /// What runs and then loses its node says nothing about itself.
+    fn never_ran_elsewhere(&self, node: NodeId) -> bool {
+        // What ends before anybody heard that it ran counts as running from then on.
+        let ran = self.attempt.running_since().is_some_and(|since| since < self.view.now);
+        !ran && self.is_elsewhere(node)
     }
 
     /// The same again on one node is that node; the same on another one may be the job.

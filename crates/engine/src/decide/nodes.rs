@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Accusation, Drain, Fault, Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport,
-    PartState, ReportedPhase, Role, SavedPoint, State, Time,
+    Accusation, AttemptPhase, Drain, Fault, Greeting, LeaseId, Link, Node, NodeId, Order, Part,
+    PartReport, PartState, ReportedPhase, Role, SavedPoint, State, StopCause, Time,
 };
 
 use super::{Decision, View, done, need_role};
@@ -196,11 +196,34 @@ fn named<'a>(view: View<'a>, name: &str) -> Result<&'a Node, Rejected> {
     view.state.node_named(name).ok_or_else(|| Rejected::NoSuchNode(name.to_owned()))
 }
 
-pub(super) fn drain(view: View<'_>, actor: &Actor, name: &str, reason: &str) -> Decision {
+pub(super) fn drain(
+    view: View<'_>,
+    actor: &Actor,
+    name: &str,
+    reason: &str,
+    evict: bool,
+) -> Decision {
     need_role(actor, Role::Admin)?;
     let node = named(view, name)?;
-    let drain = Drain { by: actor.user.clone(), reason: reason.to_owned(), since: view.now };
-    done(vec![Event::NodeDrained { node: node.id, drain }])
+    let drain =
+        Drain { by: actor.user.clone(), reason: reason.to_owned(), since: view.now, auto: false };
+    let mut events = vec![Event::NodeDrained { node: node.id, drain }];
+    if evict {
+        events.extend(evicted(view.state, actor, node.id));
+    }
+    done(events)
+}
+
+/// Everything that runs there and is not being stopped already.
+fn evicted(state: &State, actor: &Actor, node: NodeId) -> impl Iterator<Item = Event> {
+    let stays = |lease: &LeaseId| {
+        let attempt = find_attempt(state, *lease);
+        attempt.is_some_and(|a| !matches!(a.phase, AttemptPhase::Stopping { .. }))
+    };
+    held_parts(state, node).map(|(lease, _)| lease).filter(stays).map(move |lease| {
+        let why = StopCause::Evicted { node, by: actor.user.clone() };
+        Event::Stopping { lease, why }
+    })
 }
 
 pub(super) fn resume(view: View<'_>, actor: &Actor, name: &str) -> Decision {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Epoch, JobId, Link, NodeId, Part, PartState, StopCause, TaskId, Time,
+    Attempt, AttemptPhase, Epoch, JobId, LeaseId, Link, NodeId, Part, PartState, StopCause, TaskId,
+    Time,
 };
 
 use super::View;
 use crate::command::Reply;
 use crate::event::Event;
+use crate::stall;
 
 /// A controller took over: nobody is connected yet, and everybody has time to come back.
 pub(super) fn start(view: View<'_>) -> (Reply, Vec<Event>) {
@@ -26,6 +28,9 @@ pub(super) fn tick(view: View<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     events.extend(lost_nodes(view).into_iter().map(|node| Event::NodeLost { node }));
     events.extend(overdue(view));
+    events.extend(stall::restarts(view));
+    let slow = held_back(view).filter(|(at, _)| *at <= view.now);
+    events.extend(slow.map(|(_, lease)| Event::LetGo { lease }));
     events.extend(due(view).into_iter().map(|task| Event::Ready { task }));
     let old = forgettable(view);
     if !old.is_empty() {
@@ -61,7 +66,16 @@ fn overdue(view: View<'_>) -> Vec<Event> {
     timed_out.chain(never_ran).collect()
 }
 
-fn attempt_of(view: View<'_>, id: TaskId) -> Option<&Attempt> {
+/// Gangs that are to return but are not gone yet, and until when their room is kept.
+fn held_back(view: View<'_>) -> impl Iterator<Item = (Time, LeaseId)> {
+    view.state.index.ending.iter().filter_map(move |&id| {
+        let attempt = attempt_of(view, id).filter(|a| a.will_return())?;
+        let AttemptPhase::Stopping { since, .. } = attempt.phase else { return None };
+        Some((since.plus(view.settings.hold_back), attempt.lease(id)))
+    })
+}
+
+fn attempt_of<'a>(view: View<'a>, id: TaskId) -> Option<&'a Attempt> {
     view.state.job(id.job)?.task(id.index)?.attempt()
 }
 
@@ -111,5 +125,6 @@ fn old_keys(view: View<'_>) -> Option<Event> {
 pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
     let back_off = view.state.index.back_off.first().map(|(at, _)| *at);
     let limit = view.state.index.limits.first().map(|(at, _)| *at);
-    back_off.into_iter().chain(limit).min()
+    let held = held_back(view).map(|(at, _)| at).min();
+    back_off.into_iter().chain(limit).chain(held).chain(stall::next_restart(view)).min()
 }

@@ -23,12 +23,13 @@ struct Part {
     said: PartProgress,
 }
 
-/// One rank, and how long ago its last step was.
+/// One rank, when its last step was, and when its node last spoke of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level<'a> {
     pub node: NodeId,
     pub rank: &'a RankProgress,
-    pub age: Span,
+    pub stepped: Time,
+    pub heard: Time,
 }
 
 impl Levels {
@@ -50,16 +51,19 @@ impl Levels {
     }
 
     /// The ranks that said something, in rank order within each node.
-    pub fn ranks(&self, lease: LeaseId, now: Time) -> impl Iterator<Item = Level<'_>> {
+    pub fn ranks(&self, lease: LeaseId) -> impl Iterator<Item = Level<'_>> {
         let parts = self.of.get(&lease).into_iter().flat_map(|a| &a.parts);
         parts.flat_map(move |(&node, part)| {
-            let since = now.since(part.heard);
-            let level = move |rank| {
-                let rank: &RankProgress = rank;
-                Level { node, rank, age: Span(rank.age.0 + since.0) }
-            };
-            part.said.ranks.iter().map(level)
+            part.said.ranks.iter().map(move |rank| {
+                let stepped = Time(part.heard.0.saturating_sub(rank.age.0));
+                Level { node, rank, stepped, heard: part.heard }
+            })
         })
+    }
+
+    /// Attempts of which anything is known.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.of.keys().copied()
     }
 
     /// What each part said last.
@@ -101,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn ages_grow_between_reports_and_pauses_that_ended_are_remembered() {
+    fn the_newest_counts_and_pauses_that_ended_are_remembered() {
         let (mut levels, node) = (Levels::default(), NodeId(1));
         let at = |secs: u64| Time(secs * 1000);
         let lease = said(0, 0).lease;
         levels.note(node, &said(7, 1), at(10));
-        let ages: Vec<Span> = levels.ranks(lease, at(15)).map(|l| l.age).collect();
-        assert_eq!(ages, [Span::secs(6)]);
+        let stepped: Vec<Time> = levels.ranks(lease).map(|l| l.stepped).collect();
+        assert_eq!(stepped, [at(9)]);
         levels.note(node, &said(7, 41), at(50));
         assert_eq!(levels.longest_pause(lease), Span(0), "no step has ended it yet");
         levels.note(node, &said(8, 2), at(60));

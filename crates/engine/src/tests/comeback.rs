@@ -1,10 +1,11 @@
 use tutti_model::{
-    Blame, EndReason, ExitStatus, Fault, JobId, JobSpec, JobState, LeaseId, NodeId, PartProgress,
-    PartReport, Rank, RankProgress, ReportedPhase, Restarts, Retry, SavedPoint, Span, StopCause,
-    Task, TaskId,
+    Blame, Checkpoint, EndReason, ExitStatus, Fault, JobId, JobSpec, JobState, LeaseId, NodeId,
+    Order, PartProgress, PartReport, Rank, RankProgress, ReportedPhase, Restarts, Retry, Role,
+    SavedPoint, Span, StopCause, Task, TaskId, Team,
 };
 
-use super::world::{World, gang};
+use super::world::{World, ada, admin, gang};
+use crate::{Actor, Command, Reply};
 
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
@@ -236,4 +237,142 @@ fn a_job_that_gets_further_each_time_is_no_crash_loop() {
     }
     assert_eq!(task(&world, job).past().best_step, Some(20));
     assert_eq!(reason(&world, job), EndReason::RankFailed { rank: Rank(0), signal: None });
+}
+
+fn evict(world: &mut World, node: NodeId) {
+    let node = world.engine.state().node_name(node);
+    let reason = "fan".to_owned();
+    world.step(Command::Drain { actor: admin(), node, reason, evict: true }).reply.unwrap();
+}
+
+fn saving(nodes: u32, time: Option<Span>) -> JobSpec {
+    let checkpoint = Checkpoint {
+        dir: "/ckpt".into(),
+        signal: Some("USR1".into()),
+        grace: Some(Span::secs(60)),
+    };
+    JobSpec { time, checkpoint: Some(checkpoint), ..gang(nodes, 8) }
+}
+
+#[test]
+fn what_is_evicted_may_save_and_starts_again_for_free_however_it_left() {
+    for status in [ExitStatus::Code(0), FAILED, TERM] {
+        let mut world = World::new(&[8, 8, 8]);
+        let job = world.submit(saving(2, None));
+        let lease = world.run(job);
+        world.take_orders();
+        evict(&mut world, N2);
+        let stop = Order::Stop { lease, grace: Span::secs(60), signal: Some("USR1".into()) };
+        assert_eq!(world.take_orders(), [(N1, stop.clone()), (N2, stop)]);
+        world.done(N1, lease, &[(0, status)]);
+        world.done(N2, lease, &[(1, status)]);
+        assert_eq!((world.state_of(job), world.nodes_of(job)), (JobState::Starting, vec![N1, N3]));
+        assert_eq!(task(&world, job).restarts, Restarts::default());
+    }
+}
+
+#[test]
+fn what_is_cancelled_while_it_is_evicted_stays_away() {
+    let mut world = World::new(&[8, 8]);
+    let job = world.submit(gang(1, 8));
+    let (lease, node) = (world.run(job), world.nodes_of(job)[0]);
+    evict(&mut world, node);
+    world.step(Command::Cancel { actor: ada(), target: TaskId::single(job) }).reply.unwrap();
+    world.done(node, lease, &[(0, TERM)]);
+    assert_eq!(world.state_of(job), JobState::Cancelled);
+}
+
+#[test]
+fn what_can_save_is_asked_in_time_to_be_gone_by_its_limit() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(saving(1, Some(Span::secs(300))));
+    let lease = world.run(job);
+    world.wait(239, &[]);
+    assert_eq!(world.state_of(job), JobState::Running);
+    world.take_orders();
+    world.wait(1, &[]);
+    let stop = Order::Stop { lease, grace: Span::secs(60), signal: Some("USR1".into()) };
+    assert!(world.take_orders().contains(&(N1, stop)));
+    world.done(N1, lease, &[(0, ExitStatus::Code(0))]);
+    assert_eq!(reason(&world, job), EndReason::TimeLimit, "it was not through");
+    let short = saving(1, Some(Span::secs(80)));
+    assert_eq!(short.runs_for(), Some(Span::secs(40)), "half of its time is its own");
+}
+
+/// `bob` of a team that has had nothing waits for a node while a gang of ada's runs.
+fn with_rival(gpus: &[u16], spec: JobSpec) -> (World, JobId, JobId) {
+    let mut world = World::new(gpus);
+    world.set_policy(|p| {
+        for (team, member) in [("a", "ada"), ("b", "bob")] {
+            let members = [member.to_owned()].into();
+            p.teams.insert(team.into(), Team { members, ..Team::default() });
+        }
+    });
+    let job = world.submit(spec);
+    world.run(job);
+    let bob = Actor { user: "bob".into(), role: Role::User };
+    let spec = Box::new(gang(1, 8));
+    let command = Command::Submit { actor: bob, spec, user: None, key: None };
+    let Ok(Reply::Submitted { job: rival, .. }) = world.step(command).reply else {
+        panic!("the rival is accepted");
+    };
+    assert_eq!(world.state_of(rival), JobState::Pending);
+    (world, job, rival)
+}
+
+#[test]
+fn nobody_moves_in_while_a_gang_stops_and_the_spare_is_its_own() {
+    let (mut world, job, rival) = with_rival(&[8, 8], gang(2, 8));
+    let lease = world.lease(TaskId::single(job));
+    say(&mut world, N1, lease, accuses(1));
+    world.done(N1, lease, &[(0, FAILED)]);
+    assert_eq!(world.state_of(rival), JobState::Pending, "the room is kept");
+    // A node comes free in the same moment in which the gang is gone.
+    world.hello("n3", 8, Vec::new());
+    assert_eq!(world.nodes_of(rival), [N3], "what it does not need is not kept");
+    world.done(N2, lease, &[(1, TERM)]);
+    assert_eq!(world.nodes_of(job), [N1, N2], "avoided, but there is nothing else");
+}
+
+#[test]
+fn a_gang_that_returns_goes_before_other_teams_and_takes_the_free_node() {
+    let (mut world, job, rival) = with_rival(&[8, 8], gang(2, 8));
+    let lease = world.lease(TaskId::single(job));
+    world.hello("n3", 8, Vec::new());
+    let (other, rival) = (rival, world.submit(JobSpec { time: None, ..gang(1, 8) }));
+    assert_eq!(world.nodes_of(other), [N3]);
+    let busy = world.run(other);
+    say(&mut world, N1, lease, accuses(1));
+    world.done(N1, lease, &[(0, FAILED)]);
+    world.gone(N2);
+    assert_eq!(world.state_of(job), JobState::Pending);
+    assert_eq!(world.state_of(rival), JobState::Pending, "n1 is kept for the gang");
+    world.done(N3, busy, &[(0, ExitStatus::Code(0))]);
+    assert_eq!((world.nodes_of(job), world.state_of(rival)), (vec![N1, N3], JobState::Pending));
+}
+
+#[test]
+fn an_elastic_gang_goes_on_with_what_is_left_at_once() {
+    let elastic = Some(tutti_model::Elastic { min_nodes: 1, max_nodes: 2 });
+    let spec = JobSpec { nodes: None, elastic, ..gang(1, 8) };
+    let (mut world, job, rival) = with_rival(&[8, 8], spec);
+    let lease = world.lease(TaskId::single(job));
+    world.gone(N2);
+    world.wait(8, &[]);
+    world.done(N1, lease, &[(0, TERM)]);
+    assert_eq!((world.state_of(job), world.nodes_of(job)), (JobState::Starting, vec![N1]));
+    assert_eq!(world.state_of(rival), JobState::Pending);
+}
+
+#[test]
+fn room_is_not_kept_for_ever_for_a_gang_that_does_not_go() {
+    let (mut world, job, rival) = with_rival(&[8, 8], gang(2, 8));
+    let lease = world.lease(TaskId::single(job));
+    say(&mut world, N1, lease, accuses(1));
+    world.done(N1, lease, &[(0, FAILED)]);
+    world.wait(29, &[]);
+    assert_eq!(world.state_of(rival), JobState::Pending);
+    world.wait(1, &[]);
+    assert_eq!((world.state_of(rival), world.nodes_of(rival)), (JobState::Starting, vec![N1]));
+    assert_eq!(world.state_of(job), JobState::Stopping);
 }

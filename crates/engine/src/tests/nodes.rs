@@ -11,7 +11,8 @@ fn a_draining_node_finishes_its_work_and_gets_no_more() {
     let job = world.submit(gang(1, 8));
     let node = world.nodes_of(job)[0];
     let name = world.engine.state().node_name(node);
-    let drain = Command::Drain { actor: admin(), node: name.clone(), reason: "fan".into() };
+    let drain =
+        Command::Drain { actor: admin(), node: name.clone(), reason: "fan".into(), evict: false };
     world.step(drain).reply.unwrap();
     assert_eq!(world.engine.state().node(node).unwrap().state(), NodeState::Draining);
     let next = world.submit(gang(1, 8));

@@ -24,7 +24,14 @@ fn any_node() -> impl Strategy<Value = (Node, u32)> {
         }
         match standing {
             0 => n.link = Link::Lost { since: NOW },
-            1 => n.drain = Some(Drain { by: String::new(), reason: String::new(), since: NOW }),
+            1 => {
+                n.drain = Some(Drain {
+                    by: String::new(),
+                    reason: String::new(),
+                    since: NOW,
+                    auto: false,
+                })
+            }
             _ => {}
         }
         (n, rack)

@@ -167,6 +167,8 @@ impl<'a> World<'a> {
                 drain: None,
                 stale: Default::default(),
                 joined_at: Time(0),
+                strikes: Vec::new(),
+                good_at: None,
                 used: Used::default(),
             };
             state.index.node_names.insert(name, id);

@@ -407,7 +407,10 @@ impl<'a> World<'a> {
             finish.into_iter().for_each(|at| self.agenda.remove(at, Due::Finish(lease)));
         }
         let (name, reason) = (facts.name.clone(), "failed".to_owned());
-        self.command(Command::Drain { actor: operator(), node: name, reason }, "to drain")?;
+        self.command(
+            Command::Drain { actor: operator(), node: name, reason, evict: false },
+            "to drain",
+        )?;
         self.hello(Box::new(Greeting { facts, parts: Vec::new() }))?;
         self.agenda.add(now.plus(self.options.repair), Due::Repaired(node));
         Ok(())

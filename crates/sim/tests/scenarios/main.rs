@@ -267,7 +267,7 @@ fn take_step(world: &mut World, step: &Step) -> Result<Option<Rejected>, Broken>
         Step::Saved(task) => world.save(*task)?,
         Step::Drain(node) => {
             let (node, reason) = (node.clone(), "scenario".to_owned());
-            world.command(Command::Drain { actor, node, reason })?
+            world.command(Command::Drain { actor, node, reason, evict: false })?
         }
         Step::Resume(node) => world.command(Command::Resume { actor, node: node.clone() })?,
         Step::Policy(lines) => world.change_policy(lines)?,

@@ -136,9 +136,9 @@ impl Client {
         self.get(&format!("/nodes/{}", part(name)))
     }
 
-    pub fn drain(&self, name: &str, reason: &str) -> Result<Changed, ClientError> {
+    pub fn drain(&self, name: &str, reason: &str, evict: bool) -> Result<Changed, ClientError> {
         let path = format!("/nodes/{}/drain", part(name));
-        let request = DrainRequest { reason: reason.to_owned() };
+        let request = DrainRequest { reason: reason.to_owned(), evict };
         self.answer(&Ask::json(Method::POST, &path, &request)?)
     }
 

@@ -91,7 +91,7 @@ fn every_method_asks_for_its_route() {
         (c.exec_stdin("a/b", &b""[..]).unwrap_err(), "PUT /api/v1/exec/a%2Fb/stdin"),
         (c.nodes().unwrap_err(), "GET /api/v1/nodes"),
         (c.node("k ä/?").unwrap_err(), "GET /api/v1/nodes/k%20%C3%A4%2F%3F"),
-        (c.drain("n1", "disk").unwrap_err(), "POST /api/v1/nodes/n1/drain"),
+        (c.drain("n1", "disk", true).unwrap_err(), "POST /api/v1/nodes/n1/drain"),
         (c.resume("n1").unwrap_err(), "POST /api/v1/nodes/n1/resume"),
         (
             c.events::<serde_json::Value>(Some(Seq(9)), Some(TASK)).unwrap_err(),

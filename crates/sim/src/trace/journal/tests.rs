@@ -146,7 +146,7 @@ fn what_was_cancelled_while_it_waited_again_had_run() {
     past.report(past.started[0], ReportedPhase::Running { exits: Vec::new() });
     past.after(Span::secs(500));
     let (node, reason) = ("n1".to_owned(), "repair".to_owned());
-    past.command(Command::Drain { actor: admin(), node, reason });
+    past.command(Command::Drain { actor: admin(), node, reason, evict: false });
     past.hello();
     past.after(Span::secs(100));
     assert_eq!(runs(&past.read()), [("1", 500_000)]);

@@ -1,0 +1,117 @@
+//! Whether a node does more harm than good. It is taken out by itself when it is lost again and
+//! again, or when different jobs fail there and nowhere else; never more than a few nodes, so that a
+//! trouble that all of them share does not close the cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{Drain, JobId, Mishap, Node, NodeId, NodeState, State, Strike, Time};
+
+use crate::settings::Settings;
+
+/// Who takes nodes out when nobody asks for it.
+pub const NOBODY: &str = "tutti";
+
+/// Failures that have another explanation need people who do not know of each other.
+const USERS_MIN: usize = 2;
+
+/// What is wrong with this node, in words, if too much is.
+pub fn trouble(state: &State, settings: &Settings, node: &Node, now: Time) -> Option<String> {
+    let recent = || node.strikes.iter().filter(|s| now.since(s.at) <= settings.strike_window);
+    let enough = settings.strikes_max as usize;
+    let lost: Vec<&Strike> = recent().filter(|s| s.what == Mishap::Lost).collect();
+    if lost.len() >= enough {
+        let when: Vec<String> = lost.iter().map(|s| ago(now, s.at)).collect();
+        let (times, window) = (lost.len(), settings.strike_window);
+        return Some(format!("lost {times} times within {window}: {}", when.join(", ")));
+    }
+    let failures = Failures::of(recent());
+    let proven = failures.only_proven();
+    let alone = state.ledger.users.len() <= 1;
+    let is_bad = proven.jobs.len() >= enough && (proven.users.len() >= USERS_MIN || alone)
+        || failures.jobs.len() >= enough
+            && failures.users.len() >= USERS_MIN
+            && others_do_well(state, node.id, failures.first);
+    let shown = if proven.jobs.len() >= enough { proven } else { failures };
+    is_bad.then(|| shown.words(settings, now))
+}
+
+#[derive(Clone, Debug, Default)]
+struct Failures<'a> {
+    /// The newest failure of each job, and whether any was proven.
+    jobs: BTreeMap<JobId, (Time, bool)>,
+    users: BTreeSet<&'a str>,
+    by: BTreeMap<JobId, &'a str>,
+    first: Time,
+}
+
+impl<'a> Failures<'a> {
+    fn of(strikes: impl Iterator<Item = &'a Strike>) -> Failures<'a> {
+        let mut found = Failures { first: Time(u64::MAX), ..Failures::default() };
+        for strike in strikes {
+            let Mishap::Failed { task, user, proven } = &strike.what else { continue };
+            let job = found.jobs.entry(task.job).or_insert((strike.at, false));
+            *job = (strike.at, job.1 || *proven);
+            found.users.insert(user);
+            found.by.insert(task.job, user);
+            found.first = found.first.min(strike.at);
+        }
+        found
+    }
+
+    fn only_proven(&self) -> Failures<'a> {
+        let jobs: BTreeMap<_, _> =
+            self.jobs.iter().filter(|(_, (_, proven))| *proven).map(|(k, v)| (*k, *v)).collect();
+        let by: BTreeMap<_, _> = self
+            .by
+            .iter()
+            .filter(|(job, _)| jobs.contains_key(job))
+            .map(|(k, v)| (*k, *v))
+            .collect();
+        Failures { users: by.values().copied().collect(), jobs, by, first: self.first }
+    }
+
+    fn words(&self, settings: &Settings, now: Time) -> String {
+        let job = |(id, (at, _)): (&JobId, &(Time, bool))| {
+            let user = self.by.get(id).copied().unwrap_or_default();
+            format!("{id} of {user} {}", ago(now, *at))
+        };
+        let jobs: Vec<String> = self.jobs.iter().map(job).collect();
+        let window = settings.strike_window;
+        format!(
+            "{} jobs failed here and not elsewhere within {window}: {}",
+            jobs.len(),
+            jobs.join(", ")
+        )
+    }
+}
+
+fn ago(now: Time, at: Time) -> String {
+    match now.since(at) {
+        span if span.0 < 1000 => "just now".to_owned(),
+        span => format!("{} ago", tutti_model::Span(span.0 / 1000 * 1000)),
+    }
+}
+
+/// Since this time something went well on another node.
+fn others_do_well(state: &State, node: NodeId, since: Time) -> bool {
+    let mut others = state.nodes.values().filter(|n| n.id != node);
+    others.any(|n| n.good_at.is_some_and(|at| at >= since))
+}
+
+/// The drain of a node that has to be taken out now.
+pub(crate) fn take_out(state: &State, settings: &Settings, id: NodeId, now: Time) -> Option<Drain> {
+    let node = state.node(id).filter(|n| n.drain.is_none())?;
+    let reason = trouble(state, settings, node, now)?;
+    let out = state.nodes.values().filter(|n| n.drain.as_ref().is_some_and(|d| d.auto)).count();
+    let left = state.nodes.values().any(|n| n.id != id && n.state() == NodeState::Ready);
+    let may = left && out < most_out(state.nodes.len(), settings);
+    may.then(|| Drain { by: NOBODY.to_owned(), reason, since: now, auto: true })
+}
+
+/// So many nodes may be taken out without anybody asking for it.
+pub fn most_out(nodes: usize, settings: &Settings) -> usize {
+    (nodes * settings.taken_out_percent as usize / 100).max(1)
+}
+
+#[cfg(test)]
+mod tests;
