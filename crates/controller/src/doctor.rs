@@ -10,7 +10,9 @@ use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
 use crate::api::App;
-use crate::core::Stopped;
+use crate::clock::now;
+use crate::core::{Stopped, World};
+use crate::views::trouble;
 
 const DISK_LOW_BYTES: u64 = 1 << 30;
 const EXPIRY_SOON: Duration = Duration::from_secs(30 * 86_400);
@@ -54,8 +56,11 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
         Err(error) => found.error("journal", crate::error::chain(&error)),
     }
     // A clone costs pointers; the checks then hold nobody up.
-    let state = app.core.read(|world| world.engine.state().clone()).await?;
+    let (state, suspects) = app.core.read(|w| (w.engine.state().clone(), suspects(w))).await?;
     nodes(&mut found, &state);
+    for (node, trouble) in suspects {
+        found.warn(&format!("node {node}"), format!("still takes work, but {trouble}"));
+    }
     let checked = tokio::task::spawn_blocking(move || (invariants::check_all(&state), state));
     match checked.await {
         Ok((breaches, state)) => state_checks(&mut found, &breaches, &state),
@@ -97,6 +102,12 @@ fn nodes(found: &mut Findings, state: &State) {
         0 => found.warn("nodes", "none has joined yet: `tutti token create --join` starts one"),
         all => found.ok("nodes", format!("{ready} of {all} are ready")),
     }
+}
+
+/// Nodes that would have been taken out, had not enough of them been.
+fn suspects(world: &World) -> Vec<(String, String)> {
+    let of = |node: &Node| Some((node.facts.name.clone(), trouble(world, node, now())?));
+    world.engine.state().nodes.values().filter_map(of).collect()
 }
 
 fn drained(node: &Node) -> String {

@@ -298,7 +298,9 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::WaitingEnded { job, .. } => vec![*job],
         Event::JobsForgotten { jobs } => jobs.clone(),
         Event::Claimed { task, .. } | Event::Unclaimed { task } => vec![task.job],
-        Event::Saved { lease, .. } | Event::Accused { lease, .. } | Event::LetGo { lease } => vec![lease.task.job],
+        Event::Saved { lease, .. } | Event::Accused { lease, .. } | Event::LetGo { lease } => {
+            vec![lease.task.job]
+        }
         event => task_of(event).map(|t| t.job).into_iter().collect(),
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn restarts(view: View<'_>) -> Vec<Event> {
     let stop = |lease: LeaseId| {
         let at = standing(view, lease)?;
         let ((rank, node), idle) = (at.behind.unzip(), view.now.since(at.stepped));
-        let why = StopCause::Stalled { rank, node, idle };
+        let why = StopCause::Stalled { rank, node, idle: Span(idle.0 / 1000 * 1000) };
         (idle >= at.restart_after?).then_some(Event::Stopping { lease, why })
     };
     view.live.levels().leases().filter_map(stop).collect()

@@ -244,8 +244,8 @@ impl<'a> Pass<'a, '_> {
                 break;
             }
             self.keep_again(rank);
-            self.pass_over_the_overdue(rank);
             self.run_returning(&lanes, rank);
+            self.pass_over_the_overdue(rank);
             if self.policy.teams.values().any(|t| !t.guarantee.is_none()) {
                 let has = |no: &&LaneNo| self.teams.has_guarantee(self.lanes[**no].team);
                 let of = lanes.iter().filter(has).copied();
@@ -263,9 +263,20 @@ impl<'a> Pass<'a, '_> {
         let returns = |no: &&LaneNo| self.lanes[**no].starves_since == Some(Time(0));
         let of: Vec<LaneNo> = lanes.iter().filter(returns).copied().collect();
         if !of.is_empty() {
+            // Who waits for a node of theirs waits for their end, not for an accident.
+            self.pass_over_the_patient(rank);
             let line = Line::new(of.into_iter(), &self.lanes, &self.teams);
             self.run_line(line, rank, false);
+            self.keep_again(rank);
         }
+    }
+
+    /// Whether a gang that lost a node waits to return.
+    fn somebody_returns(&self) -> bool {
+        let first = self.state.index.waiting.first();
+        first.is_some_and(|(since, task)| {
+            *since == Time(0) && Some(task.job) != self.what_if.left_out
+        })
     }
 
     /// Lanes are numbered in their own order, before those that starve.

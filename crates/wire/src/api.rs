@@ -342,6 +342,12 @@ pub struct NodeRow {
     #[serde(default)]
     pub place: Place,
     pub drain_reason: Option<String>,
+    /// Who drained it; `tutti` if too much went wrong on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained_by: Option<String>,
+    /// What goes wrong on it, while it still takes work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     pub since: Option<Time>,
 }
 

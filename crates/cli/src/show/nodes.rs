@@ -8,6 +8,8 @@ use super::{count, harmless, milli};
 use crate::style::{Ink, Style, of_node};
 
 /// GPUs in parts that a row names; the rest is counted.
+/// Drains nodes on which too much went wrong.
+const NOBODY: &str = "tutti";
 const SHARED_SHOWN: usize = 2;
 
 pub fn table(nodes: &[NodeRow], labels: bool, style: Style, width: Option<u16>) -> String {
@@ -78,8 +80,10 @@ fn note(n: &NodeRow) -> (String, Ink) {
         parts.push(format!("{} more in parts", n.shared.len() - SHARED_SHOWN));
     }
     if let Some(reason) = n.drain_reason.as_ref().filter(|r| !r.is_empty()) {
-        parts.push(reason.clone());
+        let taken_out = n.drained_by.as_deref() == Some(NOBODY);
+        parts.push(if taken_out { format!("taken out: {reason}") } else { reason.clone() });
     }
+    parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
     (parts.join("; "), Ink::Dim)
 }
 
@@ -117,6 +121,8 @@ mod tests {
             jobs: vec!["7".parse().unwrap()],
             exclusive: None,
             drain_reason: Some("fan".into()),
+            drained_by: Some("root".into()),
+            trouble: None,
             since: None,
         }
     }

@@ -13,6 +13,7 @@ use super::body::{Named, Strict};
 use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::Problem;
+use crate::clock::now;
 use crate::views::node_row;
 
 /// All nodes, by name as people count: n2 before n10.
@@ -21,7 +22,8 @@ use crate::views::node_row;
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
     let rows = app.core.read(|world| {
         let state = world.engine.state();
-        let mut rows: Vec<NodeRow> = state.nodes.values().map(|n| node_row(state, n)).collect();
+        let mut rows: Vec<NodeRow> =
+            state.nodes.values().map(|n| node_row(world, n, now())).collect();
         rows.sort_by_cached_key(|row| counted(&row.name));
         rows
     });
@@ -37,7 +39,7 @@ pub async fn show(
 ) -> Result<Json<NodeRow>, Problem> {
     let row = app.core.read(|world| {
         let state = world.engine.state();
-        state.node_named(&name).map(|n| node_row(state, n))
+        state.node_named(&name).map(|n| node_row(world, n, now()))
     });
     Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
 }

@@ -1,8 +1,9 @@
 //! One job or task, short and long.
 
+use tutti_engine::Stalled;
 use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
-    Spread, State, StopCause, TaskId, Tasks, Time,
+    Span, Spread, State, StopCause, TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressDetail};
 
@@ -35,6 +36,9 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     row.progress = world.progress.of_task(state, id, now);
     if row.state == JobState::Pending {
         waiting(world, &mut row, id, now);
+    }
+    if let Some(stalled) = world.engine.stalled(id, now) {
+        row.note = stall_note(state, &stalled);
     }
     Some(row)
 }
@@ -123,6 +127,15 @@ fn waiting(world: &World, row: &mut JobRow, id: TaskId, now: Time) {
 
 fn names(state: &State, nodes: impl Iterator<Item = NodeId>) -> Vec<String> {
     nodes.map(|n| state.node_name(n)).collect()
+}
+
+fn stall_note(state: &State, stalled: &Stalled) -> String {
+    let Stalled { idle, pace, rank, node } = stalled;
+    let whole = Span(idle.0 / 1000 * 1000);
+    let behind = rank.zip(*node).map_or_else(String::new, |(rank, node)| {
+        format!(", rank {rank} on {} is behind", state.node_name(node))
+    });
+    format!("stalled: no step for {whole}, usually one in {pace}{behind}")
 }
 
 fn stop_note(state: &State, why: &StopCause) -> String {

@@ -6,6 +6,6 @@ mod page;
 mod words;
 
 pub use job::{detail, progress, row, without_secrets};
-pub use node::{cluster, node_row};
+pub use node::{cluster, node_row, trouble};
 pub use page::{BadFilter, Filter, Page, ROWS_MAX};
 pub use words::end_note;

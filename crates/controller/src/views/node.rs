@@ -8,7 +8,8 @@ use tutti_wire::api::{ClusterInfo, NodeRow, SharedGpu};
 
 use crate::core::World;
 
-pub fn node_row(state: &State, node: &Node) -> NodeRow {
+pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
+    let state = world.engine.state();
     let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
     let since = match node.link {
         Link::Up => node.drain.as_ref().map(|d| d.since),
@@ -27,8 +28,16 @@ pub fn node_row(state: &State, node: &Node) -> NodeRow {
         jobs: jobs.into_iter().collect(),
         place: state.policy.topology.place_of(node),
         drain_reason: node.drain.as_ref().map(|d| d.reason.clone()),
+        drained_by: node.drain.as_ref().map(|d| d.by.clone()),
+        trouble: trouble(world, node, now),
         since,
     }
+}
+
+/// While it is drained, the reason says it.
+pub fn trouble(world: &World, node: &Node, now: Time) -> Option<String> {
+    let (state, settings) = (world.engine.state(), world.engine.settings());
+    if node.drain.is_some() { None } else { tutti_engine::trouble(state, settings, node, now) }
 }
 
 fn alone(state: &State, task: TaskId) -> bool {

@@ -41,8 +41,8 @@ impl Levels {
         for rank in &said.ranks {
             let old = before.said.ranks.iter().find(|r| r.rank == rank.rank);
             let Some(old) = old.filter(|old| old.step < rank.step) else { continue };
-            let paused = (old.age.0 + now.since(before.heard).0).saturating_sub(rank.age.0);
-            attempt.longest_pause = attempt.longest_pause.max(Span(paused));
+            // It was at least so long, and a heartbeat longer at most.
+            attempt.longest_pause = attempt.longest_pause.max(old.age);
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
         levels.note(node, &said(7, 41), at(50));
         assert_eq!(levels.longest_pause(lease), Span(0), "no step has ended it yet");
         levels.note(node, &said(8, 2), at(60));
-        assert_eq!(levels.longest_pause(lease), Span::secs(49));
+        assert_eq!(levels.longest_pause(lease), Span::secs(41));
         assert_eq!(levels.highest_step(lease), Some(8));
         levels.retain(|_| false);
         assert_eq!(levels.highest_step(lease), None);

@@ -18,6 +18,7 @@ impl<'a> Pass<'a, '_> {
         // What nobody was stopped for comes last: it must not keep others from their limits.
         let is_overdue = |(_, claim): &(&TaskId, &Claim)| claim.cause == ClaimCause::Overdue;
         let (overdue, others): (Vec<_>, Vec<_>) = self.state.claims.iter().partition(is_overdue);
+        let returns = self.somebody_returns();
         for (&task, claim) in others.into_iter().chain(overdue) {
             let job = self.state.job(task.job);
             let alone = job.is_some_and(|j| j.spec.exclusive);
@@ -28,6 +29,14 @@ impl<'a> Pass<'a, '_> {
             match (claims::standing(self.state, task, claim), job) {
                 (claims::Standing::Waiting(waiting_for), Some(job)) => {
                     let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
+                    self.plan.by_task.insert(task, verdict);
+                    self.note_claim(job, task, claim);
+                }
+                // It has its turn after those who return.
+                (claims::Standing::Ready, Some(job))
+                    if returns && claim.cause == ClaimCause::Overdue =>
+                {
+                    let verdict = Verdict::Claimed { cause: claim.cause, waiting_for: Vec::new() };
                     self.plan.by_task.insert(task, verdict);
                     self.note_claim(job, task, claim);
                 }
@@ -136,11 +145,24 @@ impl<'a> Pass<'a, '_> {
     /// What is kept for the overdue of lower classes is not kept from this one. They may claim it
     /// again when it is their turn.
     pub(super) fn pass_over_the_overdue(&mut self, rank: i32) {
+        self.pass_over(|pass, job, _| pass.policy.class_rank(job.class()) < rank);
+    }
+
+    /// The same for what returns, which others of its class do not keep from it, either.
+    pub(super) fn pass_over_the_patient(&mut self, rank: i32) {
+        self.pass_over(|pass, job, task| {
+            let returns = job.task(task.index).is_some_and(|t| t.lost_node);
+            let class = pass.policy.class_rank(job.class());
+            class < rank || class == rank && !returns
+        });
+    }
+
+    fn pass_over(&mut self, whom: impl Fn(&Self, &Job, TaskId) -> bool) {
         for (&task, claim) in &self.state.claims {
             let Some(job) = self.state.job(task.job) else { continue };
             let waits = self.plan.by_task.contains_key(&task) && !self.done.contains(&task);
             if claim.cause != ClaimCause::Overdue
-                || self.policy.class_rank(job.class()) >= rank
+                || !whom(self, job, task)
                 || !waits
                 || self.plan.dropped.contains(&task)
             {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Blame, ExitStatus, JobId, Launch, LeaseId, NodeFacts, Order, PartError, PartReport, Rank,
-    RankExit, ReportedPhase, Span, TaskId, Time,
+    Blame, ExitStatus, Fault, JobId, Launch, LeaseId, NodeFacts, Order, PartError, PartProgress,
+    PartReport, Rank, RankExit, RankProgress, ReportedPhase, SavedPoint, Span, TaskId, Time,
 };
 
 use crate::job::Fate;
@@ -38,6 +38,9 @@ pub struct Agent {
 struct Part {
     launch: Box<Launch>,
     phase: Phase,
+    /// Ranks that make no steps, and since when; and what the ranks said.
+    hung: BTreeMap<Rank, Time>,
+    said: Option<Box<PartProgress>>,
 }
 
 #[derive(Debug)]
@@ -87,11 +90,11 @@ impl Agent {
                 let message = "the GPUs are not there".to_owned();
                 let error = Some(PartError { message, blame: Blame::Node });
                 let phase = Phase::Done { status: None, error, at: now };
-                self.parts.insert(lease, Part { launch, phase });
+                self.parts.insert(lease, Part::new(launch, phase));
             }
             Order::Start(launch) => {
                 let waits = launch.wait_for_go;
-                let part = Part { launch, phase: Phase::Prepared };
+                let part = Part::new(launch, Phase::Prepared);
                 let part = self.parts.entry(lease).or_insert(part);
                 if !waits {
                     part.go(lease, now, work);
@@ -140,6 +143,54 @@ impl Agent {
         }
     }
 
+    /// Ranks say how far they are; what they save is safe.
+    pub fn speak(&mut self, now: Time, work: &mut Work) {
+        for (lease, part) in &mut self.parts {
+            let fate = work.fates.get(&lease.task.job).copied().unwrap_or_default();
+            if let (Some(step), Phase::Running(run)) = (fate.step, &part.phase) {
+                let safe = part.progress(*run, step, fate.saves_every, now);
+                work.safe.extend(safe.map(|span| (lease.task, span)));
+            }
+        }
+    }
+
+    pub fn hangs(&self) -> bool {
+        let running = |p: &Part| matches!(p.phase, Phase::Running(_)) && !p.hung.is_empty();
+        self.parts.values().any(running)
+    }
+
+    /// Whether any rank of the task is here to hang.
+    pub fn hang(&mut self, task: TaskId, rank: Option<Rank>, now: Time) -> bool {
+        let of_task = self.parts.iter_mut().filter(|(lease, _)| lease.task == task);
+        let mut any = false;
+        for (_, part) in of_task {
+            if !matches!(part.phase, Phase::Running(_)) {
+                continue;
+            }
+            let hung = part.ranks().filter(|r| rank.is_none_or(|rank| rank == *r));
+            let hung: Vec<Rank> = hung.collect();
+            any |= !hung.is_empty();
+            part.hung.extend(hung.into_iter().map(|r| (r, now)));
+            if let Phase::Running(run) = &mut part.phase
+                && !part.hung.is_empty()
+            {
+                run.ends = None;
+            }
+        }
+        any
+    }
+
+    /// The rank's part says who is dead or hangs, and that the rank has left.
+    pub fn accuse(&mut self, task: TaskId, by: Rank, rank: Rank, now: Time) -> Option<PartReport> {
+        let here = |(l, p): &(&LeaseId, &mut Part)| l.task == task && p.ranks().any(|r| r == by);
+        let (&lease, part) = self.parts.iter_mut().find(here)?;
+        let fault = Some(Fault { rank, op: "all_reduce".into(), why: "scenario".into() });
+        let said = part.said.take().map_or_else(PartProgress::default, |said| *said);
+        part.said = Some(Box::new(PartProgress { fault, ..said }));
+        part.phase = Phase::Done { status: Some(ExitStatus::Code(1)), error: None, at: now };
+        Some(part.report(lease))
+    }
+
     /// A rank of the task fails.
     pub fn fail(&mut self, task: TaskId, now: Time) -> Option<PartReport> {
         let (&lease, part) = self.parts.iter_mut().find(|(lease, _)| lease.task == task)?;
@@ -149,6 +200,37 @@ impl Agent {
 }
 
 impl Part {
+    fn new(launch: Box<Launch>, phase: Phase) -> Part {
+        Part { launch, phase, hung: BTreeMap::new(), said: None }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        let first = self.launch.first_rank.0;
+        (first..first + self.launch.ranks).map(Rank)
+    }
+
+    /// Where its ranks are. Gives the run time that is safe.
+    fn progress(&mut self, run: Run, step: Span, saves: Option<u64>, now: Time) -> Option<Span> {
+        let steps_at = |at: Time| {
+            let moved = run.safe.0 + at.since(run.since).0;
+            (moved / step.0, moved % step.0)
+        };
+        let of_rank = |rank: Rank| {
+            let moved_until = self.hung.get(&rank).copied().unwrap_or(now);
+            let (done, more) = steps_at(moved_until);
+            let pace = (at_least_five(run, step, moved_until)).then_some(step);
+            let age = Span(more + now.since(moved_until).0);
+            RankProgress { rank, step: done, loss: None, tokens: None, age, pace }
+        };
+        let ranks: Vec<RankProgress> = self.ranks().map(of_rank).collect();
+        let least = ranks.iter().map(|r| r.step).min().unwrap_or(0);
+        let point = saves.map(|n| least / n * n).filter(|step| *step > 0);
+        let saved = point.map(|step| SavedPoint { step, at: None, path: None, save_ms: None });
+        let fault = self.said.take().and_then(|said| said.fault);
+        self.said = Some(Box::new(PartProgress { ranks, saved, fault, ..Default::default() }));
+        point.map(|steps| Span(steps * step.0))
+    }
+
     fn go(&mut self, lease: LeaseId, now: Time, work: &mut Work) {
         if !matches!(self.phase, Phase::Prepared) {
             return;
@@ -219,6 +301,11 @@ impl Part {
                 ReportedPhase::Done { exits: (0..ranks).map(exit).collect(), error: error.clone() }
             }
         };
-        PartReport::new(lease, phase)
+        PartReport { progress: self.said.clone(), ..PartReport::new(lease, phase) }
     }
+}
+
+/// Before that there is no usual time of a step.
+fn at_least_five(run: Run, step: Span, at: Time) -> bool {
+    at.since(run.since).0 >= 5 * step.0
 }

@@ -48,6 +48,11 @@ pub fn check(world: &World, expect: &Expect) -> Found {
             let found = world.state().node_named(node).map(|n| n.state().as_str());
             equal(node, &Some(state.as_str()), &found)
         }
+        Expect::Says { node, words } => {
+            let drain = world.state().node_named(node).and_then(|n| n.drain.as_ref());
+            let said = drain.map(|d| d.reason.clone()).unwrap_or_default();
+            said.contains(words.as_str()).then_some(()).ok_or(format!("it says \"{said}\""))
+        }
         Expect::FreeGpus { node, gpus } => {
             let found = world.state().node_named(node).map(tutti_model::Node::free_gpu_count);
             equal(&format!("free gpus of {node}"), &Some(*gpus), &found)
@@ -131,6 +136,15 @@ fn of(world: &World, task: TaskId, what: &Of) -> Found {
             let stops = world.stops.iter().rev().find(|(lease, ..)| lease.task == task);
             let found = stops.map(|(_, signal, grace)| (signal.clone(), *grace));
             equal(&format!("{task} was told to stop"), &Some((signal.clone(), *grace)), &found)
+        }
+        Of::Stalled => {
+            let found = world.engine.stalled(task, world.now);
+            found.map(|_| ()).ok_or(format!("{task} is {}", show::task_words(world, task)))
+        }
+        Of::EndedBy(words) => {
+            let ended = find(world, task)?.ended(task.index);
+            let found = ended.map(|e| show::reason(&e.reason));
+            equal(&format!("{task} ended by"), &Some(words.as_str()), &found)
         }
         Of::Saved(saved) => {
             let found = world.work.saved.get(&task).copied().unwrap_or(false);

@@ -43,6 +43,11 @@ pub enum Expect {
         node: String,
         gpus: u32,
     },
+    /// Why it is drained.
+    Says {
+        node: String,
+        words: String,
+    },
 }
 
 /// What is expected of a task.
@@ -73,6 +78,9 @@ pub enum Of {
     Charged(u64),
     Team(String),
     Claims(Vec<Spot>),
+    Stalled,
+    /// The reason of its end begins with these words.
+    EndedBy(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +117,7 @@ pub fn read(words: &[&str]) -> Read<Expect> {
         [node, "has", n, "gpus" | "gpu", "free"] => {
             Expect::FreeGpus { node: (*node).to_owned(), gpus: number(n)? }
         }
+        [node, "says", words] => Expect::Says { node: (*node).to_owned(), words: text(words) },
         [node, state] if node_state(state).is_some() && task(node).is_err() => {
             let state = node_state(state).ok_or_else(|| format!("'{state}' is no state"))?;
             Expect::Node { node: (*node).to_owned(), state }
@@ -190,6 +199,8 @@ fn of(words: &[&str]) -> Read<Of> {
         ["lost", "its", "work"] => Of::Saved(false),
         ["charged", gpus, "gpus" | "gpu"] => Of::Charged(thousandths(gpus)?.into()),
         ["charged", "to", team] => Of::Team((*team).to_owned()),
+        ["stalled"] => Of::Stalled,
+        ["ended", "by", rest @ ..] => Of::EndedBy(rest.join(" ")),
         ["claims", rest @ ..] => Of::Claims(spots(rest)?),
         _ => return Err(format!("'{}' can't be expected of a job", words.join(" "))),
     })

@@ -1,6 +1,9 @@
 //! What stands after `submit 1:`, as a job spec and what the job will do when it runs.
 
-use tutti_model::{Checkpoint, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode, Span};
+use tutti_model::{
+    Checkpoint, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode, Span, Stall,
+    StallAction,
+};
 
 use crate::policy::level_of;
 use crate::words::{Read, bytes, number, span, split};
@@ -23,6 +26,9 @@ pub struct Fate {
     /// It saves its work when it is told to stop, which takes this long.
     pub saves_in: Option<Span>,
     pub ignores_stop: bool,
+    /// It reports a step after each such time, and so many of them become a checkpoint.
+    pub step: Option<Span>,
+    pub saves_every: Option<u64>,
 }
 
 pub fn job(attributes: &[&str]) -> Read<JobText> {
@@ -115,6 +121,15 @@ fn life(job: &mut JobText, words: &[&str]) -> Read<bool> {
         ["runs", t] => fate.runs = Some(span(t)?),
         ["fails", "after", t] => fate.fails_after = Some(span(t)?),
         ["saves", "in", t] => fate.saves_in = Some(span(t)?),
+        ["steps", "of", t] => fate.step = Some(span(t)?),
+        ["saves", "every", n, "steps"] => fate.saves_every = Some(number(n)?),
+        ["stall", "off"] => spec.stall = Some(Stall { after: None, action: StallAction::Off }),
+        ["stall", "after", t] => {
+            spec.stall = Some(Stall { after: Some(span(t)?), action: StallAction::Auto });
+        }
+        ["restarts", "when", "stalled", "for", t] => {
+            spec.stall = Some(Stall { after: Some(span(t)?), action: StallAction::Restart });
+        }
         ["ignores", "stop"] => fate.ignores_stop = true,
         ["grace", t] => spec.grace = Some(span(t)?),
         ["checkpoint", rest @ ..] => {

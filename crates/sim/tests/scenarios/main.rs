@@ -34,6 +34,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    a_bad_node_is_taken_out_and_says_why
     a_bad_policy_changes_nothing
     a_broken_node_does_not_eat_the_retries
     a_claim_on_a_node_that_dies_is_made_again
@@ -41,6 +42,7 @@ scenarios! {
     a_drained_node_finishes_what_it_has
     a_gang_is_preempted_whole
     a_gang_that_fits_in_a_rack_stays_in_it
+    a_gang_that_lost_a_node_finds_the_others_again
     a_guarantee_is_lent_and_taken_back
     a_hard_limit_of_topology
     a_head_may_start_early
@@ -48,15 +50,18 @@ scenarios! {
     a_job_that_blocks_gpus_pays_for_them
     a_job_that_fails_by_itself_pays_for_it
     a_job_that_hangs_ends_at_its_time_limit
+    a_job_that_stalls_is_started_again
     a_job_that_waits_is_told_why
     a_large_job_does_not_starve_behind_small_ones
     a_limit_by_gpu_model
     a_new_controller_requeues_nothing
     a_node_for_one_job_alone
+    a_node_is_cleared_without_a_loss
     a_node_that_was_cut_off_stops_its_old_jobs
     a_part_of_a_gpu_beside_whole_ones
     a_policy_may_change_while_jobs_run
     a_preempted_job_is_left_alone_and_then_not
+    a_rank_that_hangs_is_blamed_and_its_node_left
     a_reservation_of_a_team
     a_restarted_job_keeps_off_the_node_that_failed
     a_team_inside_its_guarantee_is_left_alone
@@ -114,6 +119,7 @@ scenarios! {
     two_gangs_never_block_each_other
     weights_divide_what_is_free
     what_can_never_run_is_refused
+    what_fails_everywhere_is_not_the_nodes
     what_waits_has_a_range_of_starts
     who_had_less_goes_first
     why_advises_the_smallest_change
@@ -269,9 +275,15 @@ fn take_step(world: &mut World, step: &Step) -> Result<Option<Rejected>, Broken>
             let (node, reason) = (node.clone(), "scenario".to_owned());
             world.command(Command::Drain { actor, node, reason, evict: false })?
         }
+        Step::Evict(node) => {
+            let (node, reason) = (node.clone(), "scenario".to_owned());
+            world.command(Command::Drain { actor, node, reason, evict: true })?
+        }
         Step::Resume(node) => world.command(Command::Resume { actor, node: node.clone() })?,
         Step::Policy(lines) => world.change_policy(lines)?,
         Step::Fail(task) => done(world.fail(*task))?,
+        Step::Hang(task, rank) => done(world.hang(*task, *rank))?,
+        Step::Accuse(task, by, rank) => done(world.accuse(*task, *by, *rank))?,
         Step::Node(node, what) => done(world.mishap(node, *what))?,
         Step::RestartController => done(world.restart_controller())?,
         Step::Expect(expect) => {

@@ -1,6 +1,6 @@
 //! A scenario file taken apart: the cluster, the policy, and what happens when.
 
-use tutti_model::{JobId, NodeFacts, Policy, Priority, Span, TaskId};
+use tutti_model::{JobId, NodeFacts, Policy, Priority, Rank, Span, TaskId};
 
 use crate::expect::{self, Expect};
 use crate::job::{self, JobText};
@@ -33,7 +33,12 @@ pub enum Step {
     Priority(JobId, Priority),
     Saved(TaskId),
     Fail(TaskId),
+    /// A rank of the task, or all of them, make no steps any more.
+    Hang(TaskId, Option<Rank>),
+    /// The rank says that the other is dead or hangs, and leaves.
+    Accuse(TaskId, Rank, Rank),
     Drain(String),
+    Evict(String),
     Resume(String),
     Node(String, Mishap),
     RestartController,
@@ -165,6 +170,12 @@ fn steps(line: &str) -> Read<Vec<Step>> {
         }
         ["saved", of] => Step::Saved(task(of)?),
         ["fail", of] => Step::Fail(task(of)?),
+        ["rank", rank, "of", of, "hangs"] => Step::Hang(task(of)?, Some(Rank(number(rank)?))),
+        [of, "hangs"] if task(of).is_ok() => Step::Hang(task(of)?, None),
+        ["rank", by, "of", of, "accuses", "rank", rank] => {
+            Step::Accuse(task(of)?, Rank(number(by)?), Rank(number(rank)?))
+        }
+        ["evict", node] => Step::Evict((*node).to_owned()),
         ["drain", node] => Step::Drain((*node).to_owned()),
         ["resume", node] => Step::Resume((*node).to_owned()),
         ["restart", "controller"] => Step::RestartController,

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use tutti_engine::Event;
 use tutti_model::{
-    Attempt, ClaimCause, Job, Node, PartPlacement, State, StopCause, Task, TaskId, Tasks, Verdict,
+    Attempt, ClaimCause, EndReason, Job, Node, PartPlacement, State, StopCause, Task, TaskId,
+    Tasks, Verdict,
 };
 
 use crate::words::{show_indices, since_epoch};
@@ -123,6 +124,23 @@ pub fn label(verdict: &Verdict) -> String {
         Verdict::Reserved { reservation, .. } => format!("reserved {reservation}"),
         Verdict::Claimed { cause: of, .. } => format!("claimed {}", cause(*of)),
         Verdict::Next => "next".to_owned(),
+    }
+}
+
+/// The words after `ended by`.
+pub fn reason(reason: &EndReason) -> &'static str {
+    match reason {
+        EndReason::Finished => "itself",
+        EndReason::RankFailed { .. } => "a failed rank",
+        EndReason::LaunchFailed { .. } => "a failed launch",
+        EndReason::TimeLimit => "its time limit",
+        EndReason::Cancelled { .. } => "a cancel",
+        EndReason::DependencyUnmet { .. } => "a dependency",
+        EndReason::NodeFailures { .. } => "node failures",
+        EndReason::Preemptions => "preemptions",
+        EndReason::PeerFault { .. } => "a peer fault",
+        EndReason::Stalled { .. } => "a stall",
+        EndReason::CrashLoop { .. } => "a crash loop",
     }
 }
 

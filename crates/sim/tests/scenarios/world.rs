@@ -9,7 +9,7 @@ use tutti_engine::{
 };
 use tutti_model::{
     Greeting, JobId, LeaseId, Link, NodeFacts, NodeId, Order, PartReport, Placement, Plan, Policy,
-    Role, Span, State, TaskId, Time,
+    Rank, Role, Span, State, TaskId, Time,
 };
 
 use crate::agents::{Agent, Work};
@@ -190,13 +190,15 @@ impl World {
                 agent.stuck && self.state().node(*id).is_some_and(|n| !n.used.leases.is_empty());
             (!lost && (agent.session.is_none() || agent.silent)) || starting
         };
-        self.agents.iter().any(missing)
+        // What hangs is found by how long it has.
+        self.agents.iter().any(missing) || self.agents.values().any(Agent::hangs)
     }
 
     fn moment(&mut self) -> Result<(), Broken> {
         let nodes: Vec<NodeId> = self.agents.keys().copied().collect();
         for node in &nodes {
             let Some(agent) = self.agents.get_mut(node) else { continue };
+            agent.speak(self.now, &mut self.work);
             let reports = agent.end(self.now, &mut self.work);
             let Some(session) = agent.session.filter(|_| !agent.silent) else { continue };
             for report in reports {
@@ -253,6 +255,26 @@ impl World {
             .find_map(|(node, agent)| Some((*node, agent.session?, agent.fail(task, now)?)));
         let Some((node, session, report)) = found else {
             return Err(Broken(format!("{task} does not run and can't fail")));
+        };
+        self.report(node, session, report)?;
+        self.deliver()
+    }
+
+    pub fn hang(&mut self, task: TaskId, rank: Option<Rank>) -> Result<(), Broken> {
+        let now = self.now;
+        let hung = self.agents.values_mut().map(|agent| agent.hang(task, rank, now));
+        let hung = hung.filter(|hung| *hung).count();
+        if hung == 0 { Err(Broken(format!("{task} does not run and can't hang"))) } else { Ok(()) }
+    }
+
+    pub fn accuse(&mut self, task: TaskId, by: Rank, rank: Rank) -> Result<(), Broken> {
+        let now = self.now;
+        let mut agents = self.agents.iter_mut();
+        let found = agents.find_map(|(node, agent)| {
+            Some((*node, agent.session?, agent.accuse(task, by, rank, now)?))
+        });
+        let Some((node, session, report)) = found else {
+            return Err(Broken(format!("{task} does not run and accuses nobody")));
         };
         self.report(node, session, report)?;
         self.deliver()

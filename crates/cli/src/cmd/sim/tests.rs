@@ -244,6 +244,8 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         exclusive: None,
         place: Place::default(),
         drain_reason: None,
+        drained_by: None,
+        trouble: None,
         since: None,
     }
 }
