@@ -215,9 +215,21 @@ pub(crate) fn starving_tasks<'a>(
 ) -> Vec<(&'a Job, TaskId, Time)> {
     let before = Time(now.0.saturating_sub(policy.starve_after.0));
     // What returns counts as waiting since ever, however young the clock is.
-    let too_long = |since: Time| since < before || since == Time(0);
-    let waiting = state.index.waiting.iter().take_while(|(since, _)| too_long(*since)).take(most);
-    waiting.filter_map(|(since, task)| Some((state.job(task.job)?, *task, *since))).collect()
+    let old = state.index.waiting.iter().take_while(|(since, _)| *since < before);
+    let old = old.filter(|(_, task)| !returns(state, *task)).copied();
+    let waiting = returning_tasks(state).map(|task| (Time(0), task)).chain(old).take(most);
+    waiting.filter_map(|(since, task)| Some((state.job(task.job)?, task, since))).collect()
+}
+
+/// Whether the task waits because it lost a node, and goes before everything else of its class.
+pub(crate) fn returns(state: &State, task: TaskId) -> bool {
+    let task = state.job(task.job).and_then(|j| j.task(task.index));
+    task.is_some_and(|t| t.lost_node)
+}
+
+pub(crate) fn returning_tasks(state: &State) -> impl Iterator<Item = TaskId> {
+    let since_ever = state.index.waiting.iter().take_while(|(since, _)| *since == Time(0));
+    since_ever.map(|(_, task)| *task).filter(|task| returns(state, *task))
 }
 
 /// Active tasks of a job.

@@ -18,7 +18,9 @@ use crate::candidates::{Book, PageNo};
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::elastic;
 use crate::fit;
-use crate::lanes::{LaneNo, LaneView, Line, active_tasks, array_limit, starving_tasks};
+use crate::lanes::{
+    LaneNo, LaneView, Line, active_tasks, array_limit, returning_tasks, returns, starving_tasks,
+};
 use crate::teams::{OverLimit, TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
 use bars::Bars;
@@ -260,8 +262,13 @@ impl<'a> Pass<'a, '_> {
     /// Gangs that lost a node go before everything else of their class, whoever pays: what is left
     /// of their room is still theirs in all but name.
     fn run_returning(&mut self, lanes: &[LaneNo], rank: i32) {
-        let returns = |no: &&LaneNo| self.lanes[**no].starves_since == Some(Time(0));
-        let of: Vec<LaneNo> = lanes.iter().filter(returns).copied().collect();
+        let returning = |no: &&LaneNo| {
+            let LaneView { starves_since: Some(_), head: Some(key), .. } = self.lanes[**no] else {
+                return false;
+            };
+            returns(self.state, TaskId { job: key.job, index: key.index })
+        };
+        let of: Vec<LaneNo> = lanes.iter().filter(returning).copied().collect();
         if !of.is_empty() {
             // Who waits for a node of theirs waits for their end, not for an accident.
             self.pass_over_the_patient(rank);
@@ -273,10 +280,8 @@ impl<'a> Pass<'a, '_> {
 
     /// Whether a gang that lost a node waits to return.
     fn somebody_returns(&self) -> bool {
-        let first = self.state.index.waiting.first();
-        first.is_some_and(|(since, task)| {
-            *since == Time(0) && Some(task.job) != self.what_if.left_out
-        })
+        let mut all = returning_tasks(self.state);
+        all.any(|task| Some(task.job) != self.what_if.left_out)
     }
 
     /// Lanes are numbered in their own order, before those that starve.

@@ -11,6 +11,7 @@ use super::{Pass, Tried, Turn};
 use crate::backfill::ends_at;
 use crate::claims;
 use crate::cluster::SlotNo;
+use crate::lanes::returns;
 use crate::teams::{TeamNo, by_model};
 
 impl<'a> Pass<'a, '_> {
@@ -18,7 +19,7 @@ impl<'a> Pass<'a, '_> {
         // What nobody was stopped for comes last: it must not keep others from their limits.
         let is_overdue = |(_, claim): &(&TaskId, &Claim)| claim.cause == ClaimCause::Overdue;
         let (overdue, others): (Vec<_>, Vec<_>) = self.state.claims.iter().partition(is_overdue);
-        let returns = self.somebody_returns();
+        let late = self.somebody_returns();
         for (&task, claim) in others.into_iter().chain(overdue) {
             let job = self.state.job(task.job);
             let alone = job.is_some_and(|j| j.spec.exclusive);
@@ -34,7 +35,7 @@ impl<'a> Pass<'a, '_> {
                 }
                 // It has its turn after those who return.
                 (claims::Standing::Ready, Some(job))
-                    if returns && claim.cause == ClaimCause::Overdue =>
+                    if late && claim.cause == ClaimCause::Overdue =>
                 {
                     let verdict = Verdict::Claimed { cause: claim.cause, waiting_for: Vec::new() };
                     self.plan.by_task.insert(task, verdict);
@@ -151,7 +152,7 @@ impl<'a> Pass<'a, '_> {
     /// The same for what returns, which others of its class do not keep from it, either.
     pub(super) fn pass_over_the_patient(&mut self, rank: i32) {
         self.pass_over(|pass, job, task| {
-            let returns = job.task(task.index).is_some_and(|t| t.lost_node);
+            let returns = returns(pass.state, task);
             let class = pass.policy.class_rank(job.class());
             class < rank || class == rank && !returns
         });
