@@ -16,13 +16,15 @@ mod segment;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::auth;
 use crate::error::{Result, Verb, Why};
 use crate::health::{Health, Patience, Wait};
-use crate::idle::Idle;
+use crate::idle::{Aside, Idle};
 use crate::lane::{Lane, Move};
 use crate::span::Span;
+use crate::sys;
 use crate::wire::{Reader, Writer};
 
 pub(crate) use flag::Flag;
@@ -45,6 +47,7 @@ pub(crate) struct Team {
     segment: Segment,
     /// The next block. All members count alike.
     pub block: u32,
+    aside: Aside,
 }
 
 #[repr(C, align(64))]
@@ -54,6 +57,9 @@ struct Flags {
     _apart: [u8; 56],
     /// Blocks whose result it has put into its results.
     reduced: Flag,
+    _further: [u8; 56],
+    /// The core it last ran on.
+    core: AtomicU32,
 }
 
 impl Team {
@@ -62,7 +68,7 @@ impl Team {
         let me = ids.iter().position(|i| *i == lane.me).expect("one of them");
         let bytes = BOARD * ids.len();
         let segment = if me == 0 { lead(lane, &ids, bytes)? } else { follow(lane, ids[0], bytes)? };
-        Ok(segment.map(|segment| Self { ids, me, segment, block: 0 }))
+        Ok(segment.map(|segment| Self { ids, me, segment, block: 0, aside: Aside::default() }))
     }
 
     pub fn size(&self) -> usize {
@@ -96,6 +102,7 @@ impl Team {
 
     /// Says that this member's slot of a block is written.
     pub fn wrote(&self, block: u32) {
+        self.flags(self.me).core.store(sys::core(), Ordering::Relaxed);
         self.flags(self.me).written.set(block.wrapping_add(1));
     }
 
@@ -105,7 +112,15 @@ impl Team {
     }
 
     pub fn wait_written(&self, member: usize, block: u32, watch: &Watch<'_>) -> Result<()> {
-        watch.wait(&self.flags(member).written, block.wrapping_add(1), self.ids[member])
+        let flags = self.flags(member);
+        let target = block.wrapping_add(1);
+        if flags.written.has_reached(target) {
+            return Ok(());
+        }
+        if !watch.idle.is_crowded() && member < self.me {
+            self.aside.met_on(flags.core.load(Ordering::Relaxed));
+        }
+        watch.wait(&flags.written, target, self.ids[member])
     }
 
     pub fn wait_reduced(&self, member: usize, block: u32, watch: &Watch<'_>) -> Result<()> {

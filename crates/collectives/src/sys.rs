@@ -79,3 +79,57 @@ pub(crate) fn recv_now(fd: RawFd, head: &mut [u8], data: &mut [u8]) -> io::Resul
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
+
+/// The core that the calling thread runs on.
+pub(crate) fn core() -> u32 {
+    // SAFETY: no arguments. An error is -1, which is no core.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
+/// Moves the calling thread to the `index`th core that it may use, and leaves it free to go on from
+/// there.
+pub(crate) fn step_onto(index: usize) {
+    step(|cores| cores[index % cores.len()..].iter().take(1).copied().collect());
+}
+
+/// Moves it to any other core than this one.
+pub(crate) fn step_off(core: u32) {
+    step(|cores| cores.iter().filter(|c| **c != core as usize).copied().collect());
+}
+
+/// Restricts the thread to some of its cores for a moment. Where the system does not allow it, the
+/// thread stays where it is.
+fn step(choose: impl FnOnce(&[usize]) -> Vec<usize>) {
+    // SAFETY: all zeros is a valid, empty set; the calls get its size and this thread.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(0, size, &mut allowed) != 0 {
+            return;
+        }
+        let cores = 0..libc::CPU_SETSIZE as usize;
+        let cores: Vec<usize> = cores.filter(|c| libc::CPU_ISSET(*c, &allowed)).collect();
+        let mut some: libc::cpu_set_t = std::mem::zeroed();
+        choose(&cores).into_iter().for_each(|c| libc::CPU_SET(c, &mut some));
+        // An empty set is refused.
+        if libc::sched_setaffinity(0, size, &some) == 0 {
+            libc::sched_setaffinity(0, size, &allowed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stepping_onto_a_core_leaves_all_of_them_allowed() {
+        let before = cores();
+        for index in 0..before + 1 {
+            step_onto(index);
+            assert_eq!(cores(), before);
+            step_off(core());
+            assert_eq!(cores(), before);
+        }
+    }
+}

@@ -117,7 +117,14 @@ impl World {
         let control = Control::start(&config, Arc::clone(&peers), met.control)?;
         inbox.attach(Arc::clone(&control.health));
         let here = &peers[config.rank].machine;
-        let crowded = peers.iter().filter(|p| p.machine == *here).count() > sys::cores();
+        let ranks_here: Vec<usize> =
+            peers.iter().filter(|p| p.machine == *here).map(|p| p.rank).collect();
+        let crowded = ranks_here.len() > sys::cores();
+        if !crowded {
+            // Ranks that wait for each other by spinning must not begin on the same core: on a busy
+            // machine it takes the system long to notice.
+            sys::step_onto(ranks_here.iter().position(|r| *r == config.rank).unwrap_or(0));
+        }
         let shared = Arc::new(Shared {
             health: Arc::clone(&control.health),
             outbox: Outbox::default(),
