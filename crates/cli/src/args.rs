@@ -75,6 +75,8 @@ pub enum Verb {
     Doctor(cmd::doctor::DoctorArgs),
     /// Run a trace, or this cluster's past, through the scheduler
     Sim(cmd::sim::SimArgs),
+    /// Train a small model: one rank of the reference trainer
+    Train(Box<cmd::train::TrainArgs>),
     /// See a cluster at work: 4 nodes of simulated GPUs, in less than a minute
     Demo(cmd::demo::DemoArgs),
     /// One rank of the demo's training jobs
@@ -147,6 +149,7 @@ mod tests {
             "tutti sim --format openb --nodes F --pods F --order F --json",
             "tutti sim --format muri --trace F --nodes 8 --gpus-per-node 8 --policy default-known --json",
             "tutti sim --format csv --trace F --cluster 4xh100:8 --add 4xh100:8 --remove-rack r3 --team-quota a=64",
+            "tutti train --data F --steps 9 --dp 2 --tp 2 --pp 2 --stages 3,5 --zero --checkpoint /c --every 5 --json",
             "tutti demo --keep --data-dir /d --json",
             "tutti completions bash",
             "tutti man",

@@ -24,6 +24,7 @@ pub mod show;
 pub mod sim;
 pub mod submit;
 pub mod token;
+pub mod train;
 pub mod up;
 pub mod why;
 

@@ -12,6 +12,8 @@ pub const NOT_FOUND: u8 = 3;
 pub const DENIED: u8 = 4;
 pub const IMPOSSIBLE: u8 = 5;
 pub const UNREACHABLE: u8 = 75;
+/// Another rank of the gang died or hangs.
+pub const PEER_FAILED: u8 = 76;
 
 /// What the user sees on stderr, and what the process exits with.
 #[derive(Debug, PartialEq, Eq)]

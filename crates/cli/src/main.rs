@@ -65,6 +65,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Token(args) => cmd::token::run(cluster, args),
         Verb::Doctor(args) => cmd::doctor::run(cluster, args),
         Verb::Sim(args) => cmd::sim::run(cluster, args),
+        Verb::Train(args) => cmd::train::run(*args),
         Verb::Demo(args) => cmd::demo::run(args),
         Verb::DemoRank(args) => cmd::demo::rank::run(args),
         Verb::Launch(args) => cmd::helper::launch(args),

@@ -13,6 +13,7 @@
 //! | `launchers` | real frameworks start unmodified, across nodes |
 //! | `errors` | every mistake says what to do |
 //! | `disk` | a full disk |
+//! | `train` | ranks that meet, save, are asked to leave, and lose one another |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
 
 mod access;
@@ -26,6 +27,7 @@ mod partition;
 mod progress;
 mod run;
 mod sharing;
+mod train;
 mod up;
 
 use tutti_model::JobSpec;
