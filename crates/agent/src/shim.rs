@@ -328,7 +328,7 @@ impl<'a> Shim<'a> {
             pause = (pause * 2).min(KILL_AGAIN_MAX);
             self.reap();
         }
-        self.progress.close(self.link.is_up(), &mut self.ranks);
+        self.progress.close(&mut self.ranks);
         self.ranks.drain(&mut self.link);
         if let Some(cgroup) = &self.plan.cgroup {
             // The kernel lets go of the last process a moment after it was reaped.

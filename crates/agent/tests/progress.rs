@@ -304,6 +304,6 @@ fn ranks_of_another_user_reach_their_socket_and_others_do_not() {
     controller.wait_until_done(launch.lease);
     let gone = UnixStream::connect(&socket).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NotFound);
+    assert!(!shared.exists(), "the last part takes the directory along");
     agent.terminate();
-    assert!(!shared.exists(), "an agent that leaves takes the directory along");
 }

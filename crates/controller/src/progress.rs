@@ -21,6 +21,8 @@ use history::History;
 
 /// Tasks that are over and still shown; beyond it the oldest are forgotten.
 const OVER_MAX: usize = 1000;
+/// A rank that did no step for more than so many times the usual waits for something.
+const WAITS: u64 = 2;
 /// Tokens per second are counted over so many changes.
 const RATE_OVER: usize = 16;
 
@@ -66,11 +68,23 @@ struct Kept {
     history: History,
 }
 
-/// A rank, and when that was its last step.
+/// A rank, when that was heard, and when it had done its last step.
 #[derive(Clone, Debug)]
 struct Heard {
     said: RankProgress,
+    at: Time,
     stepped_at: Time,
+}
+
+impl Heard {
+    /// Where it should be by now. Nodes report at different times, and a rank that goes on is not
+    /// behind because its node was heard a second earlier.
+    fn should_be_at(&self, now: Time) -> u64 {
+        let Some(Span(pace @ 1..)) = self.said.pace else { return self.said.step };
+        let waits = self.said.age.0 > pace.saturating_mul(WAITS);
+        let more = if waits { 0 } else { now.since(self.at).0 / pace };
+        self.said.step.saturating_add(more)
+    }
 }
 
 impl Book {
@@ -155,13 +169,24 @@ impl Kept {
         self.heard = now;
         for said in &progress.ranks {
             let stepped_at = Time(now.0.saturating_sub(said.age.0));
-            self.ranks.insert(said.rank, Heard { said: said.clone(), stepped_at });
+            self.ranks.insert(said.rank, Heard { said: said.clone(), at: now, stepped_at });
         }
         self.note_tokens();
-        if let Some((_, slowest)) = self.slowest() {
-            let (at, step) = (slowest.stepped_at, slowest.said.step);
-            self.history.push(ProgressPoint { at, step, loss: self.loss() });
+        // A loss belongs to the step of who gives it.
+        let teller = self.ranks.values().find(|heard| heard.said.loss.is_some());
+        if let Some(heard) = teller.or_else(|| self.slowest().map(|(_, heard)| heard)) {
+            let (at, step) = (heard.stepped_at, heard.said.step);
+            self.history.push(ProgressPoint { at, step, loss: number(heard.said.loss) });
         }
+    }
+
+    /// More than a step behind the first.
+    fn behind(&self) -> Option<Rank> {
+        let (rank, slowest) = self.slowest()?;
+        let first = self.ranks.values().map(|heard| heard.should_be_at(self.heard)).max()?;
+        let distance = first.saturating_sub(slowest.should_be_at(self.heard));
+        // What is between two reports is known to a step or so, or to a tenth.
+        (distance > 1 + first.saturating_sub(slowest.said.step) / 10).then_some(rank)
     }
 
     fn slowest(&self) -> Option<(Rank, &Heard)> {
@@ -199,11 +224,14 @@ impl Kept {
             step: slowest.map(|(_, heard)| heard.said.step),
             step_max: self.ranks.values().map(|heard| heard.said.step).max(),
             slowest: slowest.map(|(rank, _)| rank.0),
+            behind: self.behind().map(|rank| rank.0),
             loss: self.loss(),
             tokens: self.tokens.back().map(|(_, tokens)| *tokens),
             tokens_per_s: self.tokens_per_s(),
             pace: slowest.and_then(|(_, heard)| heard.said.pace),
             age: slowest.and_then(|(_, heard)| Some(now?.since(heard.stepped_at))),
+            // The engine knows.
+            stalled: false,
             ranks: self.ranks.len() as u32,
             saved: None,
         }

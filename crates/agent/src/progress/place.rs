@@ -17,13 +17,15 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Uid, geteuid};
+use nix::unistd::{AccessFlags, Gid, Uid, access, geteuid};
 use tutti_model::LeaseId;
 
 use crate::plan::Identity;
 
 /// The longest path of a socket.
 const PATH_MAX: usize = 107;
+/// How often a place is made ready.
+const TRIES: u32 = 10;
 
 /// The two directories of one agent.
 #[derive(Clone, Debug)]
@@ -34,7 +36,8 @@ pub struct Places {
 
 impl Places {
     pub fn new(data_dir: &Path) -> Places {
-        let base = if geteuid().is_root() && Path::new("/run").is_dir() { "/run" } else { "/tmp" };
+        let run = geteuid().is_root() && access("/run", AccessFlags::W_OK).is_ok();
+        let base = if run { "/run" } else { "/tmp" };
         let mark = blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex();
         Places {
             own: data_dir.join("run"),
@@ -53,39 +56,45 @@ impl Places {
 
     /// Removes what a shim left that was killed.
     pub fn sweep(&self, lease: LeaseId) {
-        for dir in [&self.own, &self.shared] {
-            remove(&dir.join(lease.to_string()));
-        }
+        let name = lease.to_string();
+        remove(&self.own.join(&name));
+        remove(&self.shared.join(&name));
+        let _ = std::fs::remove_dir(&self.shared);
     }
 
-    /// Removes the directories, as far as they are empty.
+    /// Removes the agent's own directory, if it is empty.
     pub fn leave(&self) {
-        for dir in [&self.own, &self.shared] {
-            let _ = std::fs::remove_dir(dir);
-        }
+        let _ = std::fs::remove_dir(&self.own);
+    }
+}
+
+/// Removes the socket, and the directory outside of `home` that it was the last in.
+pub fn close(home: &Path, socket: &Path) {
+    remove(socket);
+    if let Some(dir) = socket.parent().filter(|dir| !dir.starts_with(home)) {
+        let _ = std::fs::remove_dir(dir);
     }
 }
 
 /// Most often there is nothing to remove; and what can't be removed is in nobody's way.
-pub fn remove(socket: &Path) {
+fn remove(socket: &Path) {
     let _ = std::fs::remove_file(socket);
 }
 
 /// Listens at this path. `identity` is whom the ranks run as, if that is not us.
 pub fn listen(path: &Path, identity: Option<&Identity>) -> io::Result<UnixListener> {
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let listener = match bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make_dir(dir)?;
-            bind(path)
+    let mut tries = 0;
+    let listener = loop {
+        tries += 1;
+        match bind(path) {
+            // The last part to leave takes the directory along, perhaps in this very moment.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => make_dir(dir)?,
+            // A part starts once, so this is of a shim that was killed.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && tries < TRIES => remove(path),
+            bound => break bound?,
         }
-        // A part starts once, so this is of a shim that was killed.
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            std::fs::remove_file(path)?;
-            bind(path)
-        }
-        bound => bound,
-    }?;
+    };
     let opened = check_dir(dir).and_then(|()| hand_over(path, identity));
     if let Err(error) = opened {
         remove(path);
@@ -139,4 +148,56 @@ pub fn may_speak(stream: &UnixStream, identity: Option<&Identity>) -> Option<i32
     let peer = getsockopt(stream, PeerCredentials).ok()?;
     let wanted = identity.map_or(geteuid().as_raw(), |i| i.uid);
     (peer.uid() == wanted || peer.uid() == 0).then_some(peer.pid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::testing::{TempDir, launch};
+
+    #[test]
+    fn a_socket_is_where_its_ranks_can_name_it() {
+        let lease = launch("12_3", 7).lease;
+        let places = Places::new(Path::new("/var/lib/tutti"));
+        assert_eq!(places.socket(lease, false), Path::new("/var/lib/tutti/run/12_3@7"));
+        let other = places.socket(lease, true);
+        assert!(!other.starts_with("/var/lib/tutti"), "{}", other.display());
+        let long = Places::new(Path::new(&format!("/home/{}", "x".repeat(100))));
+        let elsewhere = long.socket(lease, false);
+        assert!(elsewhere.as_os_str().len() <= PATH_MAX && elsewhere != other);
+        let largest = launch(&format!("{}_{}", u64::MAX, u32::MAX), u64::MAX).lease;
+        assert!(long.socket(largest, true).as_os_str().len() <= PATH_MAX);
+    }
+
+    #[test]
+    fn what_is_there_already_is_replaced_or_refused() {
+        let dir = TempDir::new("place");
+        let places = Places::new(dir.path());
+        let lease = launch("1", 1).lease;
+        let socket = places.socket(lease, false);
+        // As if the shim had been killed.
+        drop(listen(&socket, None).unwrap());
+        assert!(socket.exists());
+        let listener = listen(&socket, None).unwrap();
+        let stream = UnixStream::connect(&socket).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        assert_eq!(may_speak(&peer, None), Some(std::process::id() as i32));
+        let own = geteuid().as_raw();
+        let somebody = Identity { uid: own + 1, gid: 1, groups: Vec::new() };
+        let refused = may_speak(&peer, Some(&somebody)).is_none();
+        assert_eq!(refused, own != 0, "root may always");
+        drop(stream);
+        places.sweep(lease);
+        places.leave();
+        assert!(!socket.parent().unwrap().exists());
+        // Somebody else could put anything there.
+        let dir = socket.parent().unwrap();
+        std::fs::create_dir(dir).unwrap();
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = listen(&socket, None).unwrap_err();
+        assert!(error.to_string().contains("not a directory of ours alone"), "{error}");
+        assert!(!socket.exists());
+    }
 }

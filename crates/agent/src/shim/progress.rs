@@ -344,7 +344,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Nobody of the part is left: reads what they said last, and takes the socket away.
-    pub fn close(&mut self, link_up: bool, ranks: &mut Ranks<'_>) {
+    pub fn close(&mut self, ranks: &mut Ranks<'_>) {
         // Processes of the same user outside the part could go on for ever.
         let mut left = LAST_WORDS;
         self.read_out(&mut left, ranks);
@@ -355,11 +355,7 @@ impl<'a> Progress<'a> {
             self.speakers.clear();
         }
         if self.listener.take().is_some() {
-            place::remove(&self.plan.progress);
-            if !link_up && let Some(dir) = self.plan.progress.parent() {
-                // The agent would do it when it leaves; it has left.
-                let _ = std::fs::remove_dir(dir);
-            }
+            place::close(&self.plan.home, &self.plan.progress);
         }
         self.complaints.sum_up(ranks, self.plan.first_rank);
     }

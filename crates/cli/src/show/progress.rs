@@ -5,9 +5,6 @@ use tutti_wire::api::{JobProgress, ProgressPoint};
 
 use super::{thousands, time};
 
-/// A rank that has not done a step for so many times the usual is worth a word.
-const LATE: u64 = 5;
-const LATE_MIN: Span = Span::secs(10);
 /// Columns of the curve.
 const CURVE: usize = 40;
 
@@ -52,15 +49,8 @@ fn last_step(progress: &JobProgress) -> String {
         Some(age) => format!("{} ago", time::short(age)),
         None => return String::new(),
     };
-    let behind = progress.step_max.zip(progress.step).filter(|(max, min)| max > min);
-    if let (Some((max, _)), Some(rank)) = (behind, progress.slowest) {
+    if let (Some(rank), Some(max)) = (progress.behind, progress.step_max) {
         text.push_str(&format!("; rank {rank} is behind, others are at {}", thousands(max)));
-    }
-    if let (Some(age), Some(pace)) = (progress.age, progress.pace)
-        && age >= LATE_MIN
-        && age.0 > pace.0.saturating_mul(LATE)
-    {
-        text.push_str(&format!("; stalled: a step usually takes {pace}"));
     }
     text
 }
@@ -153,10 +143,9 @@ mod tests {
         let durable = "durable: step 1,000, saved 1m ago in 1s500ms, at /ckpt/1000";
         let first = "progress: step 1,200 · loss 2.500 · 12,346 tokens/s · 2s a step";
         assert_eq!(told(&progress), [first, "last step: 1s ago", durable]);
-        (progress.step_max, progress.slowest) = (Some(1204), Some(5));
+        (progress.step_max, progress.behind) = (Some(1204), Some(5));
         progress.age = Some(Span(42_000));
-        let late = "last step: 42s ago; rank 5 is behind, others are at 1,204; stalled: a step \
-                    usually takes 2s";
+        let late = "last step: 42s ago; rank 5 is behind, others are at 1,204";
         assert_eq!(told(&progress)[1], late);
         let known = JobProgress { saved: progress.saved, ..JobProgress::default() };
         assert_eq!(told(&known), [durable]);

@@ -33,12 +33,30 @@ fn the_slowest_rank_says_how_far_the_job_is() {
     let progress = kept(&book).progress(Some(Time(10_100)));
     assert_eq!((progress.step, progress.step_max, progress.ranks), (Some(10), Some(12), 4));
     assert_eq!((progress.slowest, progress.pace), (Some(3), Some(Span(103))));
+    assert_eq!(progress.behind, Some(3));
     assert_eq!(progress.age, Some(Span(190)));
     assert_eq!((progress.loss, progress.tokens), (Some(2.5), Some(1000)));
     assert_eq!(kept(&book).progress(None).age, None, "it is over");
     let loss = RankProgress { loss: Some(f64::NAN), ..rank(0, 13, 0) };
     note(&mut book, 1, vec![loss], 11_000);
     assert_eq!(kept(&book).progress(None).loss, None);
+}
+
+#[test]
+fn who_was_heard_earlier_is_not_behind() {
+    let mut book = Book::default();
+    note(&mut book, 1, vec![rank(0, 100, 20)], 10_000);
+    // Nineteen steps later.
+    note(&mut book, 1, vec![rank(1, 120, 20)], 12_000);
+    let progress = kept(&book).progress(Some(Time(12_000)));
+    assert_eq!((progress.step, progress.slowest, progress.behind), (Some(100), Some(0), None));
+    // It did nothing for a while before that.
+    note(&mut book, 1, vec![rank(0, 100, 900)], 12_100);
+    assert_eq!(kept(&book).progress(None).behind, Some(0));
+    // Or it goes on, but more slowly.
+    let slow = RankProgress { pace: Some(Span(300)), ..rank(0, 110, 50) };
+    note(&mut book, 1, vec![slow], 12_200);
+    assert_eq!(kept(&book).progress(None).behind, Some(0));
 }
 
 #[test]

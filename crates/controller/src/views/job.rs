@@ -5,7 +5,7 @@ use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
     Span, Spread, State, StopCause, TaskId, Tasks, Time,
 };
-use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressDetail};
+use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail};
 
 use super::words::{end_note, fault_words};
 use crate::core::World;
@@ -33,12 +33,13 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     if let Some(ended) = job.ended(index) {
         over(state, &mut row, ended);
     }
-    row.progress = world.progress.of_task(state, id, now);
     if row.state == JobState::Pending {
         waiting(world, &mut row, id, now);
     }
+    row.progress = world.progress.of_task(state, id, now);
     if let Some(stalled) = world.engine.stalled(id, now) {
         row.note = stall_note(state, &stalled);
+        row.progress.iter_mut().for_each(|progress| progress.stalled = true);
     }
     Some(row)
 }
@@ -178,9 +179,10 @@ pub fn without_secrets(spec: &JobSpec) -> JobSpec {
 
 pub fn progress(world: &World, id: TaskId, now: Time) -> ProgressDetail {
     let (state, book) = (world.engine.state(), &world.progress);
+    let stalled = world.engine.stalled(id, now).is_some();
     ProgressDetail {
         id,
-        progress: book.of_task(state, id, now),
+        progress: book.of_task(state, id, now).map(|p| JobProgress { stalled, ..p }),
         ranks: book.ranks_of_task(state, id, now),
         history: book.history(id),
     }

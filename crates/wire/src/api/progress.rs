@@ -17,6 +17,9 @@ pub struct JobProgress {
     /// Who is at the lowest step, and has been for the longest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slowest: Option<u32>,
+    /// The slowest rank, if it is behind the others by more than its report is older than theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<u32>,
     /// Of the lowest rank that gives it; null when it is no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
@@ -31,6 +34,9 @@ pub struct JobProgress {
     /// Since the slowest rank did its last step; only while the job runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age: Option<Span>,
+    /// No step for many times the usual; `age` says for how long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stalled: bool,
     /// How many ranks say how far they are.
     #[serde(default)]
     pub ranks: u32,
