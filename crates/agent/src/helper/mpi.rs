@@ -24,16 +24,15 @@ const HOSTFILE: [&str; 3] =
 
 pub fn run(command: &[String]) -> Result<ExitCode, HelperError> {
     let place = Place::from_env()?;
+    run::outlive_commands()?;
     let files = place.simulated.then(|| Scratch::new(&std::env::temp_dir())).transpose()?;
     let dir = files.as_ref().map(|files| files.path().to_owned());
     let left = Server::bind(place.own(), place.key)?.serve(move |request, stream| {
         serve(request, stream, dir.as_deref());
     });
     if !place.is_first() {
-        run::wait_to_leave(&left)?;
-        return Ok(ExitCode::SUCCESS);
+        return run::wait_to_leave(&left);
     }
-    run::outlive_the_command()?;
     let hostfile = Hostfile::new(&place)?;
     let mut program = run::program(command);
     // The job may bring a host file of its own.
@@ -54,6 +53,7 @@ fn serve(request: Request, mut stream: TcpStream, files: Option<&Path>) {
 
 /// Runs the line as rsh would. Its caller may be gone before it ends, and then nobody listens.
 fn run_line(stream: TcpStream, line: &str, files: Option<PathBuf>) {
+    let _at_work = run::AtWork::begin();
     let out = Mutex::new(stream);
     let say = |piece: Piece| {
         let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);

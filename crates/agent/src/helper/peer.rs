@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tutti_model::GangKey;
 
 use super::place::Node;
-use super::{HelperError, io_error};
+use super::{HelperError, io_error, run};
 
 /// Ranks of a gang start within moments of each other; a busy node may take longer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -111,7 +111,9 @@ pub fn connect(node: &Node) -> Result<TcpStream, HelperError> {
     loop {
         match TcpStream::connect((node.address.as_str(), node.port)) {
             Ok(stream) => return Ok(stream),
-            Err(e) if began.elapsed() > ANSWER_WITHIN => return Err(no_answer(node, e)),
+            Err(e) if run::is_stopped() || began.elapsed() > ANSWER_WITHIN => {
+                return Err(no_answer(node, e));
+            }
             Err(_) => std::thread::sleep(ASK_AGAIN),
         }
     }

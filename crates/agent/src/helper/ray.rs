@@ -20,12 +20,12 @@ const DIR_CHARS_MAX: usize = 40;
 
 pub fn run(command: &[String]) -> Result<ExitCode, HelperError> {
     let place = Place::from_env()?;
+    run::outlive_commands()?;
     let dir = Directory::make()?;
     if place.is_first() { head(&place, &dir, command) } else { worker(&place) }
 }
 
 fn head(place: &Place, dir: &Directory, command: &[String]) -> Result<ExitCode, HelperError> {
-    run::outlive_the_command()?;
     let own = place.own();
     let mut ray = ray_start(place)?;
     ray.args(["--head", "--include-dashboard=false"]);
@@ -61,8 +61,7 @@ fn worker(place: &Place) -> Result<ExitCode, HelperError> {
     ray.arg(format!("--address={}", place.nodes[0].authority()));
     started(ray, place)?;
     drop(up);
-    run::wait_to_leave(&left)?;
-    Ok(ExitCode::SUCCESS)
+    run::wait_to_leave(&left)
 }
 
 fn say_ready(is_up: &mpsc::Receiver<()>, mut stream: TcpStream) {

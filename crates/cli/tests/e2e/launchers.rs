@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tutti_model::{JobSpec, JobState, Launcher, TaskId};
+use tutti_model::{Checkpoint, JobSpec, JobState, Launcher, Span, TaskId};
 use tutti_testkit::{Cluster, ClusterOptions, Loopback, PATIENCE, is_root, wait_for, wait_until};
 use tutti_wire::api::LogQuery;
 
@@ -118,17 +118,38 @@ fn open_mpi_starts_through_the_agents() {
     island.ends(failing, JobState::Failed);
     assert_eq!(cluster.job(failing).row.exit_code, Some(3));
 
-    let id = cluster.submit(gang(Launcher::Mpi, "echo up on $TUTTI_NODE; sleep 1000".into()));
-    let client = cluster.client();
-    wait_until("ranks run on both nodes", LONG, || {
-        let ranks = |node| cluster.processes_on(node).iter().filter(|p| p.name == "sleep").count();
-        ranks("n1") == 2 && ranks("n2") == 2
+    cancelled_mpi_may_save(&island);
+}
+
+/// Ranks on all nodes are asked to save, and have time for it.
+fn cancelled_mpi_may_save(island: &Island) {
+    let (cluster, dir) = (&island.cluster, island.cluster.scratch().join("saves"));
+    std::fs::create_dir(&dir).expect("a directory");
+    let mark = |what: &str| format!("touch {}/{what}.$TUTTI_NODE.$$", dir.display());
+    let line = format!(
+        "trap 'sleep 0.2; {}; exit 0' USR1; {}; while :; do sleep 0.1; done",
+        mark("saved"),
+        mark("up")
+    );
+    let mut spec = gang(Launcher::Mpi, line);
+    spec.checkpoint = Some(Checkpoint {
+        dir: dir.display().to_string(),
+        signal: Some("USR1".into()),
+        grace: Some(Span::secs(30)),
     });
-    client.cancel(id).expect("it is cancelled");
+    let id = cluster.submit(spec);
+    let count = |start: &str| {
+        let files = std::fs::read_dir(&dir).expect("it can be read");
+        let names = files.map(|f| f.expect("an entry").file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(start)).count()
+    };
+    wait_until("ranks run on both nodes", LONG, || count("up.n1") == 2 && count("up.n2") == 2);
+    cluster.client().cancel(id).expect("it is cancelled");
     for node in ["n1", "n2"] {
         wait_until("its processes are gone", PATIENCE, || cluster.processes_on(node).is_empty());
     }
     island.ends(id, JobState::Cancelled);
+    assert_eq!((count("saved.n1"), count("saved.n2")), (2, 2));
 }
 
 #[test]
@@ -137,7 +158,7 @@ fn torchrun_starts_unmodified() {
     let Some(island) = island() else { return };
     let program = program("ddp.py");
     // Debian 12 has a torch that is older than its Python: without these its torchrun fails.
-    let torchrun = "torchrun --redirects 3 --tee 3";
+    let torchrun = "torchrun --redirects 1 --tee 1";
     island.prints(gang(Launcher::Torchrun, format!("{torchrun} {}", program.display())), &DDP);
     // Who is which rank is up to this backend.
     let line = format!("{torchrun} --rdzv_backend=c10d {}", program.display());
