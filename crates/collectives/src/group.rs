@@ -5,6 +5,7 @@ mod start;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use crate::algo;
 use crate::element::{DType, Element, Op, bytes_of, bytes_of_mut};
@@ -336,6 +337,15 @@ impl Group {
             None | Some(Algorithm::Hierarchical) if one_node => Algorithm::Direct,
             _ => over_links,
         }
+    }
+
+    /// An error once a rank of the world has failed; `op` is what to name in it.
+    pub fn check(&self, op: Verb) -> Result<()> {
+        self.inner.shared.health.check(op)
+    }
+
+    pub(crate) fn op_timeout(&self) -> Duration {
+        self.inner.shared.config.op_timeout
     }
 
     pub(crate) fn links(&self) -> Links {

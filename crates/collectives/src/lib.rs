@@ -27,6 +27,7 @@ mod kernel;
 mod lane;
 mod link;
 mod mail;
+pub mod nccl;
 mod nodes;
 mod peer;
 mod pending;
