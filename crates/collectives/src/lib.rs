@@ -15,6 +15,7 @@
 
 mod algo;
 mod auth;
+pub mod burn_in;
 mod config;
 mod control;
 mod door;

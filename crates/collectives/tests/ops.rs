@@ -445,3 +445,15 @@ fn told(adjust: fn(&mut Config)) {
         assert!(message.contains("16 bytes") && message.contains("20 bytes"), "{message}");
     }
 }
+
+#[test]
+fn a_burn_in_measures_every_pair_and_every_rank_knows_it() {
+    use tutti_collectives::burn_in::{Effort, run};
+    let effort = Effort { sizes: vec![1024, 65_536], message: 100_000, rounds: 2 };
+    let all = ranks(5, over(&[2, 2, 1]), |world| run(&world.group(), &effort).unwrap());
+    assert!(all.iter().all(|m| *m == all[0]));
+    let m = &all[0];
+    assert_eq!((m.pairs.len(), m.copy.len(), m.all_reduce.len()), (10, 5, 2));
+    assert!(m.pairs.iter().all(|p| p.latency > 0.0 && p.bandwidth > 0.0 && p.a < p.b));
+    assert!(m.copy.iter().all(|c| *c > 0.0));
+}
