@@ -11,6 +11,9 @@ pub enum Error {
     Location(#[from] LocationError),
     #[error(transparent)]
     Place(#[from] TierError),
+    #[cfg(feature = "cloud")]
+    #[error(transparent)]
+    Object(#[from] crate::tier::ObjectError),
     #[error("the manifest of step {step} in {place} can't be used")]
     Manifest {
         step: u64,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 /// A power of two, as the tree asks. Small enough that a slice of a tensor costs little more than
 /// itself, large enough that a terabyte has a list of 11 MB.
 pub const CHUNK: u64 = 4 << 20;
+const _: () = assert!(CHUNK.is_power_of_two());
 
 pub type Value = [u8; 32];
 

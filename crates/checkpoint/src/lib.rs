@@ -43,8 +43,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod advise;
 mod dtype;
 mod error;
+mod export;
 mod foreign;
 mod geometry;
 mod hash;
@@ -52,6 +54,7 @@ mod layout;
 mod load;
 mod location;
 mod manifest;
+pub mod peer;
 mod retention;
 mod save;
 mod shard;
@@ -60,6 +63,7 @@ pub mod tier;
 
 pub use dtype::Dtype;
 pub use error::Error;
+pub use export::ExportError;
 pub use foreign::ForeignError;
 pub use geometry::Region;
 pub use hash::{CHUNK, TreeHash};

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::geometry::{self, Region, runs};
-use crate::hash::{self, CHUNK};
+use crate::hash;
 use crate::manifest::{Entry, Kind, Manifest, TensorEntry};
 use crate::store::{Registered, Selector, Store};
 use crate::tier::Tier;
@@ -283,5 +283,3 @@ impl Loaded {
         Ok(())
     }
 }
-
-const _: () = assert!(CHUNK.is_power_of_two());

@@ -159,6 +159,22 @@ pub fn unseal(bytes: &[u8]) -> Result<Entry, ManifestError> {
 }
 
 impl Manifest {
+    /// Names nothing: what is left to say of a step whose manifest is lost.
+    pub(crate) fn nothing(step: u64) -> Manifest {
+        Manifest {
+            kind: Kind::Sharded,
+            step,
+            attempt: Attempt { owner: String::new(), generation: 0 },
+            created_ms: 0,
+            world: 0,
+            pinned: None,
+            meta: serde_json::Value::Null,
+            chunk: CHUNK,
+            files: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|f| f.bytes).sum()
     }

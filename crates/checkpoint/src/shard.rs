@@ -159,6 +159,24 @@ impl Shard {
     }
 }
 
+/// The header of a file with whole tensors, and the order in which their bytes follow it.
+pub fn whole_header<'a>(
+    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [u64])>,
+    about: &BTreeMap<&str, String>,
+) -> (Bytes, Vec<&'a str>) {
+    let mut tensors: Vec<_> = tensors.collect();
+    tensors.sort_by_key(|&(name, dtype, _)| (std::cmp::Reverse(dtype.size()), name));
+    let mut at = 0;
+    let mut entries = BTreeMap::new();
+    for &(name, dtype, shape) in &tensors {
+        let len = crate::geometry::volume(shape).expect("a manifest's shapes are checked");
+        let end = at + len * dtype.size();
+        entries.insert(name.to_owned(), Header { dtype, shape, data_offsets: [at, end] });
+        at = end;
+    }
+    (header_bytes(&entries, about), tensors.iter().map(|&(name, ..)| name).collect())
+}
+
 /// The length, and JSON padded so that the data begins at a multiple of 8.
 fn header_bytes(entries: &BTreeMap<String, Header<'_>>, about: &BTreeMap<&str, String>) -> Bytes {
     #[derive(Serialize)]

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::layout;
 use crate::location::{Location, LocationError};
 use crate::manifest::{self, Entry, FileEntry, Manifest};
+use crate::peer;
 use crate::save::{Gate, Save, Writer};
 use crate::tier::{self, Dir, Tier, Watch};
 
@@ -36,12 +37,22 @@ pub struct Options {
     pub remote: Option<String>,
     /// The gang's key, for peers.
     pub key: Option<[u8; 32]>,
+    /// Options of object stores beside those in the environment: `aws_endpoint`, `aws_region`.
+    pub object: Vec<(String, String)>,
     /// What is here when the store is opened is left over, whoever wrote it: it may be replaced.
     pub takeover: bool,
     /// How large a file may become before the next is begun; 0 for the default.
     pub shard_bytes: u64,
     /// Told before every change of a directory.
     pub watch: Option<Arc<dyn Watch>>,
+}
+
+impl Options {
+    /// For a rank that tutti started: who it is, and the gang's key.
+    pub fn from_env() -> Options {
+        let key = std::env::var("TUTTI_GANG_KEY").ok().and_then(|hex| peer::parse_key(&hex));
+        Options { writer: Some(Writer::from_env()), key, ..Options::default() }
+    }
 }
 
 /// Cheap to clone; all clones are the same store.
@@ -278,7 +289,13 @@ fn connect(location: &Location, options: &Options) -> Result<Arc<dyn Tier>, Erro
             Some(watch) => Arc::new(Dir::watched(path, watch.clone())),
             None => Arc::new(Dir::new(path)),
         }),
-        Location::Peer(_) => Err(LocationError::NoKey { text }.into()),
+        Location::Peer(address) => match options.key {
+            Some(key) => Ok(Arc::new(peer::Client::new(address, key))),
+            None => Err(LocationError::NoKey { text }.into()),
+        },
+        #[cfg(feature = "cloud")]
+        Location::Object(url) => Ok(Arc::new(tier::Object::open(url, &options.object)?)),
+        #[cfg(not(feature = "cloud"))]
         Location::Object(_) => Err(LocationError::NoCloud { text }.into()),
     }
 }

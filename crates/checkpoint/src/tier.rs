@@ -2,9 +2,13 @@
 
 mod dir;
 mod memory;
+#[cfg(feature = "cloud")]
+mod object;
 
 pub use dir::{Dir, Op, Watch};
 pub use memory::Memory;
+#[cfg(feature = "cloud")]
+pub use object::{Object, ObjectError};
 
 use std::io;
 use std::ops::Range;

@@ -73,6 +73,8 @@ pub enum Verb {
     Token(cmd::token::TokenArgs),
     /// Check the cluster, or a stopped cluster's journal
     Doctor(cmd::doctor::DoctorArgs),
+    /// Checkpoints: list, verify, keep, remove, copy, register
+    Ckpt(cmd::ckpt::CkptArgs),
     /// Run a trace, or this cluster's past, through the scheduler
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
@@ -150,6 +152,13 @@ mod tests {
             "tutti sim --format muri --trace F --nodes 8 --gpus-per-node 8 --policy default-known --json",
             "tutti sim --format csv --trace F --cluster 4xh100:8 --add 4xh100:8 --remove-rack r3 --team-quota a=64",
             "tutti train --data F --steps 9 --dp 2 --tp 2 --pp 2 --stages 3,5 --zero --checkpoint /c --every 5 --json",
+            "tutti ckpt ls 12 --json",
+            "tutti ckpt show /ckpt/run latest --tensors",
+            "tutti ckpt verify s3://bucket/run 100 200 --mend",
+            "tutti ckpt rm /ckpt/run --keep-last 3 --keep-every 1000",
+            "tutti ckpt restore /ckpt/run 100 --to /tmp/x --single",
+            "tutti ckpt register /ckpt/run/checkpoint-500 --step 500",
+            "tutti ckpt advise 12",
             "tutti demo --keep --data-dir /d --json",
             "tutti completions bash",
             "tutti man",

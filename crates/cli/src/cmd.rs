@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod attach;
 pub mod change;
+pub mod ckpt;
 pub mod controller;
 pub mod demo;
 pub mod doctor;

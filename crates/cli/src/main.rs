@@ -64,6 +64,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Policy(args) => cmd::policy::run(cluster, args),
         Verb::Token(args) => cmd::token::run(cluster, args),
         Verb::Doctor(args) => cmd::doctor::run(cluster, args),
+        Verb::Ckpt(args) => cmd::ckpt::run(cluster, args),
         Verb::Sim(args) => cmd::sim::run(cluster, args),
         Verb::Train(args) => cmd::train::run(*args),
         Verb::Demo(args) => cmd::demo::run(args),

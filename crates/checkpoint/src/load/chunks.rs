@@ -102,7 +102,6 @@ impl Chunks {
         Err(Error::NoGoodCopy { step: self.step, path: entry.path.clone(), tried })
     }
 
-    /// Whole chunks of large reads are not asked for again soon; what is small or shared is.
     fn keep(&self, file: usize, index: usize, bytes: &Bytes) {
         let mut kept = lock(&self.kept);
         if kept.len() == KEPT {
@@ -111,7 +110,8 @@ impl Chunks {
         kept.push_back(((file, index), bytes.clone()));
     }
 
-    /// Gets chunks with several threads and hands them over in order.
+    /// Gets chunks with several threads and hands them over as they come: each part says where it
+    /// goes.
     pub fn each(
         &self,
         file: usize,
@@ -125,7 +125,7 @@ impl Chunks {
             return Ok(());
         }
         let threads = hash::threads();
-        let work = Mutex::new(std::iter::once(first).chain(plan).enumerate());
+        let work = Mutex::new(std::iter::once(first).chain(plan));
         let stop = AtomicBool::new(false);
         let (sender, receiver) = sync_channel(threads);
         std::thread::scope(|scope| {
@@ -134,9 +134,9 @@ impl Chunks {
                 let (work, stop) = (&work, &stop);
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let Some((n, (index, parts))) = lock(work).next() else { return };
+                        let Some((index, parts)) = lock(work).next() else { return };
                         let chunk = self.get(file, index);
-                        if sender.send((n, chunk, parts)).is_err() {
+                        if sender.send((chunk, parts)).is_err() {
                             return;
                         }
                     }
@@ -144,8 +144,7 @@ impl Chunks {
             }
             drop(sender);
             let mut result = Ok(());
-            // Each part says where it goes, so the order of arrival is as good as any.
-            for (_, chunk, parts) in receiver {
+            for (chunk, parts) in receiver {
                 match chunk {
                     Ok(chunk) if result.is_ok() => take(&chunk, &parts),
                     Ok(_) => {}

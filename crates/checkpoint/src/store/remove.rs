@@ -46,9 +46,13 @@ impl Store {
         }
     }
 
-    /// Removes a checkpoint. The newest complete one only goes by force.
+    /// Removes a checkpoint. The newest complete one only goes by force, and so does one whose
+    /// manifest is damaged: it may have been pinned.
     pub fn remove(&self, step: u64, force: bool) -> Result<(), Error> {
-        let manifest = self.published(step)?;
+        let manifest = match self.published(step) {
+            Err(Error::Manifest { .. }) if force => return self.remove_damaged(step),
+            found => found?,
+        };
         if let Some(why) = manifest.pinned {
             return Err(Error::Pinned { step, why });
         }
@@ -56,6 +60,24 @@ impl Store {
             return Err(Error::Newest { step });
         }
         self.retract(step, &manifest)
+    }
+
+    /// What it named is not known any more, but its own directory is.
+    fn remove_damaged(&self, step: u64) -> Result<(), Error> {
+        let nothing = Manifest::nothing(step);
+        self.append(step, Entry::Retracted(nothing.clone()), |now| match now {
+            None => Ok(Verdict::Replace),
+            Some(_) => Err(Error::Raced { step }),
+        })?;
+        let dir = layout::step_dir(step);
+        for item in self.home().list(&dir)?.into_iter().filter(|i| i.is_dir) {
+            let attempt = format!("{dir}/{}", item.name);
+            for file in self.home().list(&attempt)? {
+                self.home().remove(&format!("{attempt}/{}", file.name))?;
+            }
+            self.home().prune(&attempt)?;
+        }
+        self.finish_removal(step, &nothing)
     }
 
     /// Removes what is not to be kept, and answers with the steps that are gone.

@@ -1,10 +1,8 @@
 //! Directories of other frameworks.
 
-mod common;
-
 use std::fs;
 
-use common::{options, quick_dir, text};
+use crate::common::{options, quick_dir, text};
 use serde_json::Value;
 use tutti_checkpoint::{Error, ForeignError, Kind, Selector, Store};
 
@@ -35,7 +33,7 @@ fn a_directory_becomes_a_checkpoint() {
 
     fs::write(dir.join("notes.txt"), b"written by hand").unwrap();
     store.remove(500, true).unwrap();
-    assert_eq!(common::files(home.path()), ["checkpoint-500/notes.txt", "last"]);
+    assert_eq!(crate::common::files(home.path()), ["checkpoint-500/notes.txt", "last"]);
 }
 
 #[test]
@@ -51,4 +49,46 @@ fn what_is_no_checkpoint_is_refused() {
     assert!(matches!(register(&home.path().join("none")), ForeignError::Io { .. }));
     fs::create_dir(home.path().join("empty")).unwrap();
     assert!(matches!(register(&home.path().join("empty")), ForeignError::Empty { .. }));
+}
+
+#[test]
+fn it_is_restored_with_every_byte_checked() {
+    let home = quick_dir();
+    let dir = home.path().join("ckpt/500");
+    fs::create_dir_all(dir.join("opt")).unwrap();
+    fs::write(dir.join("a.bin"), vec![1; 5 << 20]).unwrap();
+    fs::write(dir.join("opt/b.bin"), b"b").unwrap();
+    let store = Store::open(text(home.path()), options(0, 1, 0)).unwrap();
+    store.register(home.path(), &dir, 500, Value::Null, &|_| {}).unwrap();
+    let loaded = store.load(Selector::Latest).unwrap();
+    let to = quick_dir();
+    loaded.restore_files(to.path(), &|_| {}).unwrap();
+    assert_eq!(crate::common::files(to.path()), ["a.bin", "opt/b.bin"]);
+    assert_eq!(fs::read(to.path().join("a.bin")).unwrap(), vec![1; 5 << 20]);
+    let again = loaded.restore_files(to.path(), &|_| {}).unwrap_err();
+    assert!(matches!(again, tutti_checkpoint::ExportError::Exists { .. }), "{again}");
+    fs::write(dir.join("opt/b.bin"), b"c").unwrap();
+    let elsewhere = quick_dir();
+    let loaded = store.load(Selector::Latest).unwrap();
+    assert!(loaded.restore_files(elsewhere.path(), &|_| {}).is_err());
+    assert_eq!(crate::common::files(elsewhere.path()), ["a.bin"]);
+}
+
+#[test]
+fn tensors_are_exported_whole_and_copied_as_they_are() {
+    let home = quick_dir();
+    crate::common::save(home.path(), 3, 1, 10).unwrap();
+    let store = Store::open(text(home.path()), tutti_checkpoint::Options::default()).unwrap();
+    let loaded = store.load(Selector::Latest).unwrap();
+    let to = quick_dir();
+    let file = to.path().join("model.safetensors");
+    loaded.export(&file, &|_| {}).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(read.tensor("w").unwrap().data(), crate::common::bytes_of(10, 64 * 8));
+    let copy = quick_dir();
+    let other = Store::open(text(copy.path()), tutti_checkpoint::Options::default()).unwrap();
+    other.receive(&loaded, &|_| {}).unwrap();
+    other.receive(&loaded, &|_| {}).unwrap();
+    assert_eq!(crate::common::load_and_check(&other, Selector::Latest).unwrap(), 10);
 }

@@ -1,24 +1,21 @@
 //! A flipped bit, a cut file, a missing one, in a shard or in a manifest: found at load, read from
 //! a copy, and else the checkpoint before is loaded.
 
-mod common;
-
 use std::path::Path;
 
-use common::{bytes_of, file_of, load_and_check, options, quick_dir, save_with, text};
+use crate::common::{bytes_of, file_of, load_and_check, options, quick_dir, save_with, text};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use tutti_checkpoint::{Error, Fallback, Options, Selector, Store};
 
-fn with_copies(home: &Path, copies: &[&Path], rank: u32) -> Options {
-    let _ = home;
+fn with_copies(copies: &[&Path], rank: u32) -> Options {
     let replicas = copies.iter().map(|c| text(c).to_owned()).collect();
     Options { replicas, ..options(rank, 2, 1) }
 }
 
 fn save(home: &Path, copies: &[&Path], step: u64) {
-    let open = |rank| Store::open(text(home), with_copies(home, copies, rank));
+    let open = |rank| Store::open(text(home), with_copies(copies, rank));
     let published = save_with(open, 2, step, 200_000).unwrap();
     assert_eq!(published.warnings, Vec::<String>::new());
 }

@@ -1,11 +1,9 @@
 //! A disk that is really full: a small tmpfs in a mount namespace of its own.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{check_all, options, quick_dir, save_with, shards, text};
+use crate::common::{check_all, options, quick_dir, save_with, shards, text};
 use tutti_checkpoint::Store;
 
 /// Not a test of its own: it runs inside the namespace.
@@ -41,7 +39,8 @@ fn a_full_disk_costs_only_the_save_that_did_not_fit() {
         std::io::Write::write_all(&mut std::io::stderr(), why).unwrap();
         return;
     }
-    let script = "mount -t tmpfs -o size=2m tmpfs \"$FULL_DISK\" && exec \"$0\" --exact child";
+    let script =
+        "mount -t tmpfs -o size=2m tmpfs \"$FULL_DISK\" && exec \"$0\" --exact full_disk::child";
     let output = Command::new("unshare")
         .args(["-rm", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())

@@ -1,8 +1,6 @@
 //! What becomes a checkpoint, and who may make it one.
 
-mod common;
-
-use common::{bytes_of, load_and_check, options, save, text, writer};
+use crate::common::{bytes_of, load_and_check, options, save, text, writer};
 use tutti_checkpoint::{Attempt, Dtype, Error, Options, Selector, Store, Tensor, Writer};
 
 fn read(dir: &std::path::Path) -> Store {
@@ -125,7 +123,7 @@ fn of_two_writers_one_wins_and_the_other_is_told() {
         assert!(matches!(lost, Error::Lost { .. }), "{lost}");
         assert_eq!(load_and_check(&read(dir.path()), Selector::Latest).unwrap(), round);
         // The loser has cleaned up after itself.
-        common::file_of(dir.path(), round, "rank-");
+        crate::common::file_of(dir.path(), round, "rank-");
     }
 }
 
@@ -164,10 +162,10 @@ fn another_owner_replaces_only_what_was_left_there() {
         Store::open(text(dir.path()), Options { writer, takeover, ..Options::default() })
     };
     let early = open("early", false).unwrap();
-    common::save_with(|_| open("first", false), 1, 10, 64).unwrap();
-    let rival = common::save_with(|_| Ok(early.clone()), 1, 10, 64).unwrap_err();
+    crate::common::save_with(|_| open("first", false), 1, 10, 64).unwrap();
+    let rival = crate::common::save_with(|_| Ok(early.clone()), 1, 10, 64).unwrap_err();
     assert!(matches!(rival, Error::Lost { .. }), "{rival}");
-    common::save_with(|_| open("second", false), 1, 10, 64).unwrap();
+    crate::common::save_with(|_| open("second", false), 1, 10, 64).unwrap();
     // A new cluster counts generations from the beginning; the old one's are in the way.
     save(dir.path(), 1, 50, 20).unwrap();
     assert!(matches!(save(dir.path(), 1, 3, 20), Err(Error::Fenced { .. })));
@@ -175,7 +173,7 @@ fn another_owner_replaces_only_what_was_left_there() {
         let options = Options { takeover: true, ..options(0, 1, 3) };
         Store::open(text(dir.path()), options)
     };
-    common::save_with(anew, 1, 20, 64).unwrap();
+    crate::common::save_with(anew, 1, 20, 64).unwrap();
     assert_eq!(load_and_check(&read(dir.path()), Selector::Latest).unwrap(), 20);
 }
 

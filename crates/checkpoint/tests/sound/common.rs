@@ -1,5 +1,4 @@
 //! What the tests share: stores in temporary directories, and checkpoints to put into them.
-#![allow(dead_code)]
 
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! A checkpoint that was saved under one layout and is loaded under another holds the same bits.
 
-mod common;
-
-use common::{bytes_of, options, text};
+use crate::common::{bytes_of, options, text};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -1,15 +1,13 @@
 //! kill -9 at every single change of the file system, while saving, publishing, pinning, retaining
 //! and sweeping. After each: the newest complete checkpoint loads, and nothing incomplete does.
 
-mod common;
-
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{check_all, files, named, options, quick_dir, save, save_with, shards, text};
+use crate::common::{check_all, files, named, options, quick_dir, save, save_with, shards, text};
 use tutti_checkpoint::tier::{Op, Watch};
 use tutti_checkpoint::{Keep, Options, Selector, Store};
 
@@ -59,7 +57,7 @@ fn child() {
 /// killed.
 fn run(dir: &Path, after: u64) -> (String, bool) {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "crash::child", "--nocapture"])
         .env("CRASH_DIR", dir)
         .env("CRASH_AFTER", after.to_string())
         .output()

@@ -1,8 +1,6 @@
 //! Pins, removal, retention and sweeping on a disk.
 
-mod common;
-
-use common::{check_all, file_of, named, options, quick_dir, save, shards, text};
+use crate::common::{check_all, file_of, named, options, quick_dir, save, shards, text};
 use tutti_checkpoint::{Dtype, Error, Keep, Options, Selector, Store, Tensor};
 
 fn open(dir: &std::path::Path, generation: u64) -> Store {
@@ -97,7 +95,7 @@ fn copies_go_with_the_original() {
         Store::open(text(home.path()), Options { replicas, ..options(0, 1, 1) })
     };
     for step in [10, 20, 30] {
-        common::save_with(|_| open(), 1, step, 64).unwrap();
+        crate::common::save_with(|_| open(), 1, step, 64).unwrap();
     }
     assert_eq!(check_all(copy.path()), [10, 20, 30]);
     // One is removed while the copy is out of reach.
@@ -124,4 +122,18 @@ fn of_a_pin_and_a_removal_one_wins() {
         let want: &[u64] = if pinned { &[10, 20] } else { &[20] };
         assert_eq!(check_all(dir.path()), want);
     }
+}
+
+#[test]
+fn one_whose_manifest_is_damaged_goes_by_force() {
+    let dir = quick_dir();
+    save(dir.path(), 2, 1, 10).unwrap();
+    save(dir.path(), 2, 1, 20).unwrap();
+    std::fs::write(file_of(dir.path(), 10, "manifest-"), b"{}").unwrap();
+    let store = open(dir.path(), 1);
+    assert_eq!(store.retain(&Keep { last: 1, every: None }).unwrap(), Vec::<u64>::new());
+    assert!(matches!(store.remove(10, false), Err(Error::Manifest { step: 10, .. })));
+    store.remove(10, true).unwrap();
+    assert!(!dir.path().join("step-000000000010").exists());
+    assert_eq!(check_all(dir.path()), [20]);
 }

@@ -1,0 +1,120 @@
+use clap::Parser;
+use tutti_checkpoint::advise::{Question, advise};
+use tutti_checkpoint::{Attempt, Dtype, Options, Store, Tensor, Writer};
+
+use super::output::{checked, detail, table};
+use super::*;
+use crate::args::Cli;
+use crate::style::Style;
+
+fn saved(dir: &Path, steps: &[u64]) -> Store {
+    let attempt = Attempt { owner: "12".into(), generation: 3 };
+    let writer = Some(Writer { rank: 0, world: 1, attempt });
+    let options = Options { writer, ..Options::default() };
+    let store = Store::open(dir.to_str().unwrap(), options).unwrap();
+    for &step in steps {
+        let mut save = store.save(step).unwrap();
+        save.add(Tensor::whole("w", Dtype::F32, &[2, 3], vec![1; 24])).unwrap();
+        let report = save.finish().wait().unwrap();
+        store.publish(step, vec![report], serde_json::json!({"dp": 1})).unwrap();
+    }
+    store
+}
+
+fn tutti(line: &str) -> Result<ExitCode, Fail> {
+    let cli =
+        Cli::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let crate::args::Verb::Ckpt(args) = cli.verb else { panic!("{line}") };
+    run(None, args)
+}
+
+#[test]
+fn what_is_there_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = saved(dir.path(), &[10, 20]);
+    store.pin(10, "best").unwrap();
+    let shown = table(&store.list().unwrap(), Style::PLAIN);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert!(lines[1].starts_with("  10") && lines[1].ends_with("pinned: best"), "{shown}");
+    assert_eq!(table(&[], Style::PLAIN), "no checkpoints");
+    let shown = detail(&store.published(20).unwrap(), true, Style::PLAIN);
+    for want in ["by        1 rank, generation 3 of 12", "meta      {\"dp\":1}", "[2, 3]"] {
+        assert!(shown.contains(want), "{shown}");
+    }
+}
+
+#[test]
+fn damage_is_shown_and_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = saved(dir.path(), &[10]);
+    let path = dir.path().join(&store.published(10).unwrap().files[0].path);
+    let where_ = dir.path().display();
+    assert_eq!(tutti(&format!("tutti ckpt verify {where_}")).unwrap(), ExitCode::SUCCESS);
+    std::fs::write(path, b"short").unwrap();
+    assert_eq!(tutti(&format!("tutti ckpt verify {where_} 10")).unwrap(), ExitCode::FAILURE);
+    let found = output::Checked::Read(store.verify(10, false, &|_| {}).unwrap());
+    let shown = checked(&[found], Style::PLAIN);
+    assert!(shown.starts_with("step 10  lost  1 file, "), "{shown}");
+    assert!(shown.contains("it has 5 of "), "{shown}");
+}
+
+#[test]
+fn verbs_do_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = saved(dir.path(), &[10, 20, 30, 40]);
+    let at = dir.path().display();
+    let steps = || store.list().unwrap().iter().map(|l| l.step).collect::<Vec<_>>();
+    tutti(&format!("tutti ckpt pin {at} 10 --why first")).unwrap();
+    tutti(&format!("tutti ckpt rm {at} --keep-last 2")).unwrap();
+    assert_eq!(steps(), [10, 30, 40]);
+    let pinned = tutti(&format!("tutti ckpt rm {at} 10")).unwrap_err();
+    assert_eq!(pinned.message, "step 10 is pinned (first); unpin it first");
+    tutti(&format!("tutti ckpt unpin {at} 10")).unwrap();
+    tutti(&format!("tutti ckpt rm {at} 10 30")).unwrap();
+    let newest = tutti(&format!("tutti ckpt rm {at} 40")).unwrap_err();
+    assert_eq!(newest.hint.as_deref(), Some("--force removes it all the same"));
+    assert_eq!(tutti(&format!("tutti ckpt show {at} 7")).unwrap_err().exit, NOT_FOUND);
+    assert_eq!(tutti("tutti ckpt ls /no/such/place").unwrap_err().exit, NOT_FOUND);
+    let file = dir.path().join("model.safetensors");
+    tutti(&format!("tutti ckpt restore {at} --to {} --single", file.display())).unwrap();
+    assert!(std::fs::metadata(&file).unwrap().len() > 24);
+    let copy = dir.path().join("copy");
+    tutti(&format!("tutti ckpt restore {at} 40 --to {}", copy.display())).unwrap();
+    let copied = Store::open(copy.to_str().unwrap(), Options::default()).unwrap();
+    assert_eq!(copied.list().unwrap().len(), 1);
+    tutti(&format!("tutti ckpt rm {at} 40 --force")).unwrap();
+    assert_eq!(steps(), Vec::<u64>::new());
+}
+
+#[test]
+fn a_foreign_directory_is_taken_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = dir.path().join("checkpoint-500");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("model.bin"), b"weights").unwrap();
+    tutti(&format!("tutti ckpt register {} --step 500", foreign.display())).unwrap();
+    let at = dir.path().display();
+    assert_eq!(tutti(&format!("tutti ckpt verify {at} 500")).unwrap(), ExitCode::SUCCESS);
+    let to = dir.path().join("back");
+    tutti(&format!("tutti ckpt restore {at} 500 --to {}", to.display())).unwrap();
+    assert_eq!(std::fs::read(to.join("model.bin")).unwrap(), b"weights");
+}
+
+#[test]
+fn advice_reads_well() {
+    let question = Question {
+        save_s: 1.0,
+        mtbf_s: 11_160.0,
+        restart_s: 60.0,
+        gpus: 16_384.0,
+        interval_s: Some(3600.0),
+    };
+    let shown = advise::text(&question, &advise(&question), None);
+    assert!(shown.starts_with("save every 2m29s\n"), "{shown}");
+    assert!(shown.contains("a failure is expected every 3h6m\n"), "{shown}");
+    assert!(shown.ends_with("saving every 1h"), "{shown}");
+    assert_eq!(advise::median_gap(vec![5000, 1000, 2000]), Some(3.0));
+    assert_eq!(advise::median_gap(vec![5000]), None);
+    tutti("tutti ckpt advise --save-time 2s --mtbf 8h --gpus 64 --every 1h").unwrap();
+}
