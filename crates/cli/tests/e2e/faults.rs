@@ -250,3 +250,42 @@ fn a_hung_agent_delays_nobody_and_recovers() {
     assert_eq!(row.node_names, [hung], "the node takes work again");
     assert_eq!(cluster.job(long).attempt, Some(2));
 }
+
+/// Waits for a word, says that rank 1 is dead, and leaves as a program with a broken peer does.
+const ACCUSER: &str = "
+import json, os, socket, time
+while not (os.environ['RANK'] == '0' and os.path.exists('accuse')):
+    time.sleep(0.01)
+os.remove('accuse')
+line = {'fault': {'rank': 1, 'op': 'all_reduce', 'why': 'connection reset'}}
+to = socket.socket(socket.AF_UNIX)
+to.connect(os.environ['TUTTI_PROGRESS'])
+to.sendall((json.dumps(line) + '\\n').encode())
+to.close()
+raise SystemExit(1)
+";
+
+/// Its peers notice long before the silence of the node is beyond doubt (8 s).
+#[test]
+fn a_gang_whose_ranks_accuse_a_dead_one_does_not_wait_for_its_node() {
+    let mut cluster = cluster(4);
+    fs::write(cluster.scratch().join("rank.py"), ACCUSER).unwrap();
+    let workdir = Some(cluster.scratch().to_str().unwrap().to_owned());
+    let id = cluster.submit(JobSpec { workdir, ..gang(2, "exec python3 rank.py") });
+    let first = cluster.wait_state(id, JobState::Running);
+    let dead = first.parts[1].node.clone();
+    let client = cluster.client();
+    let began = client.cluster_info().unwrap().now;
+    cluster.kill_node(&dead);
+    fs::write(cluster.scratch().join("accuse"), "").unwrap();
+    wait_until("the gang runs again", PATIENCE, || {
+        let job = client.job(id).unwrap();
+        job.row.state == JobState::Running && job.attempt == Some(2)
+    });
+    let took = client.cluster_info().unwrap().now.since(began);
+    assert!(took.0 < 8_000, "it took {took}");
+    let again = cluster.job(id);
+    assert!(again.parts.iter().all(|p| p.node != dead), "{:?}", again.parts);
+    let restarts = again.restarts_by_cause;
+    assert_eq!((restarts.node_failure, restarts.job_failure), (1, 0), "the accuser did not fail");
+}
