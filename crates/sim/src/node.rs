@@ -38,6 +38,14 @@ impl Part {
         Part { launch, phase, since: Time(0), hung: None, said: None }
     }
 
+    /// Its ranks say that this one is dead or hangs, and leave.
+    fn accuse(&mut self, rank: Rank, until: Time) {
+        let fault = Some(Fault { rank, op: "all_reduce".into(), why: "storm".into() });
+        let said = self.said.take().map_or_else(PartProgress::default, |said| *said);
+        self.said = Some(Box::new(PartProgress { fault, ..said }));
+        self.phase = PartPhase::Running { until, fate: ExitStatus::Code(1) };
+    }
+
     /// A step each second, a checkpoint every five.
     fn speak(&mut self, now: Time) {
         if !Fate::of(&self.launch.spec).reports {
@@ -190,6 +198,9 @@ impl Node {
             until: now.plus(fate.runs_for),
             fate: fate.exit(part.launch.attempt),
         };
+        if fate.accuses && part.launch.first_rank == Rank(0) && part.launch.world_size > 1 {
+            part.accuse(Rank(1), now.plus(Span(200)));
+        }
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Span, now: Time) {
@@ -220,11 +231,7 @@ impl Node {
             |p: &&mut Part| matches!(p.phase, PartPhase::Running { .. }) && p.launch.world_size > 1;
         let Some(part) = self.parts.values_mut().find(gang) else { return };
         let rank = Rank(rng.random_range(0..part.launch.world_size));
-        let fault = Some(Fault { rank, op: "all_reduce".into(), why: "storm".into() });
-        let said = part.said.take().map_or_else(PartProgress::default, |said| *said);
-        part.said = Some(Box::new(PartProgress { fault, ..said }));
-        let until = now.plus(Span(rng.random_range(0..300)));
-        part.phase = PartPhase::Running { until, fate: ExitStatus::Code(1) };
+        part.accuse(rank, now.plus(Span(rng.random_range(0..300))));
     }
 
     /// The ranks of a part that would be found out make no more steps, and never end by themselves.

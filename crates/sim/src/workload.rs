@@ -18,12 +18,20 @@ pub struct Fate {
     pub ignores_term: bool,
     /// Says how far it is.
     pub reports: bool,
+    /// Its first rank accuses the second one every time.
+    pub accuses: bool,
 }
 
 impl Fate {
     pub fn of(spec: &JobSpec) -> Fate {
         let Command::Argv(words) = &spec.run else {
-            return Fate { runs_for: Span(0), fails: 0, ignores_term: false, reports: false };
+            return Fate {
+                runs_for: Span(0),
+                fails: 0,
+                ignores_term: false,
+                reports: false,
+                accuses: false,
+            };
         };
         let number = |i: usize| words.get(i).and_then(|w| w.parse().ok()).unwrap_or(0);
         Fate {
@@ -31,6 +39,7 @@ impl Fate {
             fails: number(2) as u32,
             ignores_term: number(3) == 1,
             reports: number(4) == 1,
+            accuses: number(5) == 1,
         }
     }
 
@@ -46,7 +55,8 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
     let fails = if rng.random_range(0..4) == 0 { rng.random_range(1..3u32) } else { 0 };
     let deaf = u32::from(rng.random_range(0..8) == 0);
     let reports = u32::from(rng.random_range(0..2) == 0);
-    let numbers = [runs_for, fails.into(), deaf.into(), reports.into()];
+    let accuses = u32::from(rng.random_range(0..12) == 0);
+    let numbers = [runs_for, fails.into(), deaf.into(), reports.into(), accuses.into()];
     let words = std::iter::once("sim".to_owned()).chain(numbers.map(|n| n.to_string()));
     let mut spec = JobSpec::new(Command::Argv(words.collect()));
     if reports == 1 && rng.random_range(0..2) == 0 {

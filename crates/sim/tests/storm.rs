@@ -56,6 +56,6 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(1, SEEDS / 10, "tasks were evicted");
     enough(2, SEEDS, "gangs were stopped because of accusations");
     enough(3, SEEDS / 10, "stalled attempts were started again");
-    enough(4, 0, "jobs ended because they failed in circles");
+    enough(4, SEEDS / 20, "jobs ended because they failed in circles");
     enough(5, SEEDS / 50, "nodes were taken out");
 }
