@@ -1,12 +1,16 @@
 //! Measures the links and ranks of a group, as operators do before they trust new nodes.
 //!
-//! Every rank takes part and gets the whole result. It judges nothing.
+//! Every rank takes part and gets the whole result; [`judge`] says what is slow in it.
+
+mod judge;
 
 use std::time::Instant;
 
 use crate::element::Op;
 use crate::error::Result;
 use crate::group::Group;
+
+pub use judge::{Domain, Figures, Judgement, Place, Slow, What, judge};
 
 /// One pair of ranks, measured in both directions at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
