@@ -111,7 +111,7 @@ fn advice_reads_well() {
         interval_s: Some(3600.0),
     };
     let shown = advise::text(&question, &advise(&question), None);
-    assert!(shown.starts_with("save every 2m29s\n"), "{shown}");
+    assert!(shown.starts_with("save every 2m28s\n"), "{shown}");
     assert!(shown.contains("a failure is expected every 3h6m\n"), "{shown}");
     assert!(shown.ends_with("saving every 1h"), "{shown}");
     assert_eq!(advise::median_gap(vec![5000, 1000, 2000]), Some(3.0));
