@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn_tensor::{Device, Tensor};
 
 use crate::bucket::Bucket;
-use crate::comm::from_host;
+use crate::comm::{from_host, to_host};
 use crate::config::OptimConfig;
 use crate::params::Param;
 
@@ -15,7 +15,7 @@ pub struct Shard {
     pub weights: Tensor<1>,
     pub first: Tensor<1>,
     pub second: Tensor<1>,
-    /// One where weights decay. None: nowhere else.
+    /// One where weights decay.
     decay: Tensor<1>,
     /// One where this rank speaks for the gradient. None: everywhere.
     counted: Option<Tensor<1>>,
@@ -90,27 +90,81 @@ impl Shard {
     }
 
     /// One step of AdamW. `scale` is one number, on the device: what clipping leaves.
-    pub fn step(
-        &mut self,
-        config: &OptimConfig,
-        lr: f64,
-        step: u64,
-        gradient: Tensor<1>,
-        scale: Tensor<1>,
-    ) {
-        let count = (step + 1) as i32;
-        let (fix1, fix2) = (1.0 - config.beta1.powi(count), 1.0 - config.beta2.powi(count));
+    pub fn step(&mut self, rates: &Rates, gradient: Tensor<1>, scale: Tensor<1>) {
+        if self.weights.device() == Device::flex() {
+            self.step_on_host(rates, gradient, scale);
+        } else {
+            self.step_on_device(rates, gradient, scale);
+        }
+    }
+
+    /// Whole tensors at a time: an accelerator fuses this into a few kernels.
+    fn step_on_device(&mut self, rates: &Rates, gradient: Tensor<1>, scale: Tensor<1>) {
         let gradient = gradient.mul(scale);
         self.first.inplace(|first| {
-            first.mul_scalar(config.beta1).add(gradient.clone().mul_scalar(1.0 - config.beta1))
+            first.mul_scalar(rates.beta1).add(gradient.clone().mul_scalar(1.0 - rates.beta1))
         });
         self.second.inplace(|second| {
-            second.mul_scalar(config.beta2).add(gradient.square().mul_scalar(1.0 - config.beta2))
+            second.mul_scalar(rates.beta2).add(gradient.square().mul_scalar(1.0 - rates.beta2))
         });
-        let root = self.second.clone().mul_scalar(1.0 / fix2).sqrt().add_scalar(config.eps);
-        let update = self.first.clone().mul_scalar(lr / fix1).div(root);
-        let keep = self.decay.clone().mul_scalar(-lr * config.weight_decay).add_scalar(1.0);
+        let root = self.second.clone().mul_scalar(1.0 / rates.fix2).sqrt().add_scalar(rates.eps);
+        let update = self.first.clone().mul_scalar(rates.lr / rates.fix1).div(root);
+        let keep = self.decay.clone().mul_scalar(-rates.lr * rates.weight_decay).add_scalar(1.0);
         self.weights.inplace(|weights| weights.mul(keep).sub(update));
+    }
+
+    /// The same in one pass: on the CPU each operation on tensors would be a pass of its own.
+    fn step_on_host(&mut self, rates: &Rates, gradient: Tensor<1>, scale: Tensor<1>) {
+        let (device, scale) = (self.weights.device(), to_host(scale)[0]);
+        let gradient = to_host(gradient);
+        let decay = to_host(self.decay.clone());
+        let mut weights = to_host(self.weights.extract());
+        let mut first = to_host(self.first.extract());
+        let mut second = to_host(self.second.extract());
+        let (beta1, beta2, eps) = (rates.beta1 as f32, rates.beta2 as f32, rates.eps as f32);
+        let (up, root) = ((rates.lr / rates.fix1) as f32, (1.0 / rates.fix2) as f32);
+        let down = (rates.lr * rates.weight_decay) as f32;
+        let moments = first.iter_mut().zip(&mut second);
+        let all = weights.iter_mut().zip(moments).zip(gradient.iter().zip(&decay));
+        for ((weight, (first, second)), (gradient, decay)) in all {
+            let gradient = gradient * scale;
+            *first = beta1 * *first + (1.0 - beta1) * gradient;
+            *second = beta2 * *second + (1.0 - beta2) * gradient * gradient;
+            let update = up * *first / ((*second * root).sqrt() + eps);
+            *weight = *weight * (1.0 - down * decay) - update;
+        }
+        let len = weights.len();
+        self.weights = from_host(weights, [len], &device);
+        self.first = from_host(first, [len], &device);
+        self.second = from_host(second, [len], &device);
+    }
+}
+
+/// AdamW's numbers at one step.
+pub struct Rates {
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    /// What makes up for moments that began at zero.
+    fix1: f64,
+    fix2: f64,
+    eps: f64,
+    weight_decay: f64,
+}
+
+impl Rates {
+    /// Steps count from 0.
+    pub fn at(config: &OptimConfig, lr: f64, step: u64) -> Self {
+        let count = i32::try_from(step + 1).unwrap_or(i32::MAX);
+        Rates {
+            lr,
+            beta1: config.beta1,
+            beta2: config.beta2,
+            fix1: 1.0 - config.beta1.powi(count),
+            fix2: 1.0 - config.beta2.powi(count),
+            eps: config.eps,
+            weight_decay: config.weight_decay,
+        }
     }
 }
 
@@ -125,4 +179,38 @@ pub fn clip_scale(square_norm: Tensor<1>, clip: f64) -> Tensor<1> {
         return square_norm.ones_like();
     }
     square_norm.sqrt().add_scalar(1e-6).recip().mul_scalar(clip).clamp_max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::layout::Layout;
+    use crate::params::parameters;
+
+    #[test]
+    fn host_and_device_make_the_same_step() {
+        let model = ModelConfig { layers: 1, dim: 8, heads: 2, kv_heads: 1, ffn: 12, tied: true };
+        let layout = Layout { dp: 1, tp: 1, pp: 1, zero: false, stages: vec![1] };
+        let (params, _) = parameters(&model, &layout, layout.place(0));
+        let bucket = &crate::bucket::buckets(&params, 1, 1 << 20)[0];
+        let device = Device::flex();
+        let new = || {
+            let range = 0..bucket.len;
+            let values = Shard::initial(bucket, &params, &range, 5);
+            Shard::new(bucket, &params, range, values, &device)
+        };
+        let (mut host, mut tensors) = (new(), new());
+        for step in 0..5 {
+            let rates = Rates::at(&OptimConfig::default(), 0.1, step);
+            let gradient = host.weights.clone().mul_scalar(0.3).add_scalar(step as f32 - 2.0);
+            let scale = from_host(vec![0.5], [1], &device);
+            host.step_on_host(&rates, gradient.clone(), scale.clone());
+            tensors.step_on_device(&rates, gradient, scale);
+            for (a, b) in to_host(host.weights.clone()).iter().zip(to_host(tensors.weights.clone()))
+            {
+                assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "step {step}: {a} is not {b}");
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::grads::{Exchange, Gradients};
 use crate::layout::{Layout, Place};
 use crate::nn::Geometry;
 use crate::nn::attention::Tables;
-use crate::optim::{Shard, ShardValues, clip_scale};
+use crate::optim::{Rates, Shard, ShardValues, clip_scale};
 use crate::params::{Local, Param, Unit, parameters};
 use crate::schedule::{Action, learning_rate, one_forward_one_backward};
 use crate::stage::{Output, Stage, Trail};
@@ -127,8 +127,9 @@ impl Trainer {
         let square_norm = self.square_norm(&gradients);
         let (outcome, scale) = self.totals(loss, square_norm, wishes)?;
         let lr = learning_rate(&self.config.optim, step, self.config.steps);
+        let rates = Rates::at(&self.config.optim, lr, step);
         for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
-            shard.step(&self.config.optim, lr, step, gradient, scale.clone());
+            shard.step(&rates, gradient, scale.clone());
         }
         self.refresh()?;
         Ok(outcome)

@@ -71,7 +71,7 @@ fn odd_layouts_give_the_losses_of_one_too() {
     config.recompute = true;
     config.steps = 10;
     let expected = losses(&config, &layout(&config, 1, 1, 1, false));
-    let stages = Some(vec![2, 7]);
+    let stages = Some(vec![2, 6]);
     let odd = Layout::new(6, (None, 3, 2), false, stages, &config).unwrap();
     compare(&config, &odd, &expected);
 }
