@@ -39,7 +39,8 @@ pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
 fn may_grow(pass: &Pass<'_, '_>, job: &Job, task: TaskId, attempt: &Attempt) -> bool {
     let most = job.spec.elastic.as_ref().map_or(0, |e| e.max_nodes);
     let AttemptPhase::Running { since } = attempt.phase else { return false };
-    (attempt.parts.len() as u32) < most
+    !job.held
+        && (attempt.parts.len() as u32) < most
         && pass.now.since(since) >= pass.policy.resize_every
         && !pass.victims.contains(&task)
         && !pass.state.claims.contains_key(&task)

@@ -252,11 +252,12 @@ fn add<'a>(
     let parts: Vec<_> =
         attempt.parts.iter().filter(|p| !p.phase.is_over()).filter_map(slot).collect();
     let alone = job.spec.exclusive;
-    // It starts again on what it keeps, so all of that must take work.
+    // It starts again on what it keeps, so all of that must take work, and it must not be held.
     let stays = |(no, _): &(SlotNo, &Part)| {
         cluster.get(*no).standing == Standing::Open && pass.may_use(*no, job, task)
     };
     if let Some(elastic) = &job.spec.elastic
+        && !job.held
         && parts.iter().all(stays)
         && !attempt.is_ending()
     {

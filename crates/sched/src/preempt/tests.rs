@@ -192,6 +192,16 @@ fn an_elastic_job_that_ends_does_not_shrink() {
     assert!(victims.into_iter().all(|v| v.how == Stop::Requeue), "{:?}", plan.claims);
 }
 
+/// To change its size it would have to start again, and a held job does not.
+#[test]
+fn a_held_elastic_job_does_not_shrink() {
+    let held = JobSpec { hold: true, ..class("scavenger", elastic(1, 2, 2)) };
+    let c = case().nodes(2, 2).running(held, &[(1, &[0, 1]), (2, &[0, 1])]).change_task(since(60));
+    let plan = c.submit(urgent(gang(1, 2))).plan();
+    let victims: Vec<&Stop> = plan.claims.iter().flat_map(|c| &c.victims).map(|v| &v.how).collect();
+    assert_eq!(victims, [&Stop::Requeue]);
+}
+
 #[test]
 fn a_large_gang_may_stop_many() {
     let mut c = case().nodes(9, 8).team("a", |t| t.guarantee = quota(72)).team("b", |_| {});
