@@ -18,7 +18,7 @@ use crate::group::Group;
 
 pub use cuda::{Cuda, DeviceBuffer, Stream};
 pub use library::Nccl;
-use library::{Handle, UniqueId};
+use library::{Handle, Reduction, UniqueId};
 
 /// The NCCL counterpart of a [`Group`]: same members, same order.
 pub struct Comm {
@@ -58,24 +58,14 @@ impl Comm {
     /// Both must be `count` elements of device memory, left alone until the stream has come past.
     pub unsafe fn all_reduce(
         &self,
-        (send, recv): (DevicePtr, DevicePtr),
+        buffers: (DevicePtr, DevicePtr),
         count: usize,
-        (dtype, op): (DType, Op),
+        kind: (DType, Op),
         stream: &Stream,
     ) -> Result<()> {
+        let call = (self.nccl.api.all_reduce, "ncclAllReduce");
         // SAFETY: the caller's.
-        let code = unsafe {
-            (self.nccl.api.all_reduce)(
-                send.raw(),
-                recv.raw(),
-                count,
-                type_code(dtype),
-                op_code(op),
-                self.handle,
-                stream.raw(),
-            )
-        };
-        self.nccl.check("ncclAllReduce", code)
+        unsafe { self.reduction(call, buffers, count, kind, stream) }
     }
 
     /// `send` is one part of `count` elements per member; `recv` the reduction of part `rank()`.
@@ -84,24 +74,31 @@ impl Comm {
     /// As [`Comm::all_reduce`].
     pub unsafe fn reduce_scatter(
         &self,
+        buffers: (DevicePtr, DevicePtr),
+        count: usize,
+        kind: (DType, Op),
+        stream: &Stream,
+    ) -> Result<()> {
+        let call = (self.nccl.api.reduce_scatter, "ncclReduceScatter");
+        // SAFETY: the caller's.
+        unsafe { self.reduction(call, buffers, count, kind, stream) }
+    }
+
+    /// # Safety
+    /// As [`Comm::all_reduce`].
+    unsafe fn reduction(
+        &self,
+        (call, name): (Reduction, &'static str),
         (send, recv): (DevicePtr, DevicePtr),
         count: usize,
         (dtype, op): (DType, Op),
         stream: &Stream,
     ) -> Result<()> {
+        let (dtype, op) = (type_code(dtype), op_code(op));
         // SAFETY: the caller's.
-        let code = unsafe {
-            (self.nccl.api.reduce_scatter)(
-                send.raw(),
-                recv.raw(),
-                count,
-                type_code(dtype),
-                op_code(op),
-                self.handle,
-                stream.raw(),
-            )
-        };
-        self.nccl.check("ncclReduceScatter", code)
+        let code =
+            unsafe { call(send.raw(), recv.raw(), count, dtype, op, self.handle, stream.raw()) };
+        self.nccl.check(name, code)
     }
 
     /// `recv` becomes everybody's `count` elements of `send`, in order.

@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tutti_model::{
-    Epoch, ExitStatus, Greeting, Launch, LeaseId, NodeId, Order, PartError, PartProgress, Rank,
-    RankExit, RankProgress, ReportedPhase, Span, TaskId,
+    Epoch, ExitStatus, Greeting, Launch, LeaseId, NodeId, Order, PartError, PartProgress,
+    PartReport, Rank, RankExit, RankProgress, ReportedPhase, Span, TaskId,
 };
 use tutti_wire::api::{JoinRequest, JoinResponse};
 use tutti_wire::frame::{self, FrameReader};
@@ -175,15 +175,7 @@ impl Controller {
         lease: LeaseId,
         pick: impl Fn(&ReportedPhase) -> Option<T>,
     ) -> T {
-        self.wait(|m| {
-            let reports = match m {
-                ToController::Report { report } => std::slice::from_ref(report),
-                ToController::Heartbeat { parts } => parts,
-                ToController::Hello { greeting, .. } => &greeting.parts,
-                _ => return None,
-            };
-            reports.iter().filter(|r| r.lease == lease).find_map(|r| pick(&r.phase))
-        })
+        self.wait(|m| reports_of(m, lease).find_map(|r| pick(&r.phase)))
     }
 
     /// The first report of this part with progress for which `pick` has an answer.
@@ -192,16 +184,7 @@ impl Controller {
         lease: LeaseId,
         pick: impl Fn(&PartProgress, &ReportedPhase) -> Option<T>,
     ) -> T {
-        self.wait(|m| {
-            let reports = match m {
-                ToController::Report { report } => std::slice::from_ref(report),
-                ToController::Heartbeat { parts } => parts,
-                ToController::Hello { greeting, .. } => &greeting.parts,
-                _ => return None,
-            };
-            let of_part = reports.iter().filter(|r| r.lease == lease);
-            of_part.filter_map(|r| pick(r.progress.as_deref()?, &r.phase)).next()
-        })
+        self.wait(|m| reports_of(m, lease).find_map(|r| pick(r.progress.as_deref()?, &r.phase)))
     }
 
     /// Waits until a rank is at this step.
@@ -404,4 +387,15 @@ async fn serve_one(
             },
         }
     }
+}
+
+/// What a message says of one part.
+fn reports_of(message: &ToController, lease: LeaseId) -> impl Iterator<Item = &PartReport> {
+    let reports: &[PartReport] = match message {
+        ToController::Report { report } => std::slice::from_ref(report),
+        ToController::Heartbeat { parts } => parts,
+        ToController::Hello { greeting, .. } => &greeting.parts,
+        _ => &[],
+    };
+    reports.iter().filter(move |r| r.lease == lease)
 }

@@ -20,15 +20,18 @@ impl Drop for Moto {
     }
 }
 
-/// None where moto is not installed; `scripts/test` installs it.
+/// None where moto is not installed and nobody says where it is. `scripts/test` installs it and says
+/// so: there a missing server is a failure.
 fn moto() -> Option<Moto> {
-    let program = std::env::var("TUTTI_TEST_MOTO").unwrap_or_else(|_| "moto_server".to_owned());
+    let named = std::env::var("TUTTI_TEST_MOTO");
+    let program = named.clone().unwrap_or_else(|_| "moto_server".to_owned());
     let started = Command::new(&program)
         .args(["-H", "127.0.0.1", "-p", "0"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = started else {
+        assert!(named.is_err(), "TUTTI_TEST_MOTO={program} can't be run");
         let why: &[u8] = b"skipped: moto_server is not installed (pip install 'moto[s3,server]')\n";
         std::io::Write::write_all(&mut std::io::stderr(), why).unwrap();
         return None;

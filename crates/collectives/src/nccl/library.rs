@@ -19,6 +19,9 @@ pub(super) struct Handle(pub *mut c_void);
 
 type Buffer = *mut c_void;
 type CuStream = *mut c_void;
+/// Of what is sent into what is received: elements, their type, the operation.
+pub type Reduction =
+    unsafe extern "C" fn(Buffer, Buffer, usize, c_int, c_int, Handle, CuStream) -> c_int;
 
 pub(super) struct Api {
     pub get_version: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -30,10 +33,8 @@ pub(super) struct Api {
     pub error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     pub group_start: unsafe extern "C" fn() -> c_int,
     pub group_end: unsafe extern "C" fn() -> c_int,
-    pub all_reduce:
-        unsafe extern "C" fn(Buffer, Buffer, usize, c_int, c_int, Handle, CuStream) -> c_int,
-    pub reduce_scatter:
-        unsafe extern "C" fn(Buffer, Buffer, usize, c_int, c_int, Handle, CuStream) -> c_int,
+    pub all_reduce: Reduction,
+    pub reduce_scatter: Reduction,
     pub all_gather: unsafe extern "C" fn(Buffer, Buffer, usize, c_int, Handle, CuStream) -> c_int,
     pub broadcast:
         unsafe extern "C" fn(Buffer, Buffer, usize, c_int, c_int, Handle, CuStream) -> c_int,

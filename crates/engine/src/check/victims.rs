@@ -144,6 +144,9 @@ impl<'a> Checker<'a> {
         keep: &[PartPlacement],
     ) -> Result<(), String> {
         let Some(elastic) = &job.spec.elastic else { return Err("it is not elastic".to_owned()) };
+        if job.held {
+            return Err("it is held, so it would not start again".to_owned());
+        }
         if keep.len() < elastic.min_nodes.max(1) as usize {
             return Err(format!("it needs {} nodes", elastic.min_nodes));
         }
