@@ -79,11 +79,8 @@ pub enum Verb {
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
     Train(Box<cmd::train::TrainArgs>),
-    /// See a cluster at work: 4 nodes of simulated GPUs, in less than a minute
+    /// See a cluster at work: 5 nodes of simulated GPUs, in less than a minute
     Demo(cmd::demo::DemoArgs),
-    /// One rank of the demo's training jobs
-    #[command(hide = true)]
-    DemoRank(cmd::demo::rank::RankArgs),
     /// A rank of a gang whose framework starts processes itself
     #[command(hide = true, name = tutti_agent::helper::LAUNCH)]
     Launch(cmd::helper::LaunchArgs),

@@ -68,7 +68,6 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Sim(args) => cmd::sim::run(cluster, args),
         Verb::Train(args) => cmd::train::run(*args),
         Verb::Demo(args) => cmd::demo::run(args),
-        Verb::DemoRank(args) => cmd::demo::rank::run(args),
         Verb::Launch(args) => cmd::helper::launch(args),
         Verb::Rsh(args) => cmd::helper::rsh(args),
         Verb::Completions(args) => cmd::generate::completions(args),

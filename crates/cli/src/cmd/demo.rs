@@ -15,11 +15,11 @@ mod chain;
 mod gang;
 mod house;
 mod node_loss;
-pub mod rank;
 mod report;
 mod stage;
 mod summary;
 mod totals;
+mod training;
 mod view;
 
 use std::path::PathBuf;
@@ -36,8 +36,10 @@ use report::{ClusterFigures, Report};
 use stage::Stage;
 use view::View;
 
-pub const NODES: u16 = 4;
-pub const GPUS_PER_NODE: u16 = 8;
+pub const NODES: u16 = 5;
+pub const GPUS_PER_NODE: u16 = 2;
+/// A gang takes all but one, which is the spare.
+pub const GANG_NODES: u16 = NODES - 1;
 const GPU_MODEL: &str = "h100";
 
 /// 128 + SIGINT.
@@ -104,7 +106,7 @@ fn play(
     let gang = scene(&mut stage, "gang", gang::play)?;
     let array = scene(&mut stage, "array", array::play)?;
     let chain = scene(&mut stage, "chain", chain::play)?;
-    let node_loss = scene(&mut stage, "node loss", node_loss::play)?;
+    let node_loss = scene(&mut stage, "node loss", |stage| node_loss::play(stage, &gang))?;
     let totals = scene(&mut stage, "totals", totals::play)?;
     Ok(Report {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -147,7 +149,7 @@ fn start(house: &mut House, view: &View, stop: &StopSignals) -> Result<ClusterFi
 fn scene<T>(
     stage: &mut Stage<'_>,
     name: &'static str,
-    play: fn(&mut Stage<'_>) -> Result<T, Fail>,
+    play: impl FnOnce(&mut Stage<'_>) -> Result<T, Fail>,
 ) -> Result<T, Fail> {
     play(stage).map_err(|fail| named(name, fail))
 }

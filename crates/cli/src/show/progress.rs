@@ -3,10 +3,9 @@
 use tutti_model::{SavedPoint, Span, Time};
 use tutti_wire::api::{JobProgress, ProgressPoint};
 
-use super::{thousands, time};
+use super::curve::number;
+use super::{curve, thousands, time};
 
-/// Columns of the curve.
-const CURVE: usize = 40;
 
 /// `step 1,200 · loss 2.315`.
 pub fn short(progress: &JobProgress) -> String {
@@ -31,7 +30,7 @@ pub fn lines(
         lines.push(("progress", sentence(progress)));
         lines.push(("last step", last_step(progress)));
     }
-    lines.push(("loss", curve(history)));
+    lines.push(("loss", loss_curve(history)));
     lines.push(("durable", progress.saved.as_ref().map_or_else(String::new, |s| saved(s, now))));
     lines
 }
@@ -69,36 +68,10 @@ fn saved(point: &SavedPoint, now: Time) -> String {
     text
 }
 
-/// Four digits that count.
-fn number(n: f64) -> String {
-    match n.abs() {
-        0.0 => "0".to_owned(),
-        size if !(1e-3..1e5).contains(&size) => format!("{n:.3e}"),
-        size => format!("{n:.*}", (3 - size.log10().floor() as i32).max(0) as usize),
-    }
-}
-
 /// The loss over time, from first to last; empty while there is too little of it.
-fn curve(history: &[ProgressPoint]) -> String {
-    let all: Vec<f64> = history.iter().filter_map(|p| p.loss).collect();
-    let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
-    if all.len() < 3 {
-        return String::new();
-    }
-    let columns = CURVE.min(all.len());
-    let mean = |column: usize| {
-        let part = &all[column * all.len() / columns..(column + 1) * all.len() / columns];
-        part.iter().sum::<f64>() / part.len() as f64
-    };
-    let means: Vec<f64> = (0..columns).map(mean).collect();
-    let (low, high) = means.iter().fold((f64::MAX, f64::MIN), |(l, h), m| (l.min(*m), h.max(*m)));
-    let bars = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let bar = |mean: &f64| match high - low {
-        0.0 => bars[0],
-        span => bars[((mean - low) / span * 7.0).round() as usize],
-    };
-    let bars: String = means.iter().map(bar).collect();
-    format!("{} {bars} {}", number(*first), number(*last))
+fn loss_curve(history: &[ProgressPoint]) -> String {
+    let losses: Vec<f64> = history.iter().filter_map(|p| p.loss).collect();
+    curve::of(&losses)
 }
 
 #[cfg(test)]
@@ -158,12 +131,12 @@ mod tests {
             let loss = |i| Some(8.0 - 7.0 * i as f64 / (n - 1) as f64);
             (0..n).map(|step| ProgressPoint { at: Time(step), step, loss: loss(step) }).collect()
         };
-        assert_eq!(curve(&points(2)), "");
-        assert_eq!(curve(&points(8)), "8.000 █▇▆▅▄▃▂▁ 1.000");
-        let long = curve(&points(511));
-        assert_eq!(long.chars().filter(|c| ('▁'..='█').contains(c)).count(), CURVE);
+        assert_eq!(loss_curve(&points(2)), "");
+        assert_eq!(loss_curve(&points(8)), "8.000 █▇▆▅▄▃▂▁ 1.000");
+        let long = loss_curve(&points(511));
+        assert_eq!(long.chars().filter(|c| ('▁'..='█').contains(c)).count(), 40);
         let flat: Vec<_> =
             points(4).into_iter().map(|p| ProgressPoint { loss: Some(1.0), ..p }).collect();
-        assert_eq!(curve(&flat), "1.000 ▁▁▁▁ 1.000");
+        assert_eq!(loss_curve(&flat), "1.000 ▁▁▁▁ 1.000");
     }
 }

@@ -1,23 +1,20 @@
-//! Scene: a gang takes the whole cluster, and a small job learns why it has to wait.
+//! Scene: a gang trains on four nodes, and a job that does not fit beside it learns why it waits.
 
 use std::time::Instant;
 
-use tutti_model::{JobState, Time, Verdict};
+use tutti_model::{GpuRequest, JobState, Time, Verdict};
 use tutti_wire::api::JobDetail;
 
 use super::report::{GangFigures, WaitingFigures};
 use super::stage::{Stage, check, ranks};
 use super::summary::seconds_text;
-use super::{GPUS_PER_NODE, NODES};
+use super::{GANG_NODES, GPUS_PER_NODE, training};
 use crate::fail::Fail;
 
-const STEPS: &str = "60";
-const PACE: &str = "60ms";
-
 pub fn play(stage: &mut Stage<'_>) -> Result<GangFigures, Fail> {
-    let world = u32::from(NODES * GPUS_PER_NODE);
-    stage.view.begin("gang", &format!("{world} ranks on {NODES} nodes, all or nothing"));
-    let spec = stage.training("train-all", NODES.into(), &["--steps", STEPS, "--pace", PACE]);
+    let world = u32::from(GANG_NODES * GPUS_PER_NODE);
+    stage.view.begin("gang", &format!("{world} ranks on {GANG_NODES} nodes, all or nothing"));
+    let spec = training::job(stage, "train", "undisturbed")?;
     let asked = Instant::now();
     let id = stage.submit(spec)?;
     let running = stage.until(&format!("job {id} to run"), || {
@@ -27,45 +24,51 @@ pub fn play(stage: &mut Stage<'_>) -> Result<GangFigures, Fail> {
     })?;
     let start_seconds = asked.elapsed().as_secs_f64();
     let nodes = running.row.node_names.len() as u32;
-    check(ranks(&running) == world && nodes == u32::from(NODES), || {
-        format!("{} ranks on {nodes} nodes run, not {world} on {NODES}", ranks(&running))
+    check(ranks(&running) == world && nodes == u32::from(GANG_NODES), || {
+        format!("{} ranks on {nodes} nodes run, not {world} on {GANG_NODES}", ranks(&running))
     })?;
     stage.view.note(&format!(
         "all {world} ranks on {nodes} nodes run, {} after submission",
         seconds_text(start_seconds)
     ));
 
-    let waiting = stage.submit(stage.shell("small", "echo my turn"))?;
+    let mut pair = stage.shell("pair", "echo our turn");
+    pair.nodes = Some(2);
+    pair.gpus_per_node = Some(GpuRequest { model: None, count: GPUS_PER_NODE.into() });
+    let waiting = stage.submit(pair)?;
     let note = said_why(stage, waiting)?;
-    stage.view.note(&format!("meanwhile job {waiting} wants 1 simulated GPU and waits: {note}"));
+    stage.view.note(&format!("meanwhile job {waiting} wants 2 whole nodes and waits: {note}"));
 
     let done = stage.completed(id, |job| stage.tell_progress(job))?;
-    let results = stage.training_result(id, world)?;
-    let small = stage.completed(waiting, |_| Ok(()))?;
+    let trained = training::result(stage, id)?;
+    let losses = training::losses(stage, id, 1)?;
+    let first_loss = losses.first().map(|(_, loss)| *loss).unwrap_or(f64::NAN);
+    training::check_falls(first_loss, trained.loss)?;
+    let pair = stage.completed(waiting, |_| Ok(()))?;
     let figures = GangFigures {
         job: id,
         nodes,
         ranks: world,
         start_seconds,
-        steps: results[0].steps,
-        first_loss: results[0].first_loss,
-        loss: results[0].loss,
+        steps: trained.steps,
+        first_loss,
+        loss: trained.loss,
+        tokens_per_s: trained.tokens_per_s,
         exit_code: done.row.exit_code.unwrap_or_default(),
         waiting: WaitingFigures {
             job: waiting,
             note,
-            waited_seconds: seconds(Some(small.row.submitted_at), small.row.started_at)?,
+            waited_seconds: seconds(Some(pair.row.submitted_at), pair.row.started_at)?,
         },
     };
     stage.view.done(&format!(
-        "{world} ranks added gradients over TCP for {} steps: loss {:.2} to {:.6}, the same model \
-         on every rank",
-        figures.steps, figures.first_loss, figures.loss
+        "a transformer, {} by data, tensor and pipeline, trained {} steps: loss {:.2} to {:.4}",
+        training::LAYOUT, figures.steps, figures.first_loss, figures.loss
     ));
     Ok(figures)
 }
 
-/// The verdict of a job that can't start because everything is taken.
+/// The verdict of a job that can't start because too much is taken.
 fn said_why(stage: &Stage<'_>, id: tutti_model::TaskId) -> Result<String, Fail> {
     let job: JobDetail = stage.until(&format!("a verdict for job {id}"), || {
         let job = stage.client().job(id)?;

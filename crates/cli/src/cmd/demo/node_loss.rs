@@ -1,38 +1,33 @@
-//! Scene: a node dies under a running gang, and the gang goes on elsewhere from its last save.
+//! Scene: a node dies under the same training. The gang comes back on a spare, goes on from its
+//! newest checkpoint, and ends with the loss of the undisturbed run.
 
 use std::time::{Duration, Instant};
 
-use tutti_controller::ControllerConfig;
-use tutti_model::{JobState, NodeState, Span, TaskId};
+use tutti_model::{JobState, NodeState, TaskId};
 use tutti_wire::api::JobDetail;
 
-use super::GPUS_PER_NODE;
-use super::report::NodeLossFigures;
+use super::report::{GangFigures, NodeLossFigures};
 use super::stage::{Stage, check, ranks};
 use super::summary::seconds_text;
+use super::{GANG_NODES, GPUS_PER_NODE, training};
 use crate::fail::Fail;
+use crate::show::curve;
 
-/// Two of four nodes, so that there is somewhere to go.
-const GANG_NODES: u32 = 2;
-const STEPS: &str = "60";
-const PACE: &str = "100ms";
 /// Far enough for the restart to have something to lose.
-const KILL_AFTER_STEP: u32 = 15;
+const KILL_AFTER_STEP: u64 = training::STEPS / 3;
 
-pub fn play(stage: &mut Stage<'_>) -> Result<NodeLossFigures, Fail> {
-    let world = GANG_NODES * u32::from(GPUS_PER_NODE);
-    stage.view.begin("node loss", &format!("a gang of {world} ranks on {GANG_NODES} nodes"));
-    let id = stage.submit(training(stage)?)?;
+pub fn play(stage: &mut Stage<'_>, undisturbed: &GangFigures) -> Result<NodeLossFigures, Fail> {
+    let world = u32::from(GANG_NODES * GPUS_PER_NODE);
+    stage.view.begin("node loss", &format!("the same training on {GANG_NODES} nodes, once more"));
+    let id = stage.submit(training::job(stage, "train-again", "disturbed")?)?;
     let before = trained_for_a_while(stage, id)?;
     let victim = before.parts[0].node.clone();
 
     stage.broken = Some(victim.clone());
     let killed = stage.cluster.kill_node(&victim)?;
     stage.view.note(&format!(
-        "killed {victim} with rank 0 on it: {} processes by SIGKILL, no goodbye. A silent node is \
-         given up after {}",
-        killed.processes,
-        usual_timeout(stage)
+        "killed {victim} with rank 0 on it: {} processes by SIGKILL, no goodbye",
+        killed.processes
     ));
     let times = Times::watch(stage, id, &victim, killed.at)?;
     let after = stage.client().job(id)?;
@@ -43,11 +38,12 @@ pub fn play(stage: &mut Stage<'_>) -> Result<NodeLossFigures, Fail> {
     ));
 
     let done = stage.completed(id, |job| stage.tell_progress(job))?;
-    let results = stage.training_result(id, world)?;
-    let resumed = results[0].first_step;
-    check(resumed >= KILL_AFTER_STEP, || {
-        format!("the gang began again at step {resumed}; it had saved step {KILL_AFTER_STEP}")
-    })?;
+    let trained = training::result(stage, id)?;
+    let attempts = done.restarts_by_cause.total() + 1;
+    let (first, second) = (losses(stage, id, 1)?, losses(stage, id, attempts)?);
+    let reached = first.last().map_or(0, |(step, _)| *step);
+    let repeated = reached.saturating_sub(trained.from_step);
+    came_back(&trained, repeated, undisturbed)?;
     moved(&before, &after, &victim, &done)?;
     let back = comes_back(stage, &victim)?;
     let figures = NodeLossFigures {
@@ -58,32 +54,57 @@ pub fn play(stage: &mut Stage<'_>) -> Result<NodeLossFigures, Fail> {
         nodes_before: before.row.node_names.clone(),
         nodes_after: after.row.node_names.clone(),
         noticed_seconds: times.noticed.as_secs_f64(),
-        lost_seconds: times.lost.as_secs_f64(),
         running_again_seconds: times.running.as_secs_f64(),
-        steps: results[0].steps,
-        resumed_after_step: resumed,
-        attempts: done.restarts_by_cause.total() + 1,
+        steps: trained.steps,
+        reached_step: reached,
+        resumed_after_step: trained.from_step,
+        loss: trained.loss,
+        curves: [curve::of(&values(&first)), curve::of(&values(&second))],
+        attempts,
         restarts: done.restarts_by_cause,
         exit_code: done.row.exit_code.unwrap_or_default(),
         node_back_seconds: back.as_secs_f64(),
     };
+    stage.view.note(&format!("loss until the node died {}", figures.curves[0]));
+    stage.view.note(&format!("and from step {} on     {}", trained.from_step, figures.curves[1]));
     stage.view.done(&format!(
-        "the gang went on after step {resumed} of {} and completed; {victim} is back as well",
-        figures.steps
+        "went on after step {} of {} and ended with loss {:.4}, the same as undisturbed; {victim} \
+         is back as well",
+        trained.from_step, figures.steps, figures.loss
     ));
     Ok(figures)
 }
 
-/// The demo's controller was started with the usual settings.
-fn usual_timeout(stage: &Stage<'_>) -> Span {
-    ControllerConfig::new(stage.cluster.data_dir.clone()).settings.node_timeout
+fn losses(stage: &Stage<'_>, id: TaskId, attempt: u32) -> Result<Vec<(u64, f64)>, Fail> {
+    let losses = training::losses(stage, id, attempt)?;
+    check(losses.len() > 1, || format!("attempt {attempt} of job {id} told no losses"))?;
+    Ok(losses)
 }
 
-fn training(stage: &Stage<'_>) -> Result<tutti_model::JobSpec, Fail> {
-    let path = stage.shared.join("checkpoint.json");
-    let path = path.to_str().ok_or_else(|| Fail::new(format!("{path:?} is not UTF-8")))?;
-    let arguments = ["--steps", STEPS, "--pace", PACE, "--checkpoint", path];
-    Ok(stage.training("train-two", GANG_NODES, &arguments))
+fn values(losses: &[(u64, f64)]) -> Vec<f64> {
+    losses.iter().map(|(_, loss)| *loss).collect()
+}
+
+/// From a checkpoint, with no more to do again than lies between two, to the very same end.
+fn came_back(
+    trained: &training::Trained,
+    repeated: u64,
+    undisturbed: &GangFigures,
+) -> Result<(), Fail> {
+    let from = trained.from_step;
+    check(from > 0 && from.is_multiple_of(training::SAVE_EVERY), || {
+        format!("the gang began again after step {from}, which is no checkpoint")
+    })?;
+    // One more interval may be on its way to the disk when the node dies.
+    check(repeated <= 2 * training::SAVE_EVERY, || {
+        format!("{repeated} steps were done again; checkpoints are {} apart", training::SAVE_EVERY)
+    })?;
+    check(trained.loss == undisturbed.loss, || {
+        format!(
+            "the loss is {} after the failure and {} without one",
+            trained.loss, undisturbed.loss
+        )
+    })
 }
 
 /// Until the gang has something to lose.
@@ -96,40 +117,31 @@ fn trained_for_a_while(stage: &Stage<'_>, id: TaskId) -> Result<JobDetail, Fail>
         if job.row.state != JobState::Running {
             return Ok(None);
         }
-        let Some(line) = stage.last_word(id)? else { return Ok(None) };
+        let Some((step, loss)) = training::last_step(stage, id)? else { return Ok(None) };
         stage.view.now(&format!(
-            "{} ranks on {}: {line}",
+            "{} ranks on {}: step {step}, loss {loss:.3}",
             ranks(&job),
             job.row.node_names.join(" and ")
         ));
-        Ok((step_of(&line).is_some_and(|s| s > KILL_AFTER_STEP)).then_some(job))
+        Ok((step > KILL_AFTER_STEP).then_some(job))
     })
-}
-
-/// `step 12 of 60, loss 0.1`.
-fn step_of(line: &str) -> Option<u32> {
-    line.strip_prefix("step ")?.split(' ').next()?.parse().ok()
 }
 
 /// How long after the kill each thing was seen.
 struct Times {
     noticed: Duration,
-    lost: Duration,
     running: Duration,
 }
 
 impl Times {
     fn watch(stage: &Stage<'_>, id: TaskId, victim: &str, killed: Instant) -> Result<Times, Fail> {
-        let (mut noticed, mut lost) = (None, None);
+        let mut noticed = None;
         stage.until(&format!("job {id} to run again"), || {
             let node = stage.client().node(victim)?;
             let job = stage.client().job(id)?;
             let since = killed.elapsed();
             if node.state != NodeState::Ready {
                 noticed.get_or_insert(since);
-            }
-            if node.state == NodeState::Lost {
-                lost.get_or_insert(since);
             }
             check(!job.row.state.is_final(), || {
                 format!(
@@ -145,13 +157,11 @@ impl Times {
                 job.row.state.as_str()
             ));
             let again = job.row.state == JobState::Running && job.attempt > Some(1);
-            match (again, noticed, lost) {
-                (false, ..) => Ok(None),
-                (true, Some(noticed), Some(lost)) => {
-                    Ok(Some(Times { noticed, lost, running: since }))
-                }
-                (true, ..) => {
-                    Err(Fail::new(format!("job {id} runs again, but {victim} is not lost")))
+            match (again, noticed) {
+                (false, _) => Ok(None),
+                (true, Some(noticed)) => Ok(Some(Times { noticed, running: since })),
+                (true, None) => {
+                    Err(Fail::new(format!("job {id} runs again, but {victim} is still ready")))
                 }
             }
         })
@@ -168,7 +178,7 @@ fn moved(
     let nodes = &after.row.node_names;
     check(
         nodes.len() == before.row.node_names.len() && !nodes.iter().any(|n| n == victim),
-        || format!("the gang should run on two nodes without {victim}, but has {nodes:?}"),
+        || format!("the gang should run on {GANG_NODES} nodes without {victim}, but has {nodes:?}"),
     )?;
     let restarts = done.restarts_by_cause;
     check(restarts.node_failure == 1 && restarts.total() == 1, || {
@@ -185,15 +195,4 @@ fn comes_back(stage: &mut Stage<'_>, victim: &str) -> Result<Duration, Fail> {
         let ready = stage.client().node(victim)?.state == NodeState::Ready;
         Ok(ready.then(|| began.elapsed()))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_are_read_from_what_rank_0_says() {
-        assert_eq!(step_of("step 12 of 60, loss 0.1"), Some(12));
-        assert_eq!(step_of("rank 0 of 16 on n1"), None);
-    }
 }

@@ -39,14 +39,15 @@ pub struct GangFigures {
     pub ranks: u32,
     /// From submission until all ranks were seen running.
     pub start_seconds: f64,
-    pub steps: u32,
+    pub steps: u64,
     pub first_loss: f64,
     pub loss: f64,
+    pub tokens_per_s: f64,
     pub exit_code: i32,
     pub waiting: WaitingFigures,
 }
 
-/// A small job that came while the gang had every GPU.
+/// A job that did not fit beside the gang.
 #[derive(Clone, Debug, Serialize)]
 pub struct WaitingFigures {
     pub job: TaskId,
@@ -91,11 +92,16 @@ pub struct NodeLossFigures {
     pub nodes_after: Vec<String>,
     /// All from the moment of the kill.
     pub noticed_seconds: f64,
-    pub lost_seconds: f64,
     pub running_again_seconds: f64,
-    pub steps: u32,
-    /// What the killed attempt had saved, and where the next one went on.
-    pub resumed_after_step: u32,
+    pub steps: u64,
+    /// How far the killed attempt had come.
+    pub reached_step: u64,
+    /// What it had saved, and where the next one went on.
+    pub resumed_after_step: u64,
+    /// At the end: that of the undisturbed run.
+    pub loss: f64,
+    /// The loss until the node died, and from the checkpoint on, as small pictures.
+    pub curves: [String; 2],
     pub attempts: u32,
     pub restarts: Restarts,
     pub exit_code: i32,

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tutti_model::{Command, GpuRequest, JobSpec, JobState, Launcher, TaskId};
+use tutti_model::{GpuRequest, JobSpec, JobState, TaskId};
 use tutti_wire::api::{JobDetail, LogEvent, LogQuery, Submit};
 use tutti_wire::client::Client;
 
 use super::house::House;
-use super::rank::RankResult;
+use super::training;
 use super::view::View;
 use crate::fail::Fail;
 use crate::local::{RunningCluster, StopSignals};
@@ -24,7 +24,7 @@ pub struct Stage<'a> {
     stop: &'a StopSignals,
     /// On whose behalf jobs are submitted.
     user: Option<String>,
-    program: String,
+    pub program: String,
     /// The node whose death is part of the show.
     pub broken: Option<String>,
     /// A directory that every simulated node shares, as real ones share a file system.
@@ -53,18 +53,6 @@ impl<'a> Stage<'a> {
 
     pub fn client(&self) -> &Client {
         &self.cluster.client
-    }
-
-    /// Ranks that train a small model together: this program again, see `rank`.
-    pub fn training(&self, name: &str, nodes: u32, arguments: &[&str]) -> JobSpec {
-        let words =
-            [self.program.as_str(), "demo-rank"].into_iter().chain(arguments.iter().copied());
-        let mut spec = JobSpec::new(Command::Argv(words.map(str::to_owned).collect()));
-        spec.name = Some(name.to_owned());
-        spec.nodes = Some(nodes);
-        spec.gpus_per_node = Some(GpuRequest { model: None, count: super::GPUS_PER_NODE.into() });
-        spec.launcher = Launcher::Torch;
-        spec
     }
 
     /// A line for the shell, in the shared directory, on one GPU.
@@ -162,31 +150,14 @@ impl<'a> Stage<'a> {
         Ok(lines)
     }
 
-    /// What rank 0 said last, if it has said anything.
-    pub fn last_word(&self, id: TaskId) -> Result<Option<String>, Fail> {
-        let query = LogQuery { rank: Some("0".into()), tail: Some(1), ..LogQuery::default() };
-        Ok(self.log(id, &query)?.pop().map(|(_, line)| line))
-    }
-
     /// Shows how far the training is.
     pub fn tell_progress(&self, job: &JobDetail) -> Result<(), Fail> {
         if job.row.state == JobState::Running
-            && let Some(line) = self.last_word(job.row.id)?
+            && let Some((step, loss)) = training::last_step(self, job.row.id)?
         {
-            self.view.now(&format!("{} ranks: {line}", ranks(job)));
+            self.view.now(&format!("{} ranks: step {step}, loss {loss:.3}", ranks(job)));
         }
         Ok(())
-    }
-
-    /// The results of all ranks of the newest attempt, checked against each other: every rank is
-    /// there once, and all have the same model, which is the right one.
-    pub fn training_result(&self, id: TaskId, world: u32) -> Result<Vec<RankResult>, Fail> {
-        let lines = self.log(id, &LogQuery::default())?;
-        let results: Vec<RankResult> =
-            lines.iter().filter_map(|(_, line)| RankResult::parse(line)).collect();
-        super::rank::check_results(&results, world)
-            .map_err(|why| Fail::new(format!("job {id}: {why}")))?;
-        Ok(results)
     }
 }
 

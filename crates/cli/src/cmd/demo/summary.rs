@@ -61,20 +61,25 @@ fn scenes(r: &Report) -> Vec<(&'static str, String)> {
         ("array", array),
         ("chain", chain(&r.chain)),
         ("node loss", node_loss(&r.node_loss)),
+        ("loss", format!("until {} died {}", r.node_loss.killed_node, r.node_loss.curves[0])),
+        ("", format!("and from step {} on {}", r.node_loss.resumed_after_step, r.node_loss.curves[1])),
         ("totals", totals(&r.totals)),
     ]
 }
 
 fn gang(g: &GangFigures) -> String {
     format!(
-        "{} ranks on {} nodes ran together {} after submission and trained {} steps by \
-         adding gradients over TCP: loss {:.2} to {:.6}, the same model on every rank, exit code {}",
+        "{} ranks on {} nodes ran together {} after submission and trained a transformer for {} \
+         steps, {} by data, tensor and pipeline: loss {:.2} to {:.4}, the same on every rank, {:.0} \
+         tokens/s, exit code {}",
         g.ranks,
         g.nodes,
         seconds_text(g.start_seconds),
         g.steps,
+        super::training::LAYOUT,
         g.first_loss,
         g.loss,
+        g.tokens_per_s,
         g.exit_code
     )
 }
@@ -82,7 +87,7 @@ fn gang(g: &GangFigures) -> String {
 fn waiting(g: &GangFigures) -> String {
     let w = &g.waiting;
     format!(
-        "meanwhile job {} for 1 simulated GPU waited {} and said why: \"{}\"",
+        "meanwhile job {} for 2 whole nodes waited {} and said why: \"{}\"",
         w.job,
         seconds_text(w.waited_seconds),
         w.note
@@ -101,20 +106,20 @@ fn chain(c: &ChainFigures) -> String {
 
 fn node_loss(n: &NodeLossFigures) -> String {
     format!(
-        "{} was killed with all its {} processes under a gang of {} ranks on {}: noticed after \
-         {}, given up after {}, all {} ranks running again on {} after {}; went on after step {} \
-         of {}, exit code {}; {} was ready again {} after its restart",
+        "{} was killed with all its {} processes at step {} of the same training: noticed after \
+         {}, all {} ranks running again on {} after {}; went on from the checkpoint of step {} and \
+         ended after {} with loss {:.4}, the same as undisturbed, exit code {}; {} was ready again \
+         {} after its restart",
         n.killed_node,
         n.killed_processes,
-        n.ranks,
-        n.nodes_before.join(" and "),
+        n.reached_step,
         seconds_text(n.noticed_seconds),
-        seconds_text(n.lost_seconds),
         n.ranks,
-        n.nodes_after.join(" and "),
+        n.nodes_after.join(", "),
         seconds_text(n.running_again_seconds),
         n.resumed_after_step,
         n.steps,
+        n.loss,
         n.exit_code,
         n.killed_node,
         seconds_text(n.node_back_seconds)
@@ -177,7 +182,7 @@ fn kept(r: &Report, dir: &Path, program: &str, style: Style) -> Vec<String> {
         (format!("{program} ps --all"), "what ran"),
         (format!("{program} show {}", r.node_loss.job), "the gang that lost its node"),
         (format!("{program} logs {}", r.node_loss.job), "what its ranks said"),
-        (format!("{program} run -N 2 -G 8 -- env"), "a gang of your own"),
+        (format!("{program} run -N 2 -G 2 -- env"), "a gang of your own"),
         (format!("{program} nodes"), "the nodes and their GPUs"),
         (format!("{program} down --data-dir {dir} && rm -r {dir}"), "stop and remove it"),
     ]));

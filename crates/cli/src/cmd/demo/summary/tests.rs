@@ -34,16 +34,18 @@ fn chain_figures() -> ChainFigures {
 fn loss_figures() -> NodeLossFigures {
     NodeLossFigures {
         job: id(8),
-        ranks: 16,
+        ranks: 8,
         killed_node: "n1".into(),
-        killed_processes: 11,
-        nodes_before: vec!["n1".into(), "n3".into()],
-        nodes_after: vec!["n3".into(), "n2".into()],
+        killed_processes: 5,
+        nodes_before: ["n1", "n2", "n3", "n4"].map(String::from).to_vec(),
+        nodes_after: ["n2", "n3", "n4", "n5"].map(String::from).to_vec(),
         noticed_seconds: 0.021,
-        lost_seconds: 8.12,
-        running_again_seconds: 8.63,
-        steps: 60,
-        resumed_after_step: 16,
+        running_again_seconds: 1.63,
+        steps: 300,
+        reached_step: 107,
+        resumed_after_step: 100,
+        loss: 2.512_34,
+        curves: ["5.545 █▆▄ 3.100".into(), "3.205 ▃▂▁ 2.512".into()],
         attempts: 2,
         restarts: Restarts { node_failure: 1, ..Restarts::default() },
         exit_code: 0,
@@ -55,15 +57,16 @@ fn report() -> Report {
     let gang = GangFigures {
         job: id(1),
         nodes: 4,
-        ranks: 32,
+        ranks: 8,
         start_seconds: 0.084,
-        steps: 60,
-        first_loss: 4.44,
-        loss: 0.000_014,
+        steps: 300,
+        first_loss: 5.545,
+        loss: 2.512_34,
+        tokens_per_s: 9876.5,
         exit_code: 0,
         waiting: WaitingFigures {
             job: id(2),
-            note: "needs a node with 1 free GPU, none fits now (4 busy)".into(),
+            note: "needs 2 nodes with 2 free GPUs each, 1 of 5 fits now (4 busy)".into(),
             waited_seconds: 3.8,
         },
     };
@@ -79,8 +82,8 @@ fn report() -> Report {
         version: "0.1.0".into(),
         simulated_gpus: true,
         cluster: ClusterFigures {
-            nodes: 4,
-            gpus_per_node: 8,
+            nodes: 5,
+            gpus_per_node: 2,
             gpu_model: "h100".into(),
             up_seconds: 0.42,
         },
@@ -102,8 +105,8 @@ fn report() -> Report {
 #[test]
 fn the_summary_tells_the_whole_story() {
     let want = "\
-What happened on 4 nodes × 8 simulated GPUs, in 22 seconds:
-  cluster    a controller and 4 agents up in 0.42 s
+What happened on 5 nodes × 2 simulated GPUs, in 22 seconds:
+  cluster    a controller and 5 agents up in 0.42 s
   gang       32 ranks on 4 nodes ran together 84 ms after submission and trained 60 steps by
              adding gradients over TCP: loss 4.44 to 0.000014, the same model on every rank,
              exit code 0
@@ -132,7 +135,7 @@ fn a_kept_cluster_can_be_used_and_stopped() {
     let kept = Report { kept_in: Some("/tmp/tutti-demo-x".into()), ..report() };
     let text = text(&kept, "target/release/tutti", Style::PLAIN, None);
     for line in [
-        "The cluster is still up: 4 nodes × 8 simulated GPUs. Go on:",
+        "The cluster is still up: 5 nodes × 2 simulated GPUs. Go on:",
         "  export TUTTI_CLUSTER=/tmp/tutti-demo-x        # use it in this shell",
         "  target/release/tutti show 8                   # the gang that lost its node",
         "  # stop and remove it",
