@@ -79,6 +79,11 @@ pub enum Verb {
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
     Train(Box<cmd::train::TrainArgs>),
+    /// Measure the cluster: speed between ranks, slow links, slow ranks
+    Bench(cmd::bench::BenchArgs),
+    /// One rank of a measurement
+    #[command(hide = true)]
+    BenchRank(cmd::bench::rank::RankArgs),
     /// See a cluster at work: 5 nodes of simulated GPUs, in less than a minute
     Demo(cmd::demo::DemoArgs),
     /// A rank of a gang whose framework starts processes itself
@@ -121,6 +126,7 @@ mod tests {
             "tutti submit --wrap true --class urgent --gpu-mem 80GiB --label a=b --label c=d --avoid-label e=f --exclusive --topology rail --elastic 2-8",
             "tutti run --exclusive --topology island -- true",
             "tutti quota --json",
+            "tutti bench collectives -N 4 -G h100:8 --sizes 1KiB,1MiB --strict --json",
             "tutti quota --watch",
             "tutti policy show --toml",
             "tutti policy check p.toml",

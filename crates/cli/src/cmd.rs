@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod attach;
+pub mod bench;
 pub mod change;
 pub mod ckpt;
 pub mod controller;

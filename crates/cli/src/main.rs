@@ -67,6 +67,8 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Ckpt(args) => cmd::ckpt::run(cluster, args),
         Verb::Sim(args) => cmd::sim::run(cluster, args),
         Verb::Train(args) => cmd::train::run(*args),
+        Verb::Bench(args) => cmd::bench::run(cluster, args),
+        Verb::BenchRank(args) => cmd::bench::rank::run(args),
         Verb::Demo(args) => cmd::demo::run(args),
         Verb::Launch(args) => cmd::helper::launch(args),
         Verb::Rsh(args) => cmd::helper::rsh(args),

@@ -2,6 +2,7 @@
 //!
 //! | file | what must hold |
 //! |---|---|
+//! | `bench` | the cluster measures itself |
 //! | `burst` | a controller killed again and again loses no job and runs none twice |
 //! | `faults` | agents, nodes and controllers that die, hang or are away |
 //! | `partition` | a node cut off by the network |
@@ -17,6 +18,7 @@
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
 
 mod access;
+mod bench;
 mod burst;
 mod disk;
 mod errors;

@@ -1,0 +1,124 @@
+//! `tutti bench`: measures the cluster itself, by a job like any other.
+//!
+//! ```text
+//! collectives ─ submit this program as a gang ─► rank ─ measures ─► log ─► report ─► table or JSON
+//! ```
+
+pub mod rank;
+mod report;
+
+use std::process::ExitCode;
+
+use tutti_model::{Bytes, Command, GpuRequest, JobSpec, JobState, Launcher, TaskId};
+use tutti_wire::api::{LogEvent, LogQuery, Submit};
+use tutti_wire::client::Client;
+
+use super::submit::wait_for;
+use crate::fail::Fail;
+use crate::show::table::terminal_width;
+use crate::style::Style;
+use crate::{session, terminal};
+use rank::Found;
+use report::Report;
+
+#[derive(clap::Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Speed between ranks: every pair, every domain, and which links and ranks are slow
+    Collectives(CollectivesArgs),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  tutti bench collectives -N 4 -G 8\n  \
+    tutti bench collectives -N 2 --sizes 1KiB,1MiB --strict --json")]
+pub struct CollectivesArgs {
+    /// How many nodes
+    #[arg(short = 'N', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    /// GPUs on each node, with a rank for each: 8 or h100:8
+    #[arg(short = 'G', long, value_name = "GPUS", default_value = "1")]
+    gpus_per_node: GpuRequest,
+    /// Bytes of the all-reduces
+    #[arg(
+        long,
+        value_name = "SIZE,SIZE,...",
+        value_delimiter = ',',
+        default_value = "1KiB,64KiB,1MiB,16MiB"
+    )]
+    sizes: Vec<Bytes>,
+    /// How many times worse than the median of its kind is slow
+    #[arg(long, value_name = "TIMES", default_value_t = 2.0)]
+    tolerance: f64,
+    /// Exit with 1 if anything is slow
+    #[arg(long)]
+    strict: bool,
+    /// Print what was measured as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(cluster: Option<&str>, args: BenchArgs) -> Result<ExitCode, Fail> {
+    match args.what {
+        What::Collectives(args) => collectives(cluster, &args),
+    }
+}
+
+fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode, Fail> {
+    if args.tolerance.is_nan() || args.tolerance <= 1.0 {
+        return Err(Fail::usage(format!("--tolerance {}: must be above 1", args.tolerance)));
+    }
+    let client = session::open(cluster)?;
+    let submit = Submit { spec: spec(args)?, user: session::on_behalf(&client), key: None };
+    let id = client.submit(&submit)?.id;
+    if terminal::stderr_is_terminal() {
+        terminal::complain(&format!("tutti: job {id} measures; tutti why {id} if it waits"));
+    }
+    let row = wait_for(&client, id)?;
+    if row.state != JobState::Completed {
+        let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
+        let fail = Fail::new(format!("job {id} {}{note}", row.state.as_str()));
+        return Err(fail.hint(format!("tutti logs {id}")));
+    }
+    let report = Report::new(id, &found(&client, id)?, &client.nodes()?, args.tolerance);
+    if args.json {
+        terminal::json(&report)?;
+    } else {
+        terminal::say(&report.text(Style::of_stdout(), terminal_width()));
+    }
+    let bad = args.strict && !report.slow.is_empty();
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {
+    let program = std::env::current_exe()
+        .map_err(|e| Fail::new(format!("can't tell where this program is: {e}")))?;
+    let program =
+        program.to_str().ok_or_else(|| Fail::new(format!("{} is not UTF-8", program.display())))?;
+    let sizes: Vec<String> = args.sizes.iter().map(|b| b.0.to_string()).collect();
+    let words = [program, "bench-rank", "--sizes", &sizes.join(",")];
+    let mut spec = JobSpec::new(Command::Argv(words.map(str::to_owned).to_vec()));
+    spec.name = Some("bench-collectives".to_owned());
+    spec.nodes = Some(args.nodes);
+    spec.gpus_per_node = Some(args.gpus_per_node.clone());
+    spec.launcher = Launcher::Torch;
+    Ok(spec)
+}
+
+/// What rank 0 has written down.
+fn found(client: &Client, id: TaskId) -> Result<Found, Fail> {
+    let query = LogQuery { rank: Some("0".into()), ..LogQuery::default() };
+    for event in client.logs(id, &query)? {
+        if let LogEvent::Line { text, partial: false, .. } = event?
+            && let Some(found) = Found::parse(&text)
+        {
+            return Ok(found);
+        }
+    }
+    Err(Fail::new(format!("rank 0 of job {id} completed but wrote no result"))
+        .hint(format!("tutti logs {id}")))
+}
