@@ -153,6 +153,45 @@ fn cancelled_mpi_may_save(island: &Island) {
 }
 
 #[test]
+fn every_rank_finds_the_host_file_and_the_key() {
+    let cluster = crate::cluster(2);
+    let line = "echo host $(cat $TUTTI_HOSTFILE); echo cross $CROSS_RANK/$CROSS_SIZE; \
+                echo key $TUTTI_GANG_KEY";
+    let lines = || {
+        let id = cluster.submit(gang(Launcher::Deepspeed, line.into()));
+        assert_eq!(cluster.wait_end(id).state, JobState::Completed);
+        let lines = cluster.log_of(id, &LogQuery::default());
+        lines.into_iter().map(|l| (l.rank, l.text)).collect::<Vec<_>>()
+    };
+    let starting = |lines: &[(u32, String)], word: &str| {
+        let own = lines.iter().filter_map(|(rank, l)| Some((*rank, l.strip_prefix(word)?)));
+        own.map(|(rank, rest)| (rank, rest.trim().to_owned())).collect::<Vec<_>>()
+    };
+    let (first, second) = (lines(), lines());
+    let hosts = starting(&first, "host");
+    assert_eq!(hosts.len(), 4, "{first:?}");
+    assert!(hosts.iter().all(|(_, text)| text == "n1 slots=2 n2 slots=2"), "{hosts:?}");
+    let cross = starting(&first, "cross").into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    assert_eq!(cross, ["0/2", "0/2", "1/2", "1/2"]);
+
+    let keys = [starting(&first, "key"), starting(&second, "key")];
+    for of_job in &keys {
+        assert_eq!(of_job.len(), 4);
+        assert!(of_job.iter().all(|(_, key)| key.len() == 64 && *key == of_job[0].1), "{of_job:?}");
+    }
+    assert_ne!(keys[0][0].1, keys[1][0].1);
+    let journal = std::fs::read(cluster.dir().join("journal.redb")).expect("the journal");
+    let raw: Vec<u8> = hex(&keys[0][0].1);
+    let holds = |what: &[u8]| journal.windows(what.len()).any(|piece| piece == what);
+    assert!(!holds(&raw) && !holds(keys[0][0].1.as_bytes()), "the journal knows the key");
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits");
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+#[test]
 #[ignore = "slow: scripts/test --all"]
 fn torchrun_starts_unmodified() {
     let Some(island) = island() else { return };
