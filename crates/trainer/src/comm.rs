@@ -7,10 +7,10 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use burn_tensor::{Device, FloatDType, Tensor, TensorData};
 use tutti_collectives::{Error, Group, Op, Pending};
 
 use crate::layout::{Layout, Place};
+use crate::tensor::{Device, FloatDType, Tensor, TensorData};
 
 /// Time that a rank waited, since it was last asked.
 #[derive(Debug, Default)]
@@ -186,7 +186,7 @@ fn join(world: &Group, size: usize, groups: Vec<Vec<usize>>) -> Result<Option<Gr
 /// The numbers of a tensor as f32. Waits for the device.
 pub fn to_host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     let data = x.cast(FloatDType::F32).into_data();
-    data.try_into_vec().expect("the tensor was cast to f32")
+    data.into_vec().expect("the tensor was cast to f32")
 }
 
 pub fn from_host<const D: usize>(

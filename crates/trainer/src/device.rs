@@ -1,18 +1,17 @@
 //! The device that a rank computes on.
 
-use burn_tensor::{Device as Burn, FloatDType};
-
 use crate::config::{ConfigError, Device, Precision};
+use crate::tensor::{self, Device as Burn, FloatDType};
 
 /// `local_rank` is which of the node's devices it is, when the rank sees more than its own.
 pub fn open(device: Device, local_rank: usize, precision: Precision) -> Result<Burn, ConfigError> {
     let (name, opened) = match device {
-        Device::Cpu => ("cpu", Burn::flex()),
+        Device::Cpu => ("cpu", tensor::cpu()),
         Device::Cuda => ("cuda", cuda(local_rank)?),
     };
     // The CPU stores bf16 but multiplies it one by one: that would be no use to anyone.
     let slow = device == Device::Cpu;
-    if precision == Precision::Bf16 && (slow || !opened.supports_dtype(FloatDType::BF16)) {
+    if precision == Precision::Bf16 && (slow || !tensor::supports(&opened, FloatDType::BF16)) {
         return Err(ConfigError::NoBf16 { device: name });
     }
     Ok(opened)
@@ -21,7 +20,7 @@ pub fn open(device: Device, local_rank: usize, precision: Precision) -> Result<B
 #[cfg(feature = "cuda")]
 fn cuda(local_rank: usize) -> Result<Burn, ConfigError> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    Ok(Burn::cuda(index(visible.as_deref(), local_rank)))
+    Ok(tensor::cuda(index(visible.as_deref(), local_rank)))
 }
 
 #[cfg(not(feature = "cuda"))]

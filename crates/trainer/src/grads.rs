@@ -4,12 +4,12 @@
 //! add (each micro-batch) ─► finish(unit) ─► bucket full? ─► reduce, while backward goes on ─► shards
 //! ```
 
-use burn_tensor::{FloatDType, Tensor};
 use tutti_collectives::{Error, Op, Pending};
 
 use crate::bucket::Bucket;
 use crate::comm::{Mesh, from_host, to_host};
 use crate::params::{Param, Unit};
+use crate::tensor::{FloatDType, Tensor};
 
 /// Sums over the micro-batches of one step, then over the data ranks.
 pub struct Gradients {
@@ -89,7 +89,7 @@ impl Gradients {
     pub fn collect(
         self,
         exchange: &Exchange<'_>,
-        device: &burn_tensor::Device,
+        device: &crate::tensor::Device,
     ) -> Result<Vec<Tensor<1>>, Error> {
         let flows = self.flows.into_iter();
         flows

@@ -31,6 +31,7 @@ pub mod rng;
 pub mod run;
 pub mod schedule;
 pub mod stage;
+pub mod tensor;
 pub mod trainer;
 
 pub use config::{ConfigError, Device, ModelConfig, OptimConfig, Precision, TrainConfig};

@@ -9,7 +9,7 @@ pub mod head;
 pub mod mlp;
 pub mod norm;
 
-use burn_tensor::{Device, FloatDType, Int, Tensor};
+use crate::tensor::{Device, FloatDType, Int, Tensor};
 
 /// Sizes of one micro-batch on one rank.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use burn_tensor::{Device, Tensor};
-
 use crate::bucket::Bucket;
 use crate::comm::{from_host, to_host};
 use crate::config::OptimConfig;
 use crate::params::Param;
+use crate::tensor::{self, Device, Tensor};
 
 /// Weights and moments of one bucket, or of this data rank's shard of it.
 pub struct Shard {
@@ -91,7 +90,7 @@ impl Shard {
 
     /// One step of AdamW. `scale` is one number, on the device: what clipping leaves.
     pub fn step(&mut self, rates: &Rates, gradient: Tensor<1>, scale: Tensor<1>) {
-        if self.weights.device() == Device::flex() {
+        if self.weights.device() == tensor::cpu() {
             self.step_on_host(rates, gradient, scale);
         } else {
             self.step_on_device(rates, gradient, scale);
@@ -118,9 +117,9 @@ impl Shard {
         let (device, scale) = (self.weights.device(), to_host(scale)[0]);
         let gradient = to_host(gradient);
         let decay = to_host(self.decay.clone());
-        let mut weights = to_host(self.weights.extract());
-        let mut first = to_host(self.first.extract());
-        let mut second = to_host(self.second.extract());
+        let mut weights = to_host(tensor::take(&mut self.weights));
+        let mut first = to_host(tensor::take(&mut self.first));
+        let mut second = to_host(tensor::take(&mut self.second));
         let (beta1, beta2, eps) = (rates.beta1 as f32, rates.beta2 as f32, rates.eps as f32);
         let (up, root) = ((rates.lr / rates.fix1) as f32, (1.0 / rates.fix2) as f32);
         let down = (rates.lr * rates.weight_decay) as f32;
@@ -194,7 +193,7 @@ mod tests {
         let layout = Layout { dp: 1, tp: 1, pp: 1, zero: false, stages: vec![1] };
         let (params, _) = parameters(&model, &layout, layout.place(0));
         let bucket = &crate::bucket::buckets(&params, 1, 1 << 20)[0];
-        let device = Device::flex();
+        let device = tensor::cpu();
         let new = || {
             let range = 0..bucket.len;
             let values = Shard::initial(bucket, &params, &range, 5);

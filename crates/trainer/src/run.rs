@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use burn_tensor::Device;
 use serde::Serialize;
 use thiserror::Error;
 use tutti_checkpoint::{Keep, Writer};
@@ -17,6 +16,7 @@ use crate::data::{Corpus, DataError};
 use crate::layout::Layout;
 use crate::params::Local;
 use crate::progress::Progress;
+use crate::tensor::Device;
 use crate::trainer::{Outcome, Trainer, Wishes};
 
 #[derive(Debug, Error)]

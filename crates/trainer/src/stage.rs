@@ -7,7 +7,6 @@
 //!            ranks, their gradients are summed, so that norms see whole gradients on every rank
 //! ```
 
-use burn_tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use tutti_collectives::Error;
 
 use crate::comm::Mesh;
@@ -16,6 +15,7 @@ use crate::grads::{Exchange, Gradients};
 use crate::nn::attention::{self, Tables};
 use crate::nn::{Geometry, head, linear, linear_weight, mlp, norm, one_hot};
 use crate::params::{LayerRoles, Local, Roles, Unit};
+use crate::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
 pub struct Stage {
     pub geometry: Geometry,

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use burn_tensor::{Device, FloatDType, Tensor};
 use tutti_collectives::{Error, Pending};
 
 use crate::bucket::{Bucket, buckets};
@@ -17,6 +16,7 @@ use crate::optim::{Rates, Shard, ShardValues, clip_scale};
 use crate::params::{Local, Param, Unit, parameters};
 use crate::schedule::{Action, learning_rate, one_forward_one_backward};
 use crate::stage::{Output, Stage, Trail};
+use crate::tensor::{self, Device, FloatDType, Tensor};
 
 pub struct Trainer {
     pub config: TrainConfig,
@@ -310,12 +310,12 @@ impl Trainer {
 
     /// Whether a loss is there as soon as its step is over. Else reading it would hold up the device.
     pub fn reads_at_once(&self) -> bool {
-        self.mesh.world.is_some() || self.device == Device::flex()
+        self.mesh.world.is_some() || self.device == tensor::cpu()
     }
 
     /// Waits until the device has done all that it was given.
     pub fn sync(&self) {
-        self.device.sync().expect("the device does what it was given");
+        tensor::sync(&self.device);
     }
 }
 

@@ -3,9 +3,8 @@
 //! Queries of one group are laid behind each other, `[batch * kv heads, group * seq, head]`, so
 //! that they meet their common keys and values in one product, and nothing is repeated.
 
-use burn_tensor::{Device, FloatDType, Tensor, TensorData, activation};
-
 use super::{Geometry, linear, linear_weight};
+use crate::tensor::{Device, FloatDType, Tensor, TensorData, activation};
 
 const ROTARY_BASE: f64 = 10_000.0;
 /// What is added to the score of a token that is still to come.

@@ -4,7 +4,7 @@
 //! logit, the sum of exponentials, and the logit of the token that follows. The caller adds them up
 //! between the ranks; in between, each function goes as far as it can alone.
 
-use burn_tensor::Tensor;
+use crate::tensor::Tensor;
 
 /// Added to the logits of padding.
 const PADDING: f32 = -1e9;

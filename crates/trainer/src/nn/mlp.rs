@@ -1,8 +1,7 @@
 //! SwiGLU: the gate and the way up are one matrix.
 
-use burn_tensor::{Tensor, activation};
-
 use super::{linear, linear_weight};
+use crate::tensor::{Tensor, activation};
 
 pub struct Saved {
     input: Tensor<2>,

@@ -1,6 +1,6 @@
 //! Root mean square norm, in f32.
 
-use burn_tensor::Tensor;
+use crate::tensor::Tensor;
 
 const EPS: f32 = 1e-5;
 

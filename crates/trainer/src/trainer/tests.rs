@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use burn_tensor::{Bool, Int, TensorData, activation};
+use burn_tensor::Bool;
 
 use super::*;
 use crate::config::{ModelConfig, OptimConfig, VOCAB};
 use crate::cut::cuts;
+use crate::tensor::{Int, TensorData, activation};
 
 type Named = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
@@ -29,7 +30,7 @@ fn config(tied: bool, kv_heads: usize, recompute: bool) -> TrainConfig {
 fn alone(config: TrainConfig) -> Trainer {
     let stages = vec![config.model.layers];
     let layout = Layout { dp: 1, tp: 1, pp: 1, zero: false, stages };
-    Trainer::new(config, layout, 0, Mesh::alone(), Device::flex()).unwrap()
+    Trainer::new(config, layout, 0, Mesh::alone(), tensor::cpu()).unwrap()
 }
 
 /// Flat buckets as named tensors.
@@ -143,7 +144,7 @@ impl Plain<'_> {
 }
 
 fn plain_gradients(trainer: &Trainer, corpus: &Corpus) -> (f64, Named) {
-    let device = Device::flex().autodiff();
+    let device = Device::autodiff(tensor::cpu());
     let mut leaves = BTreeMap::new();
     let values = weights(trainer);
     for (name, (shape, numbers)) in &values {
@@ -194,7 +195,7 @@ fn the_first_loss_is_that_of_knowing_nothing() {
 #[test]
 fn clipping_bounds_the_norm_and_leaves_small_gradients_alone() {
     let scale =
-        |square: f32| to_host(clip_scale(from_host(vec![square], [1], &Device::flex()), 1.0))[0];
+        |square: f32| to_host(clip_scale(from_host(vec![square], [1], &tensor::cpu()), 1.0))[0];
     assert!((scale(16.0) - 0.25).abs() < 1e-6);
     assert!((scale(0.25) - 1.0).abs() < 1e-6);
 }

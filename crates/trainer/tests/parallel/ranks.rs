@@ -3,10 +3,10 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use burn_tensor::Device;
 use tutti_collectives::{Config, World};
 use tutti_trainer::comm::Mesh;
 use tutti_trainer::params::Local;
+use tutti_trainer::tensor;
 use tutti_trainer::{Layout, ModelConfig, OptimConfig, Precision, TrainConfig, Trainer};
 
 /// Small, and with every difficulty: eight heads for eight tensor ranks, fewer key heads than
@@ -49,7 +49,7 @@ pub fn trainer(config: &TrainConfig, layout: &Layout, world: &World) -> Trainer 
     let place = layout.place(group.rank());
     let sharers = Local::new(&config.model, layout, place).kv_sharers;
     let mesh = Mesh::new(&group, layout, sharers, config.model.tied).unwrap();
-    Trainer::new(config.clone(), layout.clone(), group.rank(), mesh, Device::flex()).unwrap()
+    Trainer::new(config.clone(), layout.clone(), group.rank(), mesh, tensor::cpu()).unwrap()
 }
 
 /// Fewer micro-batches where there is no pipeline to fill: the tests are long enough.

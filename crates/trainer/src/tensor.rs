@@ -1,0 +1,33 @@
+//! Burn's tensors on whichever backend a device belongs to, of those that are built in.
+
+use burn_dispatch::{Dispatch, DispatchDevice};
+use burn_tensor::backend::Backend;
+
+pub use burn_tensor::{FloatDType, Int, TensorData, activation};
+
+pub type Tensor<const D: usize, K = burn_tensor::Float> = burn_tensor::Tensor<Dispatch, D, K>;
+pub type Device = DispatchDevice;
+
+pub fn cpu() -> Device {
+    Device::Flex(Default::default())
+}
+
+#[cfg(feature = "cuda")]
+pub fn cuda(index: usize) -> Device {
+    Device::Cuda(burn_cuda::CudaDevice::new(index))
+}
+
+pub fn supports(device: &Device, dtype: FloatDType) -> bool {
+    Dispatch::supports_dtype(device, dtype.into())
+}
+
+/// Waits until the device has done all that it was given.
+pub fn sync(device: &Device) {
+    Dispatch::sync(device).expect("the device does what it was given");
+}
+
+/// Takes a tensor out, so that its memory may be used again, and leaves an empty one.
+pub fn take<const D: usize>(tensor: &mut Tensor<D>) -> Tensor<D> {
+    let empty = Tensor::empty([0; D], &tensor.device());
+    std::mem::replace(tensor, empty)
+}
