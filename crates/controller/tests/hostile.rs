@@ -91,6 +91,7 @@ async fn random_bytes_do_no_harm() {
             ("POST", "/api/v1/jobs:batch"),
             ("POST", "/api/v1/tokens"),
             ("POST", "/api/v1/nodes/n1/drain"),
+            ("PUT", "/api/v1/nodes/n1/burn-in"),
             ("POST", "/api/v1/jobs/1/exec"),
             ("POST", "/api/v1/jobs/1/priority"),
         ] {

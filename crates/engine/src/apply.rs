@@ -79,7 +79,8 @@ pub fn apply(state: &mut State, record: &Record) {
         | Event::NodeLost { .. }
         | Event::StaleGone { .. }
         | Event::NodeDrained { .. }
-        | Event::NodeResumed { .. } => node_changed(state, &record.event, at),
+        | Event::NodeResumed { .. }
+        | Event::NodeMeasured { .. } => node_changed(state, &record.event, at),
 
         Event::TokenAdded { token } => {
             state.tokens.insert(token.id.clone(), token.clone());
@@ -115,6 +116,9 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
             n.drain = None;
             n.strikes.clear();
         }),
+        Event::NodeMeasured { node, burn_in } => {
+            with_node(state, *node, |n| n.burn_in = Some((**burn_in).clone()));
+        }
         _ => {}
     }
 }
@@ -131,6 +135,7 @@ fn node_joined(state: &mut State, id: NodeId, facts: &NodeFacts, at: Time) {
         joined_at: at,
         strikes: Vec::new(),
         good_at: None,
+        burn_in: None,
         used: Default::default(),
     };
     state.nodes.insert(id, node);

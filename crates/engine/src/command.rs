@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role, TaskId, Token,
+    BurnInFigures, Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role, TaskId,
+    Token,
 };
 
 /// Who asks.
@@ -91,6 +92,12 @@ pub enum Command {
     Resume {
         actor: Actor,
         node: String,
+    },
+    /// Somebody measured the node's links.
+    Measured {
+        actor: Actor,
+        node: String,
+        figures: Box<BurnInFigures>,
     },
 
     AddToken {

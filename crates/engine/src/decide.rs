@@ -59,6 +59,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
             nodes::drain(view, actor, node, reason, *evict)
         }
         Command::Resume { actor, node } => nodes::resume(view, actor, node),
+        Command::Measured { actor, node, figures } => nodes::measured(view, actor, node, figures),
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),
         Command::UseJoinToken { id, node } => tokens::use_join(view, id, node),

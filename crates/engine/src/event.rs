@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId, NodeFacts,
-    NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint, Seq, StopCause,
-    TaskId, Time, Token,
+    Accusation, BurnIn, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId,
+    NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint, Seq,
+    StopCause, TaskId, Time, Token,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,6 +170,10 @@ pub enum Event {
     NodeResumed {
         node: NodeId,
         by: String,
+    },
+    NodeMeasured {
+        node: NodeId,
+        burn_in: Box<BurnIn>,
     },
 
     PolicyChanged {

@@ -53,6 +53,9 @@ pub struct Node {
     /// When something last went well on it: a task completed, or got further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub good_at: Option<Time>,
+    /// What its links were last measured to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burn_in: Option<BurnIn>,
     /// Derived from the leases; kept by `apply`, rebuilt on load.
     #[serde(skip)]
     pub used: Used,
@@ -100,6 +103,42 @@ pub struct Drain {
     /// Nobody asked for it: too much had gone wrong here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
+}
+
+/// What `tutti bench collectives` last found out about a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BurnIn {
+    pub at: Time,
+    pub by: String,
+    #[serde(flatten)]
+    pub figures: BurnInFigures,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BurnInFigures {
+    /// The job that measured.
+    pub job: TaskId,
+    /// How many ranks took part, on all nodes.
+    pub ranks: u32,
+    /// Between ranks of this node, if there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<LinkFigures>,
+    /// Between its ranks and those of other nodes, if there were others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<LinkFigures>,
+    /// Bytes per second that its slowest rank copies in memory.
+    pub copy: u64,
+    /// What is slower than its like, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<String>,
+}
+
+/// Medians over several links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkFigures {
+    pub latency_ns: u64,
+    /// Bytes per second, each way.
+    pub bandwidth: u64,
 }
 
 /// Something went wrong on a node.

@@ -154,6 +154,7 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         joined_at: Time(0),
         strikes: Vec::new(),
         good_at: None,
+        burn_in: None,
         used: Used::default(),
     }
 }

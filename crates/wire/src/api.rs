@@ -36,8 +36,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeState, Place, Priority,
-    RankExit, Restarts, Role, Span, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeState, Place,
+    Priority, RankExit, Restarts, Role, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -348,6 +348,9 @@ pub struct NodeRow {
     /// What goes wrong on it, while it still takes work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// What its links were last measured to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burn_in: Option<BurnIn>,
     pub since: Option<Time>,
 }
 

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! collectives ─ submit this program as a gang ─► rank ─ measures ─► log ─► report ─► table or JSON
+//!                                                                            └─► keep ─► nodes
 //! ```
 
+mod keep;
 pub mod rank;
 mod report;
 
@@ -90,8 +92,19 @@ fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode
     } else {
         terminal::say(&report.text(Style::of_stdout(), terminal_width()));
     }
+    keep_with_nodes(&client, &report);
     let bad = args.strict && !report.slow.is_empty();
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What was measured is on the screen: that it can't be kept is no failure.
+fn keep_with_nodes(client: &Client, report: &Report) {
+    for (node, figures) in keep::by_node(report) {
+        if let Err(e) = client.measured(&node, &figures) {
+            terminal::complain(&format!("tutti: the result is not kept with node {node}: {e}"));
+            return;
+        }
+    }
 }
 
 fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {

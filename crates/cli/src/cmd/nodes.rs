@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::fail::Fail;
+use crate::show::nodes::Columns;
 use crate::show::table::terminal_width;
 use crate::style::Style;
 use crate::{session, show, terminal};
@@ -15,6 +16,9 @@ pub struct NodesArgs {
     /// Show their labels as well
     #[arg(long)]
     labels: bool,
+    /// Show what `tutti bench collectives` last measured
+    #[arg(long)]
+    links: bool,
     #[arg(long)]
     json: bool,
     /// Show again every second
@@ -35,7 +39,8 @@ pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
         return Ok(ExitCode::SUCCESS);
     }
     let style = Style::of_stdout();
-    let text = || Ok(show::nodes::table(&nodes()?, args.labels, style, terminal_width()));
+    let columns = Columns { labels: args.labels, links: args.links };
+    let text = || Ok(show::nodes::table(&nodes()?, columns, style, terminal_width()));
     if args.watch {
         return terminal::watch(text);
     }

@@ -1,18 +1,25 @@
 //! `tutti nodes`.
 
-use tutti_model::Place;
+use tutti_model::{BurnIn, LinkFigures, Place};
 use tutti_wire::api::NodeRow;
 
 use super::table::{Grid, plain};
-use super::{count, harmless, milli};
+use super::{count, harmless, milli, time};
 use crate::style::{Ink, Style, of_node};
 
-/// GPUs in parts that a row names; the rest is counted.
 /// Drains nodes on which too much went wrong.
 const NOBODY: &str = "tutti";
+/// GPUs in parts that a row names; the rest is counted.
 const SHARED_SHOWN: usize = 2;
 
-pub fn table(nodes: &[NodeRow], labels: bool, style: Style, width: Option<u16>) -> String {
+/// What is shown beyond the usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Columns {
+    pub labels: bool,
+    pub links: bool,
+}
+
+pub fn table(nodes: &[NodeRow], columns: Columns, style: Style, width: Option<u16>) -> String {
     if nodes.is_empty() {
         return "no nodes: tutti token create --join makes a token for tutti agent".to_owned();
     }
@@ -20,7 +27,10 @@ pub fn table(nodes: &[NodeRow], labels: bool, style: Style, width: Option<u16>) 
     let mut head = vec!["NAME", "STATE"];
     head.extend(placed.then_some("PLACE"));
     head.extend(["GPUS", ">USED", ">CPUS", ">USED", ">MEM", ">USED", ">JOBS"]);
-    head.extend(labels.then_some("LABELS"));
+    head.extend(columns.labels.then_some("LABELS"));
+    if columns.links {
+        head.extend([">INSIDE", ">OUTSIDE", ">COPY", "MEASURED"]);
+    }
     head.push("NOTE");
     let mut grid = Grid::new(&head, style);
     for n in nodes {
@@ -40,7 +50,10 @@ pub fn table(nodes: &[NodeRow], labels: bool, style: Style, width: Option<u16>) 
             plain(gib(n.mem_used)),
             plain(n.jobs.len().to_string()),
         ]);
-        row.extend(labels.then(|| plain(label_list(n))));
+        row.extend(columns.labels.then(|| plain(label_list(n))));
+        if columns.links {
+            row.extend(links(n.burn_in.as_ref()).map(plain));
+        }
         row.push(note(n));
         grid.row(row);
     }
@@ -66,6 +79,19 @@ fn label_list(n: &NodeRow) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join(",") }
 }
 
+/// Latency and bandwidth inside the node and to others, copying, and when.
+fn links(burn_in: Option<&BurnIn>) -> [String; 4] {
+    let Some(burn_in) = burn_in else { return ["-"; 4].map(str::to_owned) };
+    let gb = |bytes: u64| format!("{:.2} GB/s", bytes as f64 / 1e9);
+    let link = |link: Option<LinkFigures>| match link {
+        Some(l) => format!("{:.1} µs {}", l.latency_ns as f64 / 1e3, gb(l.bandwidth)),
+        None => "-".to_owned(),
+    };
+    let f = &burn_in.figures;
+    let when = format!("{} by job {}", time::stamp(burn_in.at), f.job);
+    [link(f.inside), link(f.outside), gb(f.copy), when]
+}
+
 fn note(n: &NodeRow) -> (String, Ink) {
     let mut parts = Vec::new();
     if n.facts.simulated {
@@ -84,6 +110,8 @@ fn note(n: &NodeRow) -> (String, Ink) {
         parts.push(if taken_out { format!("taken out: {reason}") } else { reason.clone() });
     }
     parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
+    let slow = n.burn_in.iter().flat_map(|b| &b.figures.slow);
+    parts.extend(slow.map(|slow| harmless(slow)));
     (parts.join("; "), Ink::Dim)
 }
 
@@ -123,6 +151,7 @@ mod tests {
             drain_reason: Some("fan".into()),
             drained_by: Some("root".into()),
             trouble: None,
+            burn_in: None,
             since: None,
         }
     }
@@ -130,12 +159,12 @@ mod tests {
     #[test]
     fn simulated_nodes_say_so() {
         assert_eq!(
-            table(&[node()], false, Style::PLAIN, None),
+            table(&[node()], Columns::default(), Style::PLAIN, None),
             "NAME  STATE     GPUS      USED  CPUS  USED   MEM  USED  JOBS  NOTE
 n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
 1 node, 2 of 8 GPUs (simulated) in use"
         );
-        assert!(table(&[], false, Style::PLAIN, None).contains("token create --join"));
+        assert!(table(&[], Columns::default(), Style::PLAIN, None).contains("token create --join"));
     }
 
     #[test]
@@ -149,11 +178,35 @@ n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
         let exclusive = "7".parse().ok();
         let other = NodeRow { name: "n2".into(), drain_reason: None, exclusive, ..node() };
         assert_eq!(
-            table(&[placed, other], true, Style::PLAIN, None),
+            table(&[placed, other], Columns { labels: true, links: false }, Style::PLAIN, None),
             "NAME  STATE     PLACE    GPUS      USED  CPUS  USED   MEM  USED  JOBS  LABELS   NOTE
 n1    draining  east/r1  8 × h100  1.75    64     4  512G    3G     1  rack=r1  simulated; GPU 3: 0.75 by 3 jobs; fan
 n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated; all for job 7
 2 nodes, 3.75 of 16 GPUs (simulated) in use"
         );
+    }
+
+    #[test]
+    fn what_was_measured_is_shown_when_asked_for_and_what_is_slow_always() {
+        let mut measured = node();
+        measured.burn_in = Some(BurnIn {
+            at: tutti_model::Time(0),
+            by: "root".into(),
+            figures: tutti_model::BurnInFigures {
+                job: "9".parse().unwrap(),
+                ranks: 4,
+                inside: Some(LinkFigures { latency_ns: 1500, bandwidth: 6_400_000_000 }),
+                outside: None,
+                copy: 9_000_000_000,
+                slow: vec!["copy is 3.0 times worse (rank 1)".into()],
+            },
+        });
+        let columns = Columns { labels: false, links: true };
+        let text = table(&[measured.clone(), node()], columns, Style::PLAIN, None);
+        for word in ["1.5 µs 6.40 GB/s", "9.00 GB/s", "by job 9", "copy is 3.0 times worse"] {
+            assert!(text.contains(word), "no {word} in\n{text}");
+        }
+        let usual = table(&[measured], Columns::default(), Style::PLAIN, None);
+        assert!(usual.contains("copy is 3.0") && !usual.contains("GB/s"), "{usual}");
     }
 }

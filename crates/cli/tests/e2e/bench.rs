@@ -19,6 +19,13 @@ fn every_pair_of_an_allocation_is_measured() {
         .map(|d| d["domain"].as_str().unwrap())
         .collect();
     assert_eq!(domains, ["node", "cluster"]);
+    let nodes: Value = serde_json::from_str(&cluster.cli(&["nodes", "--json"]).ok()).unwrap();
+    for node in nodes.as_array().unwrap() {
+        let kept = &node["burn_in"];
+        assert_eq!((&kept["job"], &kept["ranks"]), (&report["job"], &4.into()), "{node}");
+        assert!(kept["inside"]["bandwidth"].as_u64() > Some(0), "{node}");
+        assert!(kept["outside"]["latency_ns"].as_u64() > Some(0), "{node}");
+    }
     let table = cluster.cli(&["bench", "collectives", "-N", "1", "--sizes", "1KiB"]).ok();
     assert!(table.contains("1KiB"), "{table}");
     cluster

@@ -84,6 +84,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes", get(nodes::list))
         .route("/nodes/{name}", get(nodes::show))
         .route("/nodes/{name}/drain", post(nodes::drain))
+        .route("/nodes/{name}/burn-in", put(nodes::measured))
         .route("/nodes/{name}/resume", post(nodes::resume))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
+use tutti_model::BurnInFigures;
 use tutti_wire::api::{Changed, DrainRequest, NodeRow};
 
 use super::App;
@@ -68,6 +69,20 @@ pub async fn resume(
     Named(node): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Resume { actor: caller.actor, node }).await
+}
+
+/// Keeps what was measured with the node, in place of what was measured before.
+#[utoipa::path(put, path = "/api/v1/nodes/{name}/burn-in", tag = "nodes",
+    request_body = BurnInFigures, params(("name" = String, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn measured(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(node): Named<String>,
+    Strict(figures): Strict<BurnInFigures>,
+) -> Result<Json<Changed>, Problem> {
+    let figures = Box::new(figures);
+    change(&app, Command::Measured { actor: caller.actor, node, figures }).await
 }
 
 /// Sorts numbers inside a name by their size.

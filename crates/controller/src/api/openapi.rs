@@ -67,6 +67,7 @@ impl IntoResponses for Problems {
         nodes::list,
         nodes::show,
         nodes::drain,
+        nodes::measured,
         nodes::resume,
         policy::show,
         policy::replace,

@@ -38,6 +38,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/nodes", VIEWER),
     (Method::GET, "/api/v1/nodes/{name}", VIEWER),
     (Method::POST, "/api/v1/nodes/{name}/drain", ADMIN),
+    (Method::PUT, "/api/v1/nodes/{name}/burn-in", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/resume", ADMIN),
     (Method::GET, "/api/v1/policy", VIEWER),
     (Method::PUT, "/api/v1/policy", ADMIN),

@@ -30,6 +30,7 @@ pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
         drain_reason: node.drain.as_ref().map(|d| d.reason.clone()),
         drained_by: node.drain.as_ref().map(|d| d.by.clone()),
         trouble: trouble(world, node, now),
+        burn_in: node.burn_in.clone(),
         since,
     }
 }

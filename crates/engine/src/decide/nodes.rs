@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Accusation, AttemptPhase, Drain, Fault, Greeting, LeaseId, Link, Node, NodeId, Order, Part,
-    PartReport, PartState, ReportedPhase, Role, SavedPoint, State, StopCause, Time,
+    Accusation, AttemptPhase, BurnIn, BurnInFigures, Drain, Fault, Greeting, LeaseId, Link, Node,
+    NodeId, Order, Part, PartReport, PartState, ReportedPhase, Role, SavedPoint, State, StopCause,
+    Time,
 };
 
 use super::{Decision, View, done, need_role};
@@ -233,4 +234,16 @@ pub(super) fn resume(view: View<'_>, actor: &Actor, name: &str) -> Decision {
         return done(Vec::new());
     }
     done(vec![Event::NodeResumed { node: node.id, by: actor.user.clone() }])
+}
+
+pub(super) fn measured(
+    view: View<'_>,
+    actor: &Actor,
+    name: &str,
+    figures: &BurnInFigures,
+) -> Decision {
+    need_role(actor, Role::Admin)?;
+    let node = named(view, name)?.id;
+    let burn_in = BurnIn { at: view.now, by: actor.user.clone(), figures: figures.clone() };
+    done(vec![Event::NodeMeasured { node, burn_in: Box::new(burn_in) }])
 }

@@ -1,7 +1,9 @@
-use tutti_model::{Bytes, JobState, Link, NodeId, NodeState, ReportedPhase, TaskId};
+use tutti_model::{
+    BurnInFigures, Bytes, JobState, Link, NodeId, NodeState, ReportedPhase, Role, TaskId,
+};
 
 use super::world::{World, admin, gang};
-use crate::{Command, Engine, Rejected, Settings};
+use crate::{Actor, Command, Engine, Rejected, Settings};
 
 const N1: NodeId = NodeId(1);
 
@@ -23,6 +25,33 @@ fn a_draining_node_finishes_its_work_and_gets_no_more() {
     assert_eq!(world.state_of(waits), JobState::Pending);
     world.step(Command::Resume { actor: admin(), node: name }).reply.unwrap();
     assert_eq!(world.nodes_of(waits), [node]);
+}
+
+#[test]
+fn a_node_keeps_what_an_admin_measured() {
+    let mut world = World::new(&[8]);
+    let figures = |slow: &[&str]| {
+        Box::new(BurnInFigures {
+            job: "3".parse().unwrap(),
+            ranks: 8,
+            inside: None,
+            outside: None,
+            copy: 1,
+            slow: slow.iter().map(|s| (*s).to_owned()).collect(),
+        })
+    };
+    let node = || "n1".to_owned();
+    let measured =
+        |actor, slow: &[&str]| Command::Measured { actor, node: node(), figures: figures(slow) };
+    world.step(measured(admin(), &["copy"])).reply.unwrap();
+    world.step(measured(admin(), &[])).reply.unwrap();
+    let user = Actor { role: Role::User, ..admin() };
+    assert!(matches!(
+        world.step(measured(user, &["links"])).reply,
+        Err(Rejected::RoleTooLow { .. })
+    ));
+    let kept = world.engine.state().node(N1).unwrap().burn_in.clone().unwrap();
+    assert_eq!((kept.figures, kept.by, kept.at), (*figures(&[]), admin().user, world.now));
 }
 
 #[test]

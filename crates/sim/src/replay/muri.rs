@@ -169,6 +169,7 @@ impl<'a> World<'a> {
                 joined_at: Time(0),
                 strikes: Vec::new(),
                 good_at: None,
+                burn_in: None,
                 used: Used::default(),
             };
             state.index.node_names.insert(name, id);

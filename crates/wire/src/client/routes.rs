@@ -8,7 +8,9 @@ use http::header::ETAG;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tutti_model::{Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare};
+use tutti_model::{
+    BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare,
+};
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
 use crate::api::*;
@@ -144,6 +146,12 @@ impl Client {
 
     pub fn resume(&self, name: &str) -> Result<Changed, ClientError> {
         self.post(&format!("/nodes/{}/resume", part(name)))
+    }
+
+    /// Keeps what was measured with the node.
+    pub fn measured(&self, name: &str, figures: &BurnInFigures) -> Result<Changed, ClientError> {
+        let path = format!("/nodes/{}/burn-in", part(name));
+        self.answer(&Ask::json(Method::PUT, &path, figures)?)
     }
 
     pub fn policy(&self) -> Result<Policy, ClientError> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use serde_json::json;
-use tutti_model::{Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId};
+use tutti_model::{BurnInFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId};
 
 use self::server::{Answer, Server};
 use super::*;
@@ -57,6 +57,14 @@ fn every_method_asks_for_its_route() {
     let id = JobId(12);
     let grant = Grant::Access { user: "ada".into(), role: Role::User };
     let jobs = JobQuery { state: Some("active".into()), limit: Some(5), ..JobQuery::default() };
+    let figures = BurnInFigures {
+        job: TASK,
+        ranks: 2,
+        inside: None,
+        outside: None,
+        copy: 1,
+        slow: Vec::new(),
+    };
     let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
     let asked: Vec<(ClientError, &str)> = vec![
         (c.openapi().unwrap_err(), "GET /api/v1/openapi.json"),
@@ -93,6 +101,7 @@ fn every_method_asks_for_its_route() {
         (c.node("k ä/?").unwrap_err(), "GET /api/v1/nodes/k%20%C3%A4%2F%3F"),
         (c.drain("n1", "disk", true).unwrap_err(), "POST /api/v1/nodes/n1/drain"),
         (c.resume("n1").unwrap_err(), "POST /api/v1/nodes/n1/resume"),
+        (c.measured("n1", &figures).unwrap_err(), "PUT /api/v1/nodes/n1/burn-in"),
         (
             c.events::<serde_json::Value>(Some(Seq(9)), Some(TASK)).unwrap_err(),
             "GET /api/v1/events?since=9&job=12_3",

@@ -169,6 +169,22 @@ impl Report {
     }
 }
 
+impl SlowRow {
+    /// As it is said of one of its nodes.
+    pub fn words(&self, node: &str) -> String {
+        let other = self.nodes.iter().find(|n| *n != node);
+        let to = match (other, self.nodes.len()) {
+            (Some(other), _) => format!(" to {other}"),
+            (None, 1) => String::new(),
+            (None, _) => " inside".to_owned(),
+        };
+        let verb = if self.what == "links" { "are" } else { "is" };
+        let ranks: Vec<String> = self.ranks.iter().map(ToString::to_string).collect();
+        let (s, ranks) = (if ranks.len() > 1 { "s" } else { "" }, ranks.join(", "));
+        format!("{}{to} {verb} {:.1} times worse (rank{s} {ranks})", self.what, self.times)
+    }
+}
+
 fn micros(us: f64) -> String {
     if us < 1000.0 { format!("{us:.1} µs") } else { format!("{:.2} ms", us / 1000.0) }
 }
@@ -185,10 +201,11 @@ fn slow_row(slow: &Slow, places: &[Place]) -> SlowRow {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
 
-    fn report(slow: bool) -> Report {
+    /// Two nodes in a rack and one in another; perhaps with one slow link.
+    pub fn report(slow: bool) -> Report {
         let mut pairs = vec![];
         for a in 0..4 {
             for b in a + 1..4 {
@@ -206,6 +223,12 @@ mod tests {
         let places: Vec<Place> = found.nodes.iter().map(place).collect();
         Report::of_places("7".parse().unwrap(), &found, &places, 2.0)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::report;
+    use super::*;
 
     #[test]
     fn domains_and_an_all_clear_are_shown() {

@@ -246,6 +246,7 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         drain_reason: None,
         drained_by: None,
         trouble: None,
+        burn_in: None,
         since: None,
     }
 }
