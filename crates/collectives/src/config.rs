@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::plan::Algorithm;
+use crate::plan::Choice;
+
+const ALGORITHMS: &str = "auto fixed ring halving tree hierarchical or direct";
 
 /// Everything that [`World::connect`](crate::World::connect) needs.
 #[derive(Clone, Debug)]
@@ -33,8 +35,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// How long it may be silent.
     pub silence: Duration,
-    /// The algorithm to use instead of the one that the cost model picks.
-    pub algorithm: Option<Algorithm>,
+    /// How algorithms are chosen; None: nobody said, which is [`Choice::Measured`].
+    pub choice: Option<Choice>,
     /// Shared memory between ranks of one node. Off: TCP everywhere.
     pub shared_memory: bool,
     /// TCP connections per pair of ranks; 0 picks (1 on loopback, 4 between machines).
@@ -61,7 +63,7 @@ impl Config {
             op_timeout: Duration::from_secs(300),
             heartbeat: Duration::from_millis(500),
             silence: Duration::from_secs(5),
-            algorithm: None,
+            choice: None,
             shared_memory: true,
             streams: 0,
             listener: None,
@@ -102,12 +104,8 @@ impl Config {
         c.timeout = vars.seconds("TUTTI_CONNECT_TIMEOUT", c.timeout)?;
         c.heartbeat = vars.seconds("TUTTI_HEARTBEAT", c.heartbeat)?;
         c.silence = vars.seconds("TUTTI_SILENCE", c.silence)?;
-        c.algorithm = match vars.text("TUTTI_ALGO") {
-            Some(text) if text != "auto" => {
-                Some(parse("TUTTI_ALGO", text, "auto ring halving tree hierarchical or direct")?)
-            }
-            _ => None,
-        };
+        let choice = |text| parse("TUTTI_ALGO", text, ALGORITHMS);
+        c.choice = vars.text("TUTTI_ALGO").map(choice).transpose()?;
         c.shared_memory = vars.switch("TUTTI_SHM")?;
         c.streams = vars.number("TUTTI_STREAMS")?.unwrap_or(0);
         Ok(c)
@@ -192,6 +190,7 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Algorithm;
 
     fn from(vars: &[(&str, &str)]) -> Result<Config> {
         Config::from_vars(&|name| {
@@ -227,8 +226,16 @@ mod tests {
         assert_eq!((c.rank, c.world, c.master), (3, 8, ("127.0.0.9".into(), 4711)));
         assert_eq!((c.node.as_str(), c.id.as_str()), ("n2", "7@2"));
         assert_eq!(c.key, Some([0xab; 32]));
-        assert_eq!(c.algorithm, Some(Algorithm::Ring));
+        assert_eq!(c.choice, Some(Choice::Only(Algorithm::Ring)));
         assert_eq!(c.op_timeout, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn a_choice_is_one_that_was_made() {
+        let choice = |vars: &[(&str, &str)]| from(vars).unwrap().choice;
+        assert_eq!(choice(&[]), None);
+        assert_eq!(choice(&[("TUTTI_ALGO", "auto")]), Some(Choice::Measured));
+        assert_eq!(choice(&[("TUTTI_ALGO", "fixed")]), Some(Choice::Fixed));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Group {
             worker: OnceLock::new(),
             made: AtomicU64::new(0),
         };
-        let algorithm = inner.shared.config.algorithm;
+        let algorithm = inner.shared.choice().only();
         Self { inner: Arc::new(inner), algorithm }
     }
 
@@ -326,7 +326,8 @@ impl Group {
     }
 
     fn plan(&self, bytes: usize) -> Algorithm {
-        plan::choose(self.inner.layout, bytes, self.inner.shared.links())
+        let shared = &self.inner.shared;
+        plan::choose(self.inner.layout, bytes, shared.choice().links(shared.links()))
     }
 
     /// The algorithm of an operation that has one for links and one for shared memory.

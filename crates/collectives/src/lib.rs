@@ -47,5 +47,5 @@ pub use error::{Accused, Error, Result, Verb, Why};
 pub use group::Group;
 pub use half::{bf16, f16};
 pub use pending::Pending;
-pub use plan::{Algorithm, LinkCost, Links, UnknownAlgorithm};
+pub use plan::{Algorithm, Choice, LinkCost, Links, UnknownAlgorithm};
 pub use world::World;

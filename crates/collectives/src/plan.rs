@@ -53,6 +53,48 @@ impl FromStr for Algorithm {
     }
 }
 
+/// How the algorithm of an operation is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The cheapest on the links as they were measured when the world was connected. Two runs may
+    /// choose differently, and the last bits of their sums differ then.
+    Measured,
+    /// The cheapest on usual links: a function of the size and of how the ranks lie on nodes, so
+    /// that every run of the same layout gives the same bits.
+    Fixed,
+    /// Always this one.
+    Only(Algorithm),
+}
+
+impl Choice {
+    pub(crate) fn only(self) -> Option<Algorithm> {
+        match self {
+            Self::Only(algorithm) => Some(algorithm),
+            Self::Measured | Self::Fixed => None,
+        }
+    }
+
+    /// What the cost model reckons with.
+    pub(crate) fn links(self, measured: Links) -> Links {
+        match self {
+            Self::Fixed => Links::default(),
+            Self::Measured | Self::Only(_) => measured,
+        }
+    }
+}
+
+impl FromStr for Choice {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(s: &str) -> Result<Self, UnknownAlgorithm> {
+        match s {
+            "auto" => Ok(Self::Measured),
+            "fixed" => Ok(Self::Fixed),
+            name => name.parse().map(Self::Only),
+        }
+    }
+}
+
 /// What one message between two ranks costs: `latency + bytes * per_byte`, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkCost {
@@ -70,7 +112,8 @@ pub struct Links {
 }
 
 impl Default for Links {
-    /// Usual figures, for a world that has no links to measure.
+    /// Usual figures, for a world that has no links to measure, and for [`Choice::Fixed`]: they
+    /// must stay as they are, or a run goes on with other last bits after an upgrade.
     fn default() -> Self {
         Self {
             local: LinkCost { latency: 1e-6, per_byte: 1.0 / 8e9 },

@@ -15,7 +15,7 @@ use crate::lane::Lane;
 use crate::link::tcp::STREAMS_MAX;
 use crate::mail::{Inbox, Outbox};
 use crate::peer::Peer;
-use crate::plan::Links;
+use crate::plan::{Choice, Links};
 use crate::probe;
 use crate::rendezvous;
 use crate::sys;
@@ -54,6 +54,10 @@ impl Shared {
 
     pub fn links(&self) -> Links {
         self.links.get().copied().unwrap_or_default()
+    }
+
+    pub fn choice(&self) -> Choice {
+        self.config.choice.unwrap_or(Choice::Measured)
     }
 
     /// Finds out what works and how fast, before the first group is made.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::ranks;
-use tutti_collectives::{Algorithm, Config, Error, Group, Op, Result, Verb, Why, World};
+use tutti_collectives::{Algorithm, Choice, Config, Error, Group, Op, Result, Verb, Why, World};
 
 const OPS: [&str; 7] =
     ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "send"];
@@ -163,7 +163,7 @@ fn impatient(config: &mut Config) {
 fn in_a_ring(config: &mut Config) {
     impatient(config);
     config.shared_memory = false;
-    config.algorithm = Some(Algorithm::Ring);
+    config.choice = Some(Choice::Only(Algorithm::Ring));
 }
 
 #[test]

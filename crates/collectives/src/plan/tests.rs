@@ -12,6 +12,16 @@ fn names_are_read_back() {
 }
 
 #[test]
+fn what_is_measured_does_not_move_a_fixed_choice() {
+    let slow = LinkCost { latency: 1.0, per_byte: 1.0 };
+    let measured = Links { local: slow, remote: slow };
+    assert_eq!("fixed".parse(), Ok(Choice::Fixed));
+    assert_eq!(Choice::Fixed.links(measured), Links::default());
+    assert_eq!(Choice::Measured.links(measured), measured);
+    assert_eq!("tree".parse::<Choice>().unwrap().only(), Some(Algorithm::Tree));
+}
+
+#[test]
 fn one_node_goes_through_memory() {
     let layout = Layout { members: 4, nodes: 1, rails: 4 };
     for bytes in [8, 1 << 20, 1 << 28] {
