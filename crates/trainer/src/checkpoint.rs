@@ -110,13 +110,13 @@ impl Checkpoints {
             save.add(tensor).map_err(|e| in_store(&self.location, e))?;
         }
         let save = save.finish();
-        let held_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.underway = Some(Underway { step, save, held_ms });
+        self.underway = Some(Underway { step, save, held_ms: millis(begun) });
         Ok(())
     }
 
-    pub fn is_underway(&self) -> bool {
-        self.underway.is_some()
+    /// The step that is being saved.
+    pub fn underway(&self) -> Option<u64> {
+        self.underway.as_ref().map(|underway| underway.step)
     }
 
     /// Whether this rank's part is written, or there is none.
@@ -128,6 +128,7 @@ impl Checkpoints {
     /// waits for the slowest.
     pub fn publish(&mut self, trainer: &Trainer) -> Result<Option<Saved>, CheckpointError> {
         let Some(underway) = self.underway.take() else { return Ok(None) };
+        let begun = std::time::Instant::now();
         let step = underway.step;
         let word: Word = underway.save.wait().map_err(|e| chain(&e));
         let words = exchange(trainer, word)?;
@@ -144,6 +145,7 @@ impl Checkpoints {
             Ok(warnings) => saved.warnings = warnings,
             Err(why) => saved.failed = Some(why),
         }
+        saved.held_ms += millis(begun);
         Ok(Some(saved))
     }
 
@@ -322,6 +324,10 @@ fn sizes(model: &ModelConfig) -> String {
         "--layers {} --dim {} --heads {} --kv-heads {} --ffn {}, {head}",
         model.layers, model.dim, model.heads, model.kv_heads, model.ffn
     )
+}
+
+fn millis(since: std::time::Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Everybody's word, on rank 0.

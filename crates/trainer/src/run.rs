@@ -67,6 +67,9 @@ pub struct CheckpointOptions {
     pub location: String,
     /// Steps between saves; 0 saves at the end alone.
     pub every: u64,
+    /// Steps that may be done while a save is being written: a failure then costs so many more
+    /// than `every`. With 0 the training waits for each save.
+    pub overlap: u64,
     /// What is kept; None keeps all.
     pub keep: Option<Keep>,
     pub writer: Writer,
@@ -328,21 +331,33 @@ impl<'a> Run<'a> {
             _ => None,
         };
         let every = self.options.checkpoint.as_ref().map_or(0, |wanted| wanted.every);
-        let due = every > 0 && self.step.is_multiple_of(every);
-        if votes.written || due || leave.is_some() {
+        let due = last || leave.is_some() || (every > 0 && self.step.is_multiple_of(every));
+        // One at a time: the next waits for the last.
+        if votes.written || due {
             self.publish()?;
         }
-        if (due || leave.is_some() || last)
-            && let Some(checkpoints) = &mut self.checkpoints
-        {
+        if due && let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.start(&self.trainer, self.step)?;
         }
+        // The last one is waited for at the end, where a failure is an error.
+        if leave.is_none() && !last && self.is_overdue() {
+            self.publish()?;
+        }
+        // What saving took is told with the save; it is no part of the next step.
+        self.begun = Instant::now();
         Ok(leave)
+    }
+
+    /// The same on every rank: it depends on steps alone.
+    fn is_overdue(&self) -> bool {
+        let overlap = self.options.checkpoint.as_ref().map_or(0, |wanted| wanted.overlap);
+        let underway = self.checkpoints.as_ref().and_then(Checkpoints::underway);
+        underway.is_some_and(|step| self.step >= step.saturating_add(overlap))
     }
 
     fn publish(&mut self) -> Result<(), RunError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
-        if !checkpoints.is_underway() {
+        if checkpoints.underway().is_none() {
             return Ok(());
         }
         let Some(saved) = checkpoints.publish(&self.trainer)? else { return Ok(()) };

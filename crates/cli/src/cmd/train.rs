@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use tutti_checkpoint::{Keep, Writer};
-use tutti_collectives::{Config, World};
+use tutti_collectives::{Choice, Config, World};
 use tutti_trainer::run::{SavedReport, Started, StepReport, Why};
 use tutti_trainer::{
     CheckpointOptions, Device, Ended, Event, Layout, ModelConfig, OptimConfig, Precision, RunError,
@@ -110,6 +110,9 @@ pub struct TrainArgs {
     /// Steps between checkpoints; 0 saves at the end alone
     #[arg(long, default_value_t = 50, value_name = "K", requires = "checkpoint")]
     every: u64,
+    /// Steps to go on with while a checkpoint is written: a failure may cost so many more
+    #[arg(long, default_value_t = 0, value_name = "STEPS", requires = "checkpoint")]
+    overlap: u64,
     /// How many of the newest checkpoints are kept; 0 keeps all
     #[arg(long, default_value_t = 3, value_name = "N", requires = "checkpoint")]
     keep: usize,
@@ -135,7 +138,9 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
-    let peers = Config::from_env().map_err(|e| Fail::usage(e.to_string()))?;
+    let mut peers = Config::from_env().map_err(|e| Fail::usage(e.to_string()))?;
+    // A run that was disturbed must end with the very numbers of one that was not.
+    peers.choice.get_or_insert(Choice::Fixed);
     let (config, layout) = plan(&args, peers.world)?;
     let kind = if args.device == Where::Cuda { Device::Cuda } else { Device::Cpu };
     let device = device::open(kind, peers.local_rank, config.precision)
@@ -146,6 +151,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
         checkpoint: args.checkpoint.clone().map(|location| CheckpointOptions {
             location,
             every: args.every,
+            overlap: args.overlap,
             keep: (args.keep > 0).then_some(Keep { last: args.keep, every: None }),
             writer: Writer::from_env(),
         }),

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `layouts` | the same losses, however the ranks divide the work |
 //! | `resume` | a checkpoint of one layout loads under any other, bit by bit |
+//! | `risk` | a failure at any moment costs no more steps than was said |
 
 mod layouts;
 mod ranks;
 mod resume;
+mod risk;
