@@ -6,7 +6,6 @@ use tutti_wire::api::{JobProgress, ProgressPoint};
 use super::curve::number;
 use super::{curve, thousands, time};
 
-
 /// `step 1,200 · loss 2.315`.
 pub fn short(progress: &JobProgress) -> String {
     let mut words = Vec::new();

@@ -63,7 +63,10 @@ pub fn play(stage: &mut Stage<'_>) -> Result<GangFigures, Fail> {
     };
     stage.view.done(&format!(
         "a transformer, {} by data, tensor and pipeline, trained {} steps: loss {:.2} to {:.4}",
-        training::LAYOUT, figures.steps, figures.first_loss, figures.loss
+        training::LAYOUT,
+        figures.steps,
+        figures.first_loss,
+        figures.loss
     ));
     Ok(figures)
 }

@@ -95,8 +95,7 @@ fn came_back(
     check(from > 0 && from.is_multiple_of(training::SAVE_EVERY), || {
         format!("the gang began again after step {from}, which is no checkpoint")
     })?;
-    // One more interval may be on its way to the disk when the node dies.
-    check(repeated <= 2 * training::SAVE_EVERY, || {
+    check(repeated <= training::SAVE_EVERY, || {
         format!("{repeated} steps were done again; checkpoints are {} apart", training::SAVE_EVERY)
     })?;
     check(trained.loss == undisturbed.loss, || {

@@ -62,7 +62,13 @@ fn scenes(r: &Report) -> Vec<(&'static str, String)> {
         ("chain", chain(&r.chain)),
         ("node loss", node_loss(&r.node_loss)),
         ("loss", format!("until {} died {}", r.node_loss.killed_node, r.node_loss.curves[0])),
-        ("", format!("and from step {} on {}", r.node_loss.resumed_after_step, r.node_loss.curves[1])),
+        (
+            "",
+            format!(
+                "and from step {} on {}",
+                r.node_loss.resumed_after_step, r.node_loss.curves[1]
+            ),
+        ),
         ("totals", totals(&r.totals)),
     ]
 }

@@ -1,5 +1,7 @@
 //! What the demo trains: `tutti train` on eight ranks, and what its ranks say in their logs.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use tutti_model::{Command, JobSpec, Launcher, TaskId};
 use tutti_wire::api::LogQuery;
@@ -60,11 +62,8 @@ pub fn job(stage: &Stage<'_>, name: &str, dir: &str) -> Result<JobSpec, Fail> {
     let mut spec = JobSpec::new(Command::Argv(words.map(str::to_owned).collect()));
     spec.name = Some(name.to_owned());
     spec.nodes = Some(GANG_NODES.into());
-    spec.gpus_per_node =
-        Some(tutti_model::GpuRequest { model: None, count: GPUS_PER_NODE.into() });
+    spec.gpus_per_node = Some(tutti_model::GpuRequest { model: None, count: GPUS_PER_NODE.into() });
     spec.launcher = Launcher::Torch;
-    // Else each run chooses by the links that it measures, and the last bits may differ.
-    spec.env.insert("TUTTI_ALGO".into(), "ring".into());
     Ok(spec)
 }
 
@@ -76,12 +75,12 @@ pub fn result(stage: &Stage<'_>, id: TaskId) -> Result<Trained, Fail> {
         .map_err(|why| Fail::new(format!("job {id}: {why}")))
 }
 
-/// The losses that rank 0 told in one attempt, with their steps.
+/// The losses that were told in one attempt, with their steps. All ranks tell the same ones; those on
+/// a node that is gone can't be asked any more.
 pub fn losses(stage: &Stage<'_>, id: TaskId, attempt: u32) -> Result<Vec<(u64, f64)>, Fail> {
-    let query =
-        LogQuery { rank: Some("0".into()), attempt: Some(attempt), ..LogQuery::default() };
-    let log = stage.log(id, &query)?;
-    Ok(log.iter().filter_map(|(_, text)| parse(text)).filter_map(|l| l.loss()).collect())
+    let log = stage.log(id, &LogQuery { attempt: Some(attempt), ..LogQuery::default() })?;
+    let losses = log.iter().filter_map(|(_, text)| parse(text)?.loss());
+    Ok(losses.collect::<BTreeMap<u64, f64>>().into_iter().collect())
 }
 
 impl Line {

@@ -107,18 +107,20 @@ fn the_summary_tells_the_whole_story() {
     let want = "\
 What happened on 5 nodes × 2 simulated GPUs, in 22 seconds:
   cluster    a controller and 5 agents up in 0.42 s
-  gang       32 ranks on 4 nodes ran together 84 ms after submission and trained 60 steps by
-             adding gradients over TCP: loss 4.44 to 0.000014, the same model on every rank,
-             exit code 0
-  waiting    meanwhile job 2 for 1 simulated GPU waited 3.8 s and said why: \"needs a node with 1
-             free GPU, none fits now (4 busy)\"
+  gang       8 ranks on 4 nodes ran together 84 ms after submission and trained a transformer
+             for 300 steps, 2 × 2 × 2 by data, tensor and pipeline: loss 5.54 to 2.5123, the
+             same on every rank, 9876 tokens/s, exit code 0
+  waiting    meanwhile job 2 for 2 whole nodes waited 3.8 s and said why: \"needs 2 nodes with 2
+             free GPUs each, 1 of 5 fits now (4 busy)\"
   array      200 tasks in 0.40 s, 500 tasks/s, every exit code 0
   chain      prepare → train → evaluate in 1.3 s; rescue (after failed:5) was cancelled: \"job 5
              ended the other way\"
-  node loss  n1 was killed with all its 11 processes under a gang of 16 ranks on n1 and n3:
-             noticed after 21 ms, given up after 8.1 s, all 16 ranks running again on n3 and n2
-             after 8.6 s; went on after step 16 of 60, exit code 0; n1 was ready again 0.25 s
-             after its restart
+  node loss  n1 was killed with all its 5 processes at step 107 of the same training: noticed
+             after 21 ms, all 8 ranks running again on n2, n3, n4, n5 after 1.6 s; went on from
+             the checkpoint of step 100 and ended after 300 with loss 2.5123, the same as
+             undisturbed, exit code 0; n1 was ready again 0.25 s after its restart
+  loss       until n1 died 5.545 █▆▄ 3.100
+             and from step 100 on 3.205 ▃▂▁ 2.512
   totals     8 jobs: 206 tasks completed, 0 failed, 1 cancelled; every exit code 0; restarts: 1
              for node failure, 0 for preemption, 0 for the job's own failure
 
