@@ -15,6 +15,7 @@
 //! | `errors` | every mistake says what to do |
 //! | `disk` | a full disk |
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
+//! | `unbroken` | training over a dead node and a hung rank, to the same loss |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
 
 mod access;
@@ -30,6 +31,7 @@ mod progress;
 mod run;
 mod sharing;
 mod train;
+mod unbroken;
 mod up;
 
 use tutti_model::JobSpec;
