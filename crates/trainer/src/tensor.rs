@@ -12,8 +12,20 @@ pub fn cpu() -> Device {
     Device::Flex(Default::default())
 }
 
+/// The first use of a kind of kernel compiles and tries it, which takes seconds each and minutes for a
+/// model. So it tries few, and keeps what it found for the next run of this user.
 #[cfg(feature = "cuda")]
 pub fn cuda(index: usize) -> Device {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        use cubecl_runtime::config::autotune::AutotuneLevel;
+        use cubecl_runtime::config::cache::CacheConfig;
+        use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
+        let mut config = CubeClRuntimeConfig::from_current_dir();
+        config.autotune.level = AutotuneLevel::Minimal;
+        config.compilation.cache.get_or_insert(CacheConfig::default());
+        CubeClRuntimeConfig::set(config.override_from_env());
+    });
     Device::Cuda(burn_cuda::CudaDevice::new(index))
 }
 

@@ -255,6 +255,9 @@ struct Show<'a> {
 
 impl Show<'_> {
     fn event(&mut self, event: &Event) {
+        if self.rank == 0 && matches!(event, Event::Started(_)) && self.args.device == Where::Cuda {
+            note("the first step compiles and tries kernels: minutes, unless done here before");
+        }
         let silent = self.rank != 0 && !self.args.all_ranks;
         if silent || (self.args.bench && !matches!(event, Event::Ended(_))) {
             return;
