@@ -41,6 +41,10 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TUTTI_NODE_ADDR", "address of this node"),
     ("TUTTI_NODES", "names of the gang's nodes in rank order, comma separated"),
     ("TUTTI_NODE_ADDRS", "their addresses in the same order"),
+    (
+        "TUTTI_RACKS",
+        "racks of those nodes, empty where nobody knows; not set if no rack is known at all",
+    ),
     ("TUTTI_PORTS", "a port that was free on each of them, in the same order"),
     (
         "TUTTI_GANG_KEY",
@@ -205,6 +209,13 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_NODE_ADDR", around.address.into());
     env.insert("TUTTI_NODES", join(hosts(|h| &h.name)));
     env.insert("TUTTI_NODE_ADDRS", join(hosts(|h| &h.address)));
+    match launch.hosts.iter().any(|host| host.rack.is_some()) {
+        true => {
+            let racks = launch.hosts.iter().map(|host| host.rack.clone().unwrap_or_default());
+            env.insert("TUTTI_RACKS", join(racks.collect()))
+        }
+        false => env.remove("TUTTI_RACKS"),
+    };
     match around.ports.is_empty() {
         true => env.remove("TUTTI_PORTS"),
         false => {

@@ -68,7 +68,9 @@ impl Fold {
         let mut news = self.take_steps(rank, &line, now)?;
         if let Some(step) = line.saved {
             let (path, save_ms) = (line.path, line.save_ms);
-            news = news.max(self.take_saved(SavedPoint { step, at: None, path, save_ms }, now));
+            news = news.max(
+                self.take_saved(SavedPoint { step, at: None, path, save_ms, node: None }, now),
+            );
         }
         if let (None, Some(fault)) = (&self.fault, line.fault) {
             self.fault = Some(fault);

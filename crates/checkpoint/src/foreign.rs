@@ -1,6 +1,6 @@
-//! Checkpoints of other frameworks: a directory whose files are hashed into a manifest.
+//! Checkpoints of other frameworks: a file, or a directory whose files, are hashed into a manifest.
 //!
-//! Nothing in the directory is read as anything but bytes, and nothing is changed. From then on it can
+//! Nothing in it is read as anything but bytes, and nothing is changed. From then on it can
 //! be listed, verified, pinned, restored and removed like any other.
 
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use crate::store::{Store, Verdict, now_ms};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
-    #[error("{} is not a directory below {}", dir.display(), location.display())]
+    #[error("{} is neither a directory nor a file below {}", dir.display(), location.display())]
     NotBelow { dir: PathBuf, location: PathBuf },
     #[error("there is no file in {}", dir.display())]
     Empty { dir: PathBuf },
@@ -37,8 +37,8 @@ pub enum ForeignError {
 }
 
 impl Store {
-    /// Records `dir`, which is somewhere below `location`, the home of this store, as the checkpoint
-    /// of a step. `reading` is told of bytes as they are hashed.
+    /// Records `dir`, a directory or a single file somewhere below `location`, the home of this store,
+    /// as the checkpoint of a step. `reading` is told of bytes as they are hashed.
     pub fn register(
         &self,
         location: &Path,
@@ -50,11 +50,15 @@ impl Store {
         let attempt = self.writer()?.attempt.clone();
         let (location, dir) = (canonical(location)?, canonical(dir)?);
         let below = dir.strip_prefix(&location).ok().filter(|b| !b.as_os_str().is_empty());
-        let Some(below) = below.filter(|_| dir.is_dir()) else {
+        let Some(below) = below.filter(|_| dir.is_dir() || dir.is_file()) else {
             return Err(ForeignError::NotBelow { dir, location });
         };
         let mut files = Vec::new();
-        walk(&dir, below, &mut files)?;
+        if dir.is_file() {
+            files.push((inside(below, &dir)?, dir.clone()));
+        } else {
+            walk(&dir, below, &mut files)?;
+        }
         if files.is_empty() {
             return Err(ForeignError::Empty { dir });
         }
@@ -107,12 +111,15 @@ fn walk(dir: &Path, below: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<
         if kind.is_dir() {
             walk(&full, &below, files)?;
         } else if kind.is_file() {
-            let path = below.to_str().filter(|p| layout::is_inside(p));
-            let path = path.ok_or_else(|| ForeignError::Name { path: full.clone() })?;
-            files.push((path.to_owned(), full));
+            files.push((inside(&below, &full)?, full));
         }
     }
     Ok(())
+}
+
+fn inside(below: &Path, full: &Path) -> Result<String, ForeignError> {
+    let path = below.to_str().filter(|p| layout::is_inside(p));
+    path.map(str::to_owned).ok_or_else(|| ForeignError::Name { path: full.to_owned() })
 }
 
 /// Hashes a file, and makes sure that it did not change meanwhile.

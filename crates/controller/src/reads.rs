@@ -297,7 +297,9 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::PriorityChanged { job, .. }
         | Event::WaitingEnded { job, .. } => vec![*job],
         Event::JobsForgotten { jobs } => jobs.clone(),
-        Event::Claimed { task, .. } | Event::Unclaimed { task } => vec![task.job],
+        Event::Claimed { task, .. }
+        | Event::Unclaimed { task }
+        | Event::Registered { task, .. } => vec![task.job],
         Event::Saved { lease, .. } | Event::Accused { lease, .. } | Event::LetGo { lease } => {
             vec![lease.task.job]
         }

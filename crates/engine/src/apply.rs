@@ -59,6 +59,7 @@ pub fn apply(state: &mut State, record: &Record) {
         }
         Event::Stopping { lease, why } => attempts::stopping(state, *lease, why, at),
         Event::Saved { lease, point } => attempts::saved(state, *lease, point.as_ref(), at),
+        Event::Registered { task, point } => attempts::registered(state, *task, point),
         Event::LetGo { lease } => attempts::let_go(state, *lease),
         Event::Accused { lease, accusation } => attempts::accused(state, *lease, accusation),
         Event::Requeued { lease, .. } => attempts::requeued(state, *lease, &record.event, at),

@@ -50,6 +50,13 @@ pub enum Command {
         actor: Actor,
         task: TaskId,
     },
+    /// The owner says where a checkpoint of this task is.
+    Register {
+        actor: Actor,
+        task: TaskId,
+        step: u64,
+        path: String,
+    },
     SetPolicy {
         actor: Actor,
         policy: Box<Policy>,

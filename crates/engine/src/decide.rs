@@ -47,6 +47,9 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
             jobs::set_priority(view, actor, *job, *priority)
         }
         Command::Saved { actor, task } => jobs::saved(view, actor, *task),
+        Command::Register { actor, task, step, path } => {
+            jobs::register(view, actor, *task, *step, path)
+        }
         Command::SetPolicy { actor, policy } => policy::set(view, actor, policy),
         Command::ReplacePolicy { actor, old, policy } => policy::replace(view, actor, old, policy),
         Command::Hello { greeting, session } => Ok(nodes::hello(view, greeting, *session)),

@@ -125,12 +125,14 @@ fn launch(
     lease: LeaseId,
 ) -> Option<Launch> {
     let host = |p: &Part| {
-        let facts = &state.node(p.node)?.facts;
+        let node = state.node(p.node)?;
+        let facts = &node.facts;
         Some(Host {
             name: facts.name.clone(),
             address: facts.address.clone(),
             gpus: p.gpus.len() as u32,
             ranks: p.ranks,
+            rack: state.policy.topology.place_of(node).rack,
         })
     };
     let task = job.task(lease.task.index)?;

@@ -256,6 +256,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::PartPrepared { .. }
         | Event::Stopping { .. }
         | Event::Saved { .. }
+        | Event::Registered { .. }
         | Event::Accused { .. }
         | Event::Claimed { .. }
         | Event::TokenAdded { .. }

@@ -109,6 +109,11 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         point: Option<SavedPoint>,
     },
+    /// Somebody says where a checkpoint of this task is.
+    Registered {
+        task: TaskId,
+        point: SavedPoint,
+    },
     /// The ranks of one part say that another rank is dead or hangs.
     Accused {
         lease: LeaseId,

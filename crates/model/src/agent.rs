@@ -90,6 +90,9 @@ pub struct Host {
     /// Processes of the gang that are started on this node.
     #[serde(default)]
     pub ranks: u32,
+    /// What it may fail together with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
 }
 
 /// A secret that all nodes of one attempt share, and nobody else. 64 hex digits where it is text.

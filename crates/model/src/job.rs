@@ -106,6 +106,9 @@ pub struct Task {
     pub past: Option<Box<Past>>,
 }
 
+/// So many checkpoints of a task are remembered. Where they are listed in full is with their files.
+pub const KNOWN_POINTS_MAX: usize = 16;
+
 /// What is known of the attempts of a task so far, beyond their number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -113,6 +116,10 @@ pub struct Past {
     /// The newest point that a restart goes on from, as the job has said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<SavedPoint>,
+    /// The newest checkpoints that were heard of, in the order in which they were; at most
+    /// [`KNOWN_POINTS_MAX`], each step once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<SavedPoint>,
     /// The highest step that it is known to have done, and the highest that was ever safe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_step: Option<u64>,
@@ -127,6 +134,17 @@ pub struct Past {
     /// Nodes where a rank of it failed, for whatever reason, since it last got further.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub failed_on: BTreeSet<NodeId>,
+}
+
+impl Past {
+    /// A checkpoint that was not known, or is another one of the same step.
+    pub fn learn(&mut self, point: &SavedPoint) {
+        self.points.retain(|known| known.step != point.step);
+        self.points.push(point.clone());
+        if self.points.len() > KNOWN_POINTS_MAX {
+            self.points.remove(0);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -444,6 +462,7 @@ impl From<Outcome> for JobState {
 
 static NO_PAST: Past = Past {
     saved: None,
+    points: Vec::new(),
     best_step: None,
     best_saved: None,
     spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0 },

@@ -103,6 +103,9 @@ pub struct SavedPoint {
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_ms: Option<u64>,
+    /// The node whose ranks said so: a path may be known there alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 #[cfg(test)]

@@ -62,7 +62,8 @@ impl Part {
             pace: (step >= 5).then_some(Span::secs(1)),
         };
         let ranks = (0..self.launch.ranks).map(rank).collect();
-        let point = SavedPoint { step: step / 5 * 5, at: None, path: None, save_ms: None };
+        let point =
+            SavedPoint { step: step / 5 * 5, at: None, path: None, save_ms: None, node: None };
         let fault = self.said.take().and_then(|s| s.fault);
         let saved = (point.step > 0).then_some(point);
         self.said = Some(Box::new(PartProgress { ranks, saved, fault, ..Default::default() }));

@@ -13,6 +13,7 @@
 //! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
 //! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/saved` | → [`Changed`]; what the task did up to now is safe | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/checkpoints` | [`Register`] → [`Changed`]; where a checkpoint of it is | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | user, own jobs and only down; admin |
 //! | GET `/api/v1/jobs/{id}/logs` | query [`LogQuery`] → SSE of [`LogEvent`] | viewer, own jobs; admin |
 //! | PUT `/api/v1/jobs/{id}/stdin?rank=0` | streamed bytes; end of body closes stdin unless `keep=true` | user, own jobs |
@@ -37,7 +38,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeState, Place,
-    Priority, RankExit, Restarts, Role, Span, TaskId, Time, Verdict,
+    Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -223,6 +224,9 @@ pub struct JobDetail {
     pub end: Option<EndReason>,
     pub time_left: Option<Span>,
     pub held: bool,
+    /// Checkpoints that it has reported or that were registered for it, oldest first: the newest few.
+    #[serde(default)]
+    pub checkpoints: Vec<SavedPoint>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -246,6 +250,14 @@ pub struct PartRow {
 pub struct Changed {
     /// How many jobs, tasks, nodes or tokens were changed.
     pub changed: u64,
+}
+
+/// Where a checkpoint of a job is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Register {
+    pub step: u64,
+    /// Absolute, or a URL.
+    pub path: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

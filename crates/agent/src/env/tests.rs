@@ -72,7 +72,13 @@ fn env(launch: &Launch) -> BTreeMap<String, String> {
 fn gang(launcher: Launcher) -> Launch {
     let mut gang = launch("7", 3);
     let ranks = if launcher.makes_processes() { 1 } else { 2 };
-    let host = |n| Host { name: format!("n{n}"), address: format!("10.0.0.{n}"), gpus: 2, ranks };
+    let host = |n| Host {
+        name: format!("n{n}"),
+        address: format!("10.0.0.{n}"),
+        gpus: 2,
+        ranks,
+        rack: (n == 2).then(|| "r1".to_owned()),
+    };
     gang.hosts = vec![host(1), host(2)];
     gang.spec = Arc::new(JobSpec { launcher, ..JobSpec::shell("true") });
     gang.gpus = vec![GpuIndex(4), GpuIndex(5)];
@@ -89,7 +95,7 @@ fn the_tables_list_exactly_what_is_set() {
         gang.lease.task = "7_3".parse().unwrap();
         gang.array_tasks = Some(10);
         let path = Some("/ckpt/40".into());
-        gang.saved = Some(SavedPoint { step: 40, at: None, path, save_ms: None });
+        gang.saved = Some(SavedPoint { step: 40, at: None, path, save_ms: None, node: None });
         let spec = Arc::make_mut(&mut gang.spec);
         spec.array = Some("0-9".parse::<ArraySpec>().unwrap());
         spec.time = Some(Span::secs(60));
@@ -113,6 +119,14 @@ fn the_tables_list_exactly_what_is_set() {
         let set: BTreeSet<&str> = set.iter().map(String::as_str).collect();
         assert_eq!(set, listed, "{}", launcher.as_str());
     }
+}
+
+#[test]
+fn racks_stand_in_the_order_of_the_nodes() {
+    let mut gang = gang(Launcher::Torch);
+    assert_eq!(env(&gang)["TUTTI_RACKS"], ",r1");
+    gang.hosts[1].rack = None;
+    assert_eq!(env(&gang).get("TUTTI_RACKS"), None);
 }
 
 #[test]

@@ -349,7 +349,8 @@ fn a_shim_that_dials_again_is_asked_to_save_again() {
 fn at_step(step: u64, saved: Option<u64>) -> Box<PartProgress> {
     let rank =
         RankProgress { rank: Rank(0), step, loss: None, tokens: None, age: Span(10), pace: None };
-    let saved = saved.map(|step| SavedPoint { step, at: None, path: None, save_ms: None });
+    let saved =
+        saved.map(|step| SavedPoint { step, at: None, path: None, save_ms: None, node: None });
     Box::new(PartProgress { ranks: vec![rank], saved, ..PartProgress::default() })
 }
 

@@ -93,7 +93,13 @@ fn checkpoints_and_faults_are_urgent_once() {
     assert_eq!(c.says(0, r#"{"saved": 10, "save_ms": 70}"#), News::Urgent);
     c.after(500);
     assert_eq!(c.says(0, r#"{"saved": 10, "path": "/ckpt/10"}"#), News::Level);
-    let point = SavedPoint { step: 10, at: None, path: Some("/ckpt/10".into()), save_ms: Some(70) };
+    let point = SavedPoint {
+        step: 10,
+        at: None,
+        path: Some("/ckpt/10".into()),
+        save_ms: Some(70),
+        node: None,
+    };
     let level = c.level();
     assert_eq!((level.saved, level.saved_age), (Some(point), Span(500)));
     assert_eq!(c.says(0, r#"{"saved": 9}"#), News::Nothing, "somebody is late");

@@ -37,6 +37,20 @@ fn a_directory_becomes_a_checkpoint() {
 }
 
 #[test]
+fn a_single_file_does_as_well() {
+    let home = quick_dir();
+    let file = home.path().join("epoch-3.pt");
+    fs::write(&file, b"weights").unwrap();
+    let store = Store::open(text(home.path()), options(0, 1, 0)).unwrap();
+    let manifest = store.register(home.path(), &file, 3, Value::Null, &|_| {}).unwrap();
+    assert_eq!(manifest.files[0].path, "epoch-3.pt");
+    assert!(store.verify(3, false, &|_| {}).unwrap().loads);
+    let to = quick_dir();
+    store.load(Selector::Latest).unwrap().restore_files(to.path(), &|_| {}).unwrap();
+    assert_eq!(fs::read(to.path().join("epoch-3.pt")).unwrap(), b"weights");
+}
+
+#[test]
 fn what_is_no_checkpoint_is_refused() {
     let home = quick_dir();
     let store = Store::open(text(home.path()), options(0, 1, 0)).unwrap();

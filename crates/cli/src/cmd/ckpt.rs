@@ -3,7 +3,9 @@
 mod advise;
 mod args;
 mod bar;
+mod known;
 mod output;
+mod register;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
@@ -12,14 +14,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tutti_checkpoint::{
-    Attempt, Error, ExportError, ForeignError, Keep, Kind, Listed, Loaded, Manifest, Options,
-    Selector, Store, Writer,
+    Error, ExportError, ForeignError, Keep, Kind, Listed, Loaded, Manifest, Options, Selector,
+    Store,
 };
+use tutti_wire::api::JobDetail;
 
 use self::bar::Bar;
-use self::whereabouts::Whereabouts;
+use self::known::{Known, Standing};
+use self::whereabouts::{Place, Whereabouts};
 pub use args::CkptArgs;
-use args::{CkptVerb, RegisterArgs, RestoreArgs, RmArgs, VerifyArgs, Which};
+use args::{CkptVerb, RestoreArgs, RmArgs, VerifyArgs, Which};
 
 use crate::fail::{Fail, NOT_FOUND, chain};
 use crate::style::Style;
@@ -27,28 +31,11 @@ use crate::terminal;
 
 pub fn run(cluster: Option<&str>, args: CkptArgs) -> Result<ExitCode, Fail> {
     match args.verb {
-        CkptVerb::Ls { at, json } => {
-            let store = open(cluster, &at, None)?;
-            let found = store.list()?;
-            if json {
-                terminal::json(&found.iter().map(output::Row::of).collect::<Vec<_>>())?;
-            } else {
-                terminal::say(&output::table(&found, Style::of_stdout()));
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        CkptVerb::Show { at, step, tensors, json } => {
-            let manifest = pick(&open(cluster, &at, None)?, step)?;
-            if json {
-                terminal::json(&manifest)?;
-            } else {
-                terminal::say(&output::detail(&manifest, tensors, Style::of_stdout()));
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        CkptVerb::Ls { at, json } => list(cluster, &at, json),
+        CkptVerb::Show { at, step, tensors, json } => show(cluster, &at, step, tensors, json),
         CkptVerb::Verify(args) => verify(cluster, &args),
         CkptVerb::Pin { at, steps, why } => {
-            let store = open(cluster, &at, None)?;
+            let store = open(cluster, &at)?;
             for step in steps {
                 store.pin(step, &why)?;
                 terminal::complain(&format!("pinned step {step}: {why}"));
@@ -56,7 +43,7 @@ pub fn run(cluster: Option<&str>, args: CkptArgs) -> Result<ExitCode, Fail> {
             Ok(ExitCode::SUCCESS)
         }
         CkptVerb::Unpin { at, steps } => {
-            let store = open(cluster, &at, None)?;
+            let store = open(cluster, &at)?;
             for step in steps {
                 store.unpin(step)?;
                 terminal::complain(&format!("unpinned step {step}"));
@@ -65,44 +52,88 @@ pub fn run(cluster: Option<&str>, args: CkptArgs) -> Result<ExitCode, Fail> {
         }
         CkptVerb::Rm(args) => remove(cluster, &args),
         CkptVerb::Restore(args) => restore(cluster, &args),
-        CkptVerb::Register(args) => register(&args),
+        CkptVerb::Register(args) => register::run(cluster, &args),
         CkptVerb::Advise(args) => advise::run(cluster, &args),
     }
 }
 
-fn open(cluster: Option<&str>, at: &Whereabouts, writer: Option<Writer>) -> Result<Store, Fail> {
-    let location = at.location(cluster)?;
-    let options = Options { writer, replicas: at.replica.clone(), ..Options::default() };
-    Ok(Store::open(&location, options)?)
+fn open(cluster: Option<&str>, at: &Whereabouts) -> Result<Store, Fail> {
+    open_at(at, at.find(cluster)?.location()?)
 }
 
-fn pick(store: &Store, which: Which) -> Result<Manifest, Fail> {
-    match which {
-        Which::Step(step) => Ok(store.published(step)?),
-        Which::Latest => {
-            let listed = store.list()?.into_iter().rev().find_map(|l| l.manifest.ok());
-            let place = store.label().to_owned();
-            listed.ok_or_else(|| Error::Nothing { place }.into())
-        }
+fn open_at(at: &Whereabouts, location: &str) -> Result<Store, Fail> {
+    let options = Options { replicas: at.replica.clone(), ..Options::default() };
+    Ok(Store::open(location, options)?)
+}
+
+/// What a place has, and what only its job knows of.
+fn survey(at: &Whereabouts, place: &Place) -> Result<(Vec<Listed>, Vec<Known>), Fail> {
+    let listed = match (place.known_location(), &place.job) {
+        (Some(location), _) => open_at(at, location)?.list()?,
+        (None, Some(_)) => Vec::new(),
+        (None, None) => open_at(at, place.location()?)?.list()?,
+    };
+    let steps: Vec<u64> = listed.iter().map(|l| l.step).collect();
+    let known = place.job.as_ref().map_or_else(Vec::new, |job| known::unlisted(job, &steps));
+    Ok((listed, known))
+}
+
+fn list(cluster: Option<&str>, at: &Whereabouts, json: bool) -> Result<ExitCode, Fail> {
+    let (listed, known) = survey(at, &at.find(cluster)?)?;
+    let rows = output::rows(&listed, &known);
+    if json {
+        terminal::json(&rows)?;
+    } else {
+        terminal::say(&output::table(&rows, Style::of_stdout()));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(
+    cluster: Option<&str>,
+    at: &Whereabouts,
+    which: Which,
+    tensors: bool,
+    json: bool,
+) -> Result<ExitCode, Fail> {
+    let place = at.find(cluster)?;
+    let (listed, known) = survey(at, &place)?;
+    let newest = listed.iter().filter(|l| l.manifest.is_ok()).map(|l| l.step).max();
+    let wanted = match which {
+        Which::Step(step) => Some(step),
+        Which::Latest => newest.max(known.last().map(|k| k.step)),
+    };
+    if let Some(found) = known.iter().find(|k| Some(k.step) == wanted) {
+        match json {
+            true => terminal::json(&output::Row::known(found))?,
+            false => terminal::say(&output::known(found, place.job.as_ref())),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let location = place.location()?;
+    let step = wanted.ok_or_else(|| Error::Nothing { place: location.to_owned() })?;
+    let manifest = open_at(at, location)?.published(step)?;
+    if json {
+        terminal::json(&manifest)?;
+    } else {
+        terminal::say(&output::detail(&manifest, tensors, Style::of_stdout()));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn verify(cluster: Option<&str>, args: &VerifyArgs) -> Result<ExitCode, Fail> {
-    let store = open(cluster, &args.at, None)?;
-    let listed = store.list()?;
-    let steps: Vec<u64> = match &args.steps[..] {
-        [] => listed.iter().map(|l| l.step).collect(),
-        steps => steps.to_vec(),
-    };
+    let place = args.at.find(cluster)?;
+    let (listed, known) = survey(&args.at, &place)?;
+    let all = || listed.iter().map(|l| l.step).chain(known.iter().map(|k| k.step)).collect();
+    let steps: Vec<u64> = if args.steps.is_empty() { all() } else { args.steps.clone() };
     let bytes_of = |l: &Listed| l.manifest.as_ref().map_or(0, Manifest::bytes);
     let bytes = listed.iter().filter(|l| steps.contains(&l.step)).map(bytes_of).sum();
     let bar = Bar::new("reading", bytes);
     let mut found = Vec::new();
     for &step in &steps {
-        found.push(match store.verify(step, args.mend, &|n| bar.add(n)) {
-            Ok(found) => output::Checked::Read(found),
-            Err(e @ Error::Manifest { .. }) => output::Checked::Unreadable { step, why: chain(&e) },
-            Err(e) => return Err(e.into()),
+        found.push(match known.iter().find(|k| k.step == step) {
+            Some(known) => first_reading(known, place.job.as_ref(), &bar)?,
+            None => read_again(&open_at(&args.at, place.location()?)?, step, args.mend, &bar)?,
         });
     }
     bar.done();
@@ -115,8 +146,36 @@ fn verify(cluster: Option<&str>, args: &VerifyArgs) -> Result<ExitCode, Fail> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn read_again(store: &Store, step: u64, mend: bool, bar: &Bar) -> Result<output::Checked, Fail> {
+    match store.verify(step, mend, &|n| bar.add(n)) {
+        Ok(found) => Ok(output::Checked::Read(found)),
+        Err(e @ Error::Manifest { .. }) => Ok(output::Checked::Unreadable { step, why: chain(&e) }),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Nothing to compare with yet: what is read now is what it has to be from now on.
+fn first_reading(
+    known: &Known,
+    job: Option<&JobDetail>,
+    bar: &Bar,
+) -> Result<output::Checked, Fail> {
+    let step = known.step;
+    let path = match (&known.path, &known.standing) {
+        (Some(path), Standing::NotHashed { .. }) => Path::new(path),
+        _ => {
+            let why = output::whereabouts(known);
+            return Ok(output::Checked::Unreadable { step, why });
+        }
+    };
+    let id = job.map(|job| job.row.id);
+    let manifest = register::hash(path, None, step, id, &|n| bar.add(n))?;
+    let (files, bytes) = (manifest.files.len(), manifest.bytes());
+    Ok(output::Checked::Recorded { step, recorded: path.display().to_string(), files, bytes })
+}
+
 fn remove(cluster: Option<&str>, args: &RmArgs) -> Result<ExitCode, Fail> {
-    let store = open(cluster, &args.at, None)?;
+    let store = open(cluster, &args.at)?;
     for &step in &args.steps {
         store.remove(step, args.force)?;
         terminal::complain(&format!("removed step {step}"));
@@ -138,7 +197,7 @@ fn remove(cluster: Option<&str>, args: &RmArgs) -> Result<ExitCode, Fail> {
 }
 
 fn restore(cluster: Option<&str>, args: &RestoreArgs) -> Result<ExitCode, Fail> {
-    let store = open(cluster, &args.at, None)?;
+    let store = open(cluster, &args.at)?;
     let selector = match args.step {
         Which::Latest => Selector::Latest,
         Which::Step(step) => Selector::Step(step),
@@ -173,34 +232,6 @@ fn copy_out(loaded: &Loaded, args: &RestoreArgs, bar: &Bar) -> Result<(), Export
     }
     Store::open(&args.to, Options::default())?.receive(loaded, &moved)?;
     Ok(())
-}
-
-fn register(args: &RegisterArgs) -> Result<ExitCode, Fail> {
-    let parent = args.dir.parent().filter(|p| !p.as_os_str().is_empty());
-    let location = args.location.as_deref().or(parent).unwrap_or(Path::new("."));
-    let Some(text) = location.to_str() else {
-        return Err(Fail::usage(format!("{} is not text", location.display())));
-    };
-    // By hand there is no attempt that could be replaced by another.
-    let attempt = Attempt { owner: "registered".into(), generation: 0 };
-    let writer = Some(Writer { rank: 0, world: 1, attempt });
-    let store = Store::open(text, Options { writer, ..Options::default() })?;
-    let bar = Bar::new("hashing", 0);
-    let registered =
-        store.register(location, &args.dir, args.step, serde_json::Value::Null, &|n| bar.add(n));
-    bar.done();
-    let manifest = registered?;
-    if args.json {
-        return terminal::json(&manifest).map(|()| ExitCode::SUCCESS);
-    }
-    terminal::complain(&format!(
-        "registered {} as step {}: {}, {}",
-        args.dir.display(),
-        args.step,
-        crate::show::count(manifest.files.len() as u64, "file"),
-        output::size(manifest.bytes()),
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 impl From<Error> for Fail {

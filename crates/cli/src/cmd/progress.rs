@@ -42,11 +42,22 @@ pub fn run(args: ProgressArgs) -> Result<ExitCode, Fail> {
         return Err(Fail::usage(format!("{SOCKET} is not set"))
             .hint("it is set inside of jobs: run this from a job's script"));
     };
+    let mut args = args;
+    args.path = args.path.map(from_here).transpose()?;
     let own = std::env::var("RANK").ok().and_then(|rank| rank.parse().ok());
     let text = line(&args, args.rank.or(own).map(Rank))?;
     let sent = UnixStream::connect(&path).and_then(|mut to| to.write_all(text.as_bytes()));
     sent.map_err(|e| Fail::new(format!("nobody listens at {}: {e}", path.display())))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever looks for it looks from elsewhere.
+fn from_here(path: String) -> Result<String, Fail> {
+    if path.contains("://") {
+        return Ok(path);
+    }
+    let whole = std::path::absolute(&path).map_err(|e| Fail::new(format!("{path}: {e}")))?;
+    whole.into_os_string().into_string().map_err(|p| Fail::usage(format!("{p:?} is not text")))
 }
 
 fn line(args: &ProgressArgs, rank: Option<Rank>) -> Result<String, Fail> {

@@ -203,6 +203,7 @@ mod tests {
             end: None,
             time_left: None,
             held: false,
+            checkpoints: Vec::new(),
         };
         let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
         for want in [

@@ -100,6 +100,7 @@ mod tests {
             age: Some(Span(1_500)),
             ranks: 8,
             saved: Some(SavedPoint {
+                node: None,
                 step: 1000,
                 at: Some(Time(40_000)),
                 path: Some("/ckpt/1000".into()),

@@ -13,6 +13,7 @@
 //! | `access` | tokens, roles, users, old agents |
 //! | `launchers` | real frameworks start unmodified, across nodes |
 //! | `errors` | every mistake says what to do |
+//! | `ckpt` | checkpoints of any job, and of nodes that are lost |
 //! | `disk` | a full disk |
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
 //! | `unbroken` | training over a dead node and a hung rank, to the same loss |
@@ -21,6 +22,7 @@
 mod access;
 mod bench;
 mod burst;
+mod ckpt;
 mod disk;
 mod errors;
 mod faults;

@@ -8,7 +8,9 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use tutti_engine::{Command, Rejected, Reply};
 use tutti_model::{Explanation, JobId, TaskId};
-use tutti_wire::api::{Changed, JobDetail, JobPage, JobQuery, JobRow, ProgressDetail, SetPriority};
+use tutti_wire::api::{
+    Changed, JobDetail, JobPage, JobQuery, JobRow, ProgressDetail, Register, SetPriority,
+};
 use utoipa::IntoParams;
 
 use super::App;
@@ -213,6 +215,21 @@ pub async fn saved(
     Named(task): Named<TaskId>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Saved { actor: caller.actor, task }).await
+}
+
+/// Where a checkpoint of this task is: its next attempt goes on from there, unless something newer is
+/// known. Nobody looks at it here.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/checkpoints", tag = "jobs", request_body = Register,
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn register(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(task): Named<TaskId>,
+    Strict(body): Strict<Register>,
+) -> Result<Json<Changed>, Problem> {
+    let Register { step, path } = body;
+    change(&app, Command::Register { actor: caller.actor, task, step, path }).await
 }
 
 pub(super) async fn change(app: &App, command: Command) -> Result<Json<Changed>, Problem> {

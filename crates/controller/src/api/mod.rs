@@ -72,6 +72,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/release", post(jobs::release))
         .route("/jobs/{id}/priority", post(jobs::priority))
         .route("/jobs/{id}/saved", post(jobs::saved))
+        .route("/jobs/{id}/checkpoints", post(jobs::register))
         .route("/jobs/{id}/logs", get(logs::logs))
         .route("/jobs/{id}/stdin", put(exec::stdin))
         .route("/jobs/{id}/exec", post(exec::exec))

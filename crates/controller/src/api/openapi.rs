@@ -60,6 +60,7 @@ impl IntoResponses for Problems {
         jobs::release,
         jobs::priority,
         jobs::saved,
+        jobs::register,
         logs::logs,
         exec::stdin,
         exec::exec,

@@ -32,6 +32,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/jobs/{id}/release", USER),
     (Method::POST, "/api/v1/jobs/{id}/priority", USER),
     (Method::POST, "/api/v1/jobs/{id}/saved", USER),
+    (Method::POST, "/api/v1/jobs/{id}/checkpoints", USER),
     (Method::PUT, "/api/v1/jobs/{id}/stdin", USER),
     (Method::POST, "/api/v1/jobs/{id}/exec", USER),
     (Method::PUT, "/api/v1/exec/{session}/stdin", USER),

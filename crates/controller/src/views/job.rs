@@ -216,6 +216,7 @@ pub fn detail(
         end: ended.map(|e| e.reason.clone()),
         time_left,
         held: job.held,
+        checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
     })
 }
 

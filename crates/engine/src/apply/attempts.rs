@@ -2,11 +2,12 @@
 
 use tutti_model::{
     Accusation, Attempt, AttemptPhase, LeaseId, NodeId, Part, PartPlacement, PartState, Phase,
-    Rank, Restarts, SavedPoint, State, StopCause, Time,
+    Rank, Restarts, SavedPoint, State, StopCause, TaskId, Time,
 };
 
 use super::{
-    accounts, change_task, claims, current_attempt, current_part, current_task, health, with_node,
+    accounts, change_task, claims, current_attempt, current_part, current_task, health, task_mut,
+    with_node,
 };
 use crate::event::{Event, Fruit, RetryCause};
 use crate::index;
@@ -113,6 +114,7 @@ pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint
         let past = task.past_mut();
         past.best_saved = best.max(Some(point.step));
         past.saved = Some(point.clone());
+        past.learn(point);
     }
     let Some(attempt) = task.attempt_mut() else { return };
     // An agent that was away reports it late.
@@ -122,6 +124,18 @@ pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint
     attempt.advanced |= further;
     if further {
         health::went_well(state, lease.task, at);
+    }
+}
+
+/// A restart goes on from it, unless something newer is known.
+pub(super) fn registered(state: &mut State, task: TaskId, point: &SavedPoint) {
+    let Some(job) = state.jobs_mut(task.job) else { return };
+    let Some(task) = task_mut(job, task.index) else { return };
+    let past = task.past_mut();
+    past.learn(point);
+    if past.saved.as_ref().is_none_or(|known| known.step <= point.step) {
+        past.saved = Some(point.clone());
+        past.best_saved = past.best_saved.max(Some(point.step));
     }
 }
 

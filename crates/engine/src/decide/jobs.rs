@@ -2,7 +2,7 @@
 
 use tutti_model::{
     Attempt, AttemptPhase, EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role,
-    StopCause, Task, TaskId, Tasks, Time,
+    SavedPoint, StopCause, Task, TaskId, Tasks, Time,
 };
 
 use super::{Decision, View, done, need_role, own_job};
@@ -131,6 +131,33 @@ pub(super) fn set_priority(
         need_role(actor, Role::Admin)?;
     }
     done(vec![Event::PriorityChanged { job: id, priority, by: actor.user.clone() }])
+}
+
+const PATH_CHARS_MAX: usize = 4096;
+
+/// A path or a URL, as the next attempt is to find it.
+pub(super) fn register(
+    view: View<'_>,
+    actor: &Actor,
+    task: TaskId,
+    step: u64,
+    path: &str,
+) -> Decision {
+    let job = own_job(view, actor, task.job)?;
+    // What an array's task that is over came to is not kept.
+    if job.task(task.index).is_none() {
+        return Err(Rejected::NoSuchTask(task));
+    }
+    let bad = |problem: &str| Rejected::BadSpec { key: "path", problem: problem.to_owned() };
+    if !path.starts_with('/') && !path.contains("://") {
+        return Err(bad("give an absolute path or a URL: the job may look from elsewhere"));
+    }
+    if path.chars().count() > PATH_CHARS_MAX || path.chars().any(char::is_control) {
+        return Err(bad("it is too long, or has control characters"));
+    }
+    let point =
+        SavedPoint { step, at: Some(view.now), path: Some(path.into()), save_ms: None, node: None };
+    done(vec![Event::Registered { task, point }])
 }
 
 pub(super) fn saved(view: View<'_>, actor: &Actor, task: TaskId) -> Decision {

@@ -90,7 +90,8 @@ fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
         && attempt.saved.as_ref().is_none_or(|old| point.step > old.step)
     {
         let at = Time(view.now.0.saturating_sub(said.saved_age.0)).max(attempt.placed_at);
-        let point = SavedPoint { at: Some(at), ..point.clone() };
+        let node = Some(state.node_name(node));
+        let point = SavedPoint { at: Some(at), node, ..point.clone() };
         events.push(Event::Saved { lease, point: Some(point) });
     }
     if let Some(fault) = &said.fault

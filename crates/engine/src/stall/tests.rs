@@ -31,7 +31,7 @@ fn say(world: &mut World, node: NodeId, lease: LeaseId, said: Said) {
         age: Span::secs(said.age),
         pace: said.pace.map(Span::secs),
     };
-    let point = |step| SavedPoint { step, at: None, path: None, save_ms: Some(1000) };
+    let point = |step| SavedPoint { step, at: None, path: None, save_ms: Some(1000), node: None };
     let progress =
         PartProgress { ranks: vec![rank], saved: said.saved.map(point), ..Default::default() };
     let phase = ReportedPhase::Running { exits: Vec::new() };

@@ -31,7 +31,7 @@ fn at_step(rank: u32, step: u64) -> PartProgress {
 }
 
 fn saved(step: u64) -> PartProgress {
-    let point = SavedPoint { step, at: None, path: None, save_ms: None };
+    let point = SavedPoint { step, at: None, path: None, save_ms: None, node: None };
     PartProgress { saved: Some(point), ..PartProgress::default() }
 }
 

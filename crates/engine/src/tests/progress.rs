@@ -5,15 +5,15 @@ use tutti_model::{
     TaskId, Time,
 };
 
-use super::world::{World, gang};
-use crate::{Engine, Event, Record, Settings};
+use super::world::{World, ada, gang};
+use crate::{Actor, Command, Engine, Event, Record, Rejected, Settings};
 
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
 
 fn saved(step: u64, age: Span) -> PartProgress {
     let path = Some(format!("/ckpt/{step}"));
-    let point = SavedPoint { step, at: None, path, save_ms: None };
+    let point = SavedPoint { step, at: None, path, save_ms: None, node: None };
     PartProgress { saved: Some(point), saved_age: age, ..PartProgress::default() }
 }
 
@@ -43,7 +43,8 @@ fn each_checkpoint_is_recorded_once_whoever_repeats_it() {
     let now = world.now;
     let records = beat(&mut world, N1, lease, saved(100, Span::secs(20)));
     let at = Some(Time(now.0 - 20_000));
-    let point = SavedPoint { step: 100, at, path: Some("/ckpt/100".into()), save_ms: None };
+    let (path, node) = (Some("/ckpt/100".into()), Some("n1".into()));
+    let point = SavedPoint { step: 100, at, path, save_ms: None, node };
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].event, Event::Saved { lease, point: Some(point.clone()) });
     assert_eq!(task(&world, job).past().saved, Some(point));
@@ -82,6 +83,34 @@ fn the_next_attempt_knows_where_to_go_on() {
     assert_eq!(step_of(&world, job), Some(95));
     let attempt = task(&world, job).attempt().unwrap();
     assert_eq!(attempt.saved.as_ref().map(|s| s.step), Some(95));
+}
+
+#[test]
+fn checkpoints_are_remembered_a_few_and_can_be_registered() {
+    let mut world = World::new(&[2]);
+    let job = world.submit(gang(1, 2));
+    let lease = world.run(job);
+    for step in 1..=20 {
+        beat(&mut world, N1, lease, saved(step, Span(0)));
+    }
+    let steps = |world: &World| -> Vec<u64> {
+        task(world, job).past().points.iter().map(|p| p.step).collect()
+    };
+    assert_eq!(steps(&world), (5..=20).collect::<Vec<_>>());
+    let id = TaskId::single(job);
+    let mut register = |step, path: &str| {
+        let path = path.to_owned();
+        world.step(Command::Register { actor: ada(), task: id, step, path }).reply
+    };
+    assert!(matches!(register(30, "here"), Err(Rejected::BadSpec { key: "path", .. })));
+    register(30, "/elsewhere/30").unwrap();
+    register(7, "s3://bucket/7").unwrap();
+    assert_eq!(step_of(&world, job), Some(30), "the newest is where a restart goes on");
+    assert_eq!(steps(&world)[14..], [30, 7], "a step is there once");
+    let bob = Actor { user: "bob".into(), role: tutti_model::Role::User };
+    let refused =
+        world.step(Command::Register { actor: bob, task: id, step: 1, path: "/x".into() }).reply;
+    assert!(matches!(refused, Err(Rejected::NotYours { .. })), "{refused:?}");
 }
 
 #[test]

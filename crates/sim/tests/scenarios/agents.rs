@@ -225,7 +225,8 @@ impl Part {
         let ranks: Vec<RankProgress> = self.ranks().map(of_rank).collect();
         let least = ranks.iter().map(|r| r.step).min().unwrap_or(0);
         let point = saves.map(|n| least / n * n).filter(|step| *step > 0);
-        let saved = point.map(|step| SavedPoint { step, at: None, path: None, save_ms: None });
+        let saved =
+            point.map(|step| SavedPoint { step, at: None, path: None, save_ms: None, node: None });
         let fault = self.said.take().and_then(|said| said.fault);
         self.said = Some(Box::new(PartProgress { ranks, saved, fault, ..Default::default() }));
         point.map(|steps| Span(steps * step.0))

@@ -103,6 +103,12 @@ impl Client {
         self.post(&format!("/jobs/{id}/saved"))
     }
 
+    /// A restart goes on from it, unless something newer is known.
+    pub fn register(&self, id: TaskId, step: u64, path: String) -> Result<Changed, ClientError> {
+        let route = format!("/jobs/{id}/checkpoints");
+        self.answer(&Ask::json(Method::POST, &route, &Register { step, path })?)
+    }
+
     /// Ends after [`LogEvent::End`].
     pub fn logs(&self, id: TaskId, wanted: &LogQuery) -> Result<Logs, ClientError> {
         let path = query(&format!("/jobs/{id}/logs"), wanted)?;

@@ -9,13 +9,14 @@ use super::whereabouts::Whereabouts;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "WHERE is a directory, a URL (s3://bucket/run, gs://…, az://…) or a job, whose \
-    [checkpoint] dir is meant.\n\nExamples:\n  \
+    after_help = "WHERE is a directory, a URL (s3://bucket/run, gs://…, az://…) or a job: then its \
+    [checkpoint] dir, and what it has reported as saved.\n\nExamples:\n  \
     tutti ckpt ls /ckpt/run\n  \
     tutti ckpt verify s3://bucket/run 1200\n  \
     tutti ckpt rm /ckpt/run --keep-last 3 --keep-every 1000\n  \
     tutti ckpt restore 12 --to /tmp/model.safetensors --single\n  \
-    tutti ckpt register /ckpt/run/checkpoint-500 --step 500"
+    tutti ckpt register /ckpt/run/checkpoint-500 --step 500\n  \
+    tutti ckpt register 12 /ckpt/run/checkpoint-500 --step 500"
 )]
 pub struct CkptArgs {
     #[command(subcommand)]
@@ -121,10 +122,14 @@ pub struct RestoreArgs {
 
 #[derive(clap::Args)]
 pub struct RegisterArgs {
-    /// What the framework wrote
-    pub dir: PathBuf,
+    /// What the framework wrote, a directory or a file; before it, the job that shall go on from it
+    #[arg(value_names = ["JOB", "DIR"], num_args = 1..=2, required = true)]
+    pub what: Vec<String>,
     #[arg(long)]
     pub step: u64,
+    /// Tell the job of it without looking: it can't be seen from here
+    #[arg(long, conflicts_with = "location")]
+    pub by_name: bool,
     /// Where the manifest goes, somewhere above the directory [default: right above it]
     #[arg(long = "in", value_name = "DIR")]
     pub location: Option<PathBuf>,
@@ -144,8 +149,8 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "TIME")]
     pub mtbf: Option<Span>,
     /// From a failure until the work goes on
-    #[arg(long, value_name = "TIME", default_value = "1m")]
-    pub restart_time: Span,
+    #[arg(long, value_name = "TIME")]
+    pub restart_time: Option<Span>,
     /// How often it saves now
     #[arg(long, value_name = "TIME")]
     pub every: Option<Span>,

@@ -3,7 +3,9 @@
 use serde::Serialize;
 use tutti_checkpoint::{Kind, Listed, Manifest, Verified};
 use tutti_model::Time;
+use tutti_wire::api::JobDetail;
 
+use super::known::{Known, Standing};
 use crate::fail::chain;
 use crate::show::table::{Grid, plain, terminal_width};
 use crate::show::{count, time};
@@ -26,10 +28,27 @@ pub struct Row {
     /// Why its manifest can't be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    /// Without a manifest: what its job has said, and whether it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    standing: Option<&'static str>,
+    #[serde(skip)]
+    known: Option<Known>,
+}
+
+/// All of them, oldest first.
+pub fn rows(listed: &[Listed], known: &[Known]) -> Vec<Row> {
+    let mut rows: Vec<Row> = listed.iter().map(Row::of).collect();
+    rows.extend(known.iter().map(Row::known));
+    rows.sort_by_key(|row| row.step);
+    rows
 }
 
 impl Row {
-    pub fn of(listed: &Listed) -> Row {
+    fn of(listed: &Listed) -> Row {
         let manifest = listed.manifest.as_ref().ok();
         Row {
             step: listed.step,
@@ -41,29 +60,77 @@ impl Row {
             ranks: manifest.map_or(0, |m| m.world),
             pinned: manifest.and_then(|m| m.pinned.clone()),
             problem: listed.manifest.as_ref().err().map(|e| chain(e)),
+            path: None,
+            node: None,
+            standing: None,
+            known: None,
+        }
+    }
+
+    pub fn known(known: &Known) -> Row {
+        let (files, bytes) = match known.standing {
+            Standing::NotHashed { files, bytes } => (files, bytes),
+            _ => (0, 0),
+        };
+        Row {
+            step: known.step,
+            kind: None,
+            created_at: known.at,
+            bytes,
+            files,
+            tensors: 0,
+            ranks: 0,
+            pinned: None,
+            problem: None,
+            path: known.path.clone(),
+            node: known.node.clone(),
+            standing: Some(known.standing.word()),
+            known: Some(known.clone()),
+        }
+    }
+
+    fn note(&self) -> (String, Ink) {
+        match (&self.problem, &self.pinned, &self.known) {
+            (Some(problem), _, _) => (problem.clone(), Ink::Red),
+            (_, Some(why), _) => (format!("pinned: {why}"), Ink::Yellow),
+            (_, _, Some(known)) => {
+                let ink = if known.standing == Standing::Gone { Ink::Red } else { Ink::Plain };
+                (whereabouts(known), ink)
+            }
+            _ if self.kind == Some(Kind::Foreign) => plain("registered"),
+            _ => plain(""),
         }
     }
 }
 
-pub fn table(listed: &[Listed], style: Style) -> String {
-    if listed.is_empty() {
+/// Where something is that no manifest describes, as far as can be told from here.
+pub fn whereabouts(known: &Known) -> String {
+    let Some(path) = &known.path else { return "reported, but not where it is".to_owned() };
+    let from = known.node.as_ref().map_or_else(String::new, |node| format!(" by {node}"));
+    match known.standing {
+        Standing::NotHashed { .. } => format!("reported{from}, not hashed: {path}"),
+        Standing::Gone => format!("reported{from}, gone: {path}"),
+        Standing::NotSeen => format!("reported{from}, not seen from here: {path}"),
+    }
+}
+
+pub fn table(rows: &[Row], style: Style) -> String {
+    if rows.is_empty() {
         return "no checkpoints".to_owned();
     }
     let mut grid = Grid::new(&[">STEP", "SAVED", ">SIZE", ">FILES", ">RANKS", "NOTE"], style);
-    for row in listed.iter().map(Row::of) {
-        let note = match (&row.problem, &row.pinned) {
-            (Some(problem), _) => (problem.clone(), Ink::Red),
-            (None, Some(why)) => (format!("pinned: {why}"), Ink::Yellow),
-            (None, None) if row.kind == Some(Kind::Foreign) => plain("registered"),
-            (None, None) => plain(""),
-        };
+    for row in rows {
+        let unseen =
+            row.known.as_ref().is_some_and(|k| !matches!(k.standing, Standing::NotHashed { .. }));
+        let unless =
+            |unknown: bool, text: String| plain(if unknown { "-".to_owned() } else { text });
         grid.row([
             plain(row.step.to_string()),
             plain(row.created_at.map_or_else(String::new, time::clock)),
-            plain(size(row.bytes)),
-            plain(row.files.to_string()),
-            plain(row.ranks.to_string()),
-            note,
+            unless(unseen, size(row.bytes)),
+            unless(unseen, row.files.to_string()),
+            unless(row.ranks == 0, row.ranks.to_string()),
+            row.note(),
         ]);
     }
     grid.render(terminal_width())
@@ -114,18 +181,45 @@ pub fn detail(manifest: &Manifest, tensors: bool, style: Style) -> String {
     lines.join("\n")
 }
 
+/// What is known of one without a manifest.
+pub fn known(known: &Known, job: Option<&JobDetail>) -> String {
+    let mut lines = vec![format!("step      {}", known.step)];
+    lines.extend(known.at.map(|at| format!("saved     {}", time::clock(at))));
+    lines.push(format!("state     {}", whereabouts(known)));
+    if let Standing::NotHashed { files, bytes } = known.standing {
+        lines.push(format!("size      {} in {}", size(bytes), count(files as u64, "file")));
+        if let Some(job) = job {
+            let (id, step) = (job.row.id, known.step);
+            lines
+                .push(format!("\n`tutti ckpt verify {id} {step}` reads it and records its hashes"));
+        }
+    }
+    lines.join("\n")
+}
+
 /// What became of verifying one step.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Checked {
     Read(Verified),
-    Unreadable { step: u64, why: String },
+    Unreadable {
+        step: u64,
+        why: String,
+    },
+    /// It was read for the first time: `recorded` is what was hashed.
+    Recorded {
+        step: u64,
+        recorded: String,
+        files: usize,
+        bytes: u64,
+    },
 }
 
 impl Checked {
     pub fn is_good(&self) -> bool {
         match self {
             Checked::Read(found) => found.loads && found.bad.iter().all(|b| b.mended),
+            Checked::Recorded { .. } => true,
             Checked::Unreadable { .. } => false,
         }
     }
@@ -137,6 +231,14 @@ pub fn checked(all: &[Checked], style: Style) -> String {
         match one {
             Checked::Unreadable { step, why } => {
                 lines.push(format!("step {step}  {}  {why}", style.paint(Ink::Red, "lost")));
+            }
+            Checked::Recorded { step, recorded, files, bytes } => {
+                let files = count(*files as u64, "file");
+                lines.push(format!(
+                    "step {step}  {}  {files}, {} in {recorded}",
+                    style.paint(Ink::Green, "recorded"),
+                    size(*bytes)
+                ));
             }
             Checked::Read(found) => {
                 let word = match (found.loads, found.bad.is_empty()) {

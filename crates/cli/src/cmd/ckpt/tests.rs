@@ -1,5 +1,5 @@
 use clap::Parser;
-use tutti_checkpoint::advise::{Question, advise};
+use tutti_checkpoint::advise::{Evidence, Question, advise};
 use tutti_checkpoint::{Attempt, Dtype, Options, Store, Tensor, Writer};
 
 use super::output::{checked, detail, table};
@@ -33,7 +33,7 @@ fn what_is_there_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     let store = saved(dir.path(), &[10, 20]);
     store.pin(10, "best").unwrap();
-    let shown = table(&store.list().unwrap(), Style::PLAIN);
+    let shown = table(&output::rows(&store.list().unwrap(), &[]), Style::PLAIN);
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 3, "{shown}");
     assert!(lines[1].starts_with("  10") && lines[1].ends_with("pinned: best"), "{shown}");
@@ -110,9 +110,22 @@ fn advice_reads_well() {
         gpus: 16_384.0,
         interval_s: Some(3600.0),
     };
-    let shown = advise::text(&question, &advise(&question), None);
-    assert!(shown.starts_with("save every 2m28s\n"), "{shown}");
+    let given = advise::Basis {
+        save: advise::Source::Given,
+        mtbf: advise::Source::Given,
+        restart: advise::Source::Given,
+        evidence: None,
+    };
+    let shown = advise::text(&question, &advise(&question), Some(74), &given);
+    assert!(shown.starts_with("save every 2m28s, which is 74 steps\n"), "{shown}");
     assert!(shown.contains("a failure is expected every 3h6m\n"), "{shown}");
+    assert!(!shown.contains("assumed"), "{shown}");
+    let source = advise::Source::Assumed;
+    let evidence = Some(Evidence { failures: 0, gpu_hours: 1.5 });
+    let assumed = advise::Basis { save: source, mtbf: source, restart: source, evidence };
+    let text = advise::text(&question, &advise(&question), None, &assumed);
+    assert_eq!(text.matches("(assumed").count(), 3, "{text}");
+    assert!(text.contains("one in 50000 GPU-hours, as large runs report; none in 1.5 here"));
     assert!(shown.ends_with("saving every 1h"), "{shown}");
     assert_eq!(advise::median_gap(vec![5000, 1000, 2000]), Some(3.0));
     assert_eq!(advise::median_gap(vec![5000]), None);

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use tutti_model::TaskId;
+use tutti_wire::api::JobDetail;
 
-use crate::fail::Fail;
+use super::known;
+use crate::fail::{Fail, NOT_FOUND};
 use crate::session;
 
 #[derive(clap::Args)]
@@ -17,26 +19,43 @@ pub struct Whereabouts {
     pub replica: Vec<String>,
 }
 
-impl Whereabouts {
-    pub fn location(&self, cluster: Option<&str>) -> Result<String, Fail> {
-        let text = &self.place;
-        if text.contains("://") || Path::new(text).exists() {
-            return Ok(text.clone());
-        }
-        match text.parse::<TaskId>() {
-            Ok(id) => of_job(cluster, id),
-            Err(_) => Err(Fail::new(format!("there is no directory {text}"))
-                .exit(crate::fail::NOT_FOUND)
-                .hint("name a directory, a URL such as s3://bucket/run, or a job")),
-        }
+/// A place, and the job that led to it.
+pub struct Place {
+    /// None if the job has said nothing of the kind.
+    location: Option<String>,
+    pub job: Option<JobDetail>,
+}
+
+impl Place {
+    pub fn location(&self) -> Result<&str, Fail> {
+        self.location.as_deref().ok_or_else(|| {
+            let id = self.job.as_ref().map_or_else(String::new, |job| job.row.id.to_string());
+            Fail::new(format!("job {id} does not say where its checkpoints are"))
+                .exit(NOT_FOUND)
+                .hint("[checkpoint] dir = \"/ckpt/run\" in its file would, or `saved` with a `path` on $TUTTI_PROGRESS; or name the directory")
+        })
+    }
+
+    /// Where something can be listed.
+    pub fn known_location(&self) -> Option<&str> {
+        self.location.as_deref()
     }
 }
 
-fn of_job(cluster: Option<&str>, id: TaskId) -> Result<String, Fail> {
-    let detail = session::open(cluster)?.job(id)?;
-    match detail.spec.checkpoint {
-        Some(checkpoint) => Ok(checkpoint.dir),
-        None => Err(Fail::new(format!("job {id} does not say where its checkpoints are"))
-            .hint("[checkpoint] dir = \"/ckpt/run\" in its file would; or name the directory")),
+impl Whereabouts {
+    pub fn find(&self, cluster: Option<&str>) -> Result<Place, Fail> {
+        let text = &self.place;
+        if text.contains("://") || Path::new(text).exists() {
+            return Ok(Place { location: Some(text.clone()), job: None });
+        }
+        match text.parse::<TaskId>() {
+            Ok(id) => {
+                let job = session::open(cluster)?.job(id)?;
+                Ok(Place { location: known::home_of(&job), job: Some(job) })
+            }
+            Err(_) => Err(Fail::new(format!("there is no directory {text}"))
+                .exit(NOT_FOUND)
+                .hint("name a directory, a URL such as s3://bucket/run, or a job")),
+        }
     }
 }
