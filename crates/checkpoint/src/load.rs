@@ -45,6 +45,11 @@ impl Store {
         self.find(selector, &mut LoadReport::default())
     }
 
+    /// One whose manifest another rank has found: all of them read the same.
+    pub fn load_manifest(&self, manifest: Manifest) -> Result<Loaded, Error> {
+        self.complete(manifest, &mut LoadReport::default())
+    }
+
     /// Loads by `read`, and when a checkpoint turns out to be damaged beyond its copies, goes back to
     /// the one before and calls `read` again. When several ranks load together, `read` ends with
     /// their agreement: if one of them found damage, all return that error.
@@ -104,6 +109,12 @@ impl Store {
 
     /// Steps to try, newest first: those of the home, then those that only copies know of.
     fn candidates(&self, selector: Selector, report: &mut LoadReport) -> Result<Vec<u64>, Error> {
+        if self.is_scattered() {
+            let mut found = self.steps_anywhere(report);
+            found.retain(|&step| selector.admits(step));
+            found.reverse();
+            return Ok(found);
+        }
         let mut found: Vec<u64> = match self.steps(&**self.home()) {
             Ok(steps) => steps,
             Err(e) => {
@@ -139,6 +150,9 @@ impl Store {
         step: u64,
         report: &mut LoadReport,
     ) -> Result<Option<Manifest>, Error> {
+        if self.is_scattered() {
+            return self.newest_anywhere(step, report);
+        }
         let order = std::iter::once(self.home_index())
             .chain((0..self.tiers().len()).filter(|&i| i != self.home_index()));
         let mut problem = None;

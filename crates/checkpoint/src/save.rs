@@ -189,11 +189,12 @@ fn write_shard(
         let mut data = shard.segments.iter().cloned().map(Ok);
         tier.put(path, shard.len, &mut data)
     };
-    let tiers = store.tiers();
+    let tiers = store.written();
     let (hash, written) = std::thread::scope(|scope| {
         let hashing = scope.spawn(|| shard.hash(hash::threads()));
-        let others: Vec<_> = tiers[1..].iter().map(|tier| scope.spawn(move || put(tier))).collect();
-        let mut written = vec![put(&tiers[0])];
+        let others: Vec<_> =
+            tiers[1..].iter().map(|&(_, tier)| scope.spawn(move || put(tier))).collect();
+        let mut written = vec![put(tiers[0].1)];
         let hash: TreeHash = hashing.join().expect("hashing does not panic");
         staged();
         written.extend(others.into_iter().map(|t| t.join().expect("writing does not panic")));
@@ -202,7 +203,7 @@ fn write_shard(
     let mut copies = Vec::new();
     let mut warnings = Vec::new();
     let mut failed = None;
-    for (index, (tier, result)) in tiers.iter().zip(written).enumerate() {
+    for (&(index, tier), result) in tiers.iter().zip(written) {
         match result {
             Ok(()) => copies.push(tier.label().to_owned()),
             Err(e) if index == store.home_index() => failed = Some(e),

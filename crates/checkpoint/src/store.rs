@@ -2,6 +2,7 @@
 
 mod publish;
 mod remove;
+mod scattered;
 mod sweep;
 mod verify;
 
@@ -35,6 +36,14 @@ pub struct Options {
     pub replicas: Vec<String>,
     /// One more, which is read last.
     pub remote: Option<String>,
+    /// There is no directory that all writers share: the home is this node's own, and a checkpoint is
+    /// what all nodes have together.
+    pub scattered: bool,
+    /// Homes of other nodes. They are read and told of manifests and removals; copies of this
+    /// writer's shards go to `replicas` alone, which are homes of other nodes, too.
+    pub fellows: Vec<String>,
+    /// Places that are only read, after all others.
+    pub sources: Vec<String>,
     /// The gang's key, for peers.
     pub key: Option<[u8; 32]>,
     /// Options of object stores beside those in the environment: `aws_endpoint`, `aws_region`.
@@ -59,9 +68,20 @@ impl Options {
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
+/// What a place is for, beside being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It gets this writer's shards.
+    Written,
+    /// It is told what is published and removed.
+    Told,
+    Read,
+}
+
 struct Inner {
     /// In the order of reading and writing: the nearest first.
     tiers: Vec<Arc<dyn Tier>>,
+    roles: Vec<Role>,
     home: usize,
     options: Options,
     gate: Gate,
@@ -120,7 +140,12 @@ impl Store {
         }
         let local = options.local.clone().map(Location::Dir);
         let local = local.map(|l| connect(&l, &options)).transpose()?;
-        Store::assemble(local, home, others, options)
+        let mut more = Vec::new();
+        let fellows = options.fellows.iter().map(|text| (text, Role::Told));
+        for (text, role) in fellows.chain(options.sources.iter().map(|text| (text, Role::Read))) {
+            more.push((connect(&text.parse()?, &options)?, role));
+        }
+        Store::build(local, home, others, more, options)
     }
 
     /// From places that are open already.
@@ -128,6 +153,16 @@ impl Store {
         local: Option<Arc<dyn Tier>>,
         home: Arc<dyn Tier>,
         others: Vec<Arc<dyn Tier>>,
+        options: Options,
+    ) -> Result<Store, Error> {
+        Store::build(local, home, others, Vec::new(), options)
+    }
+
+    fn build(
+        local: Option<Arc<dyn Tier>>,
+        home: Arc<dyn Tier>,
+        others: Vec<Arc<dyn Tier>>,
+        more: Vec<(Arc<dyn Tier>, Role)>,
         options: Options,
     ) -> Result<Store, Error> {
         let mut tiers: Vec<Arc<dyn Tier>> = local.into_iter().collect();
@@ -140,9 +175,15 @@ impl Store {
             tiers.extend(others);
             tiers.push(home);
         }
+        let mut roles = vec![Role::Written; tiers.len()];
+        for (tier, role) in more {
+            tiers.push(tier);
+            roles.push(role);
+        }
         let publishes = options.writer.as_ref().is_some_and(|w| w.rank == 0);
         let inner = Inner {
             tiers,
+            roles,
             home: at,
             options,
             gate: Gate::default(),
@@ -171,6 +212,9 @@ impl Store {
     /// Steps that are published in the home, oldest first, with what their manifests say. One that
     /// can't be read is an error in its place.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        if self.is_scattered() {
+            return Ok(self.list_anywhere());
+        }
         let mut found = Vec::new();
         for step in self.steps(&**self.home())? {
             match self.registered(&**self.home(), step) {
@@ -189,6 +233,23 @@ impl Store {
     }
     pub(crate) fn tiers(&self) -> &[Arc<dyn Tier>] {
         &self.0.tiers
+    }
+    fn with(&self, wanted: impl Fn(Role) -> bool) -> impl Iterator<Item = (usize, &Arc<dyn Tier>)> {
+        let all = self.0.tiers.iter().zip(&self.0.roles).enumerate();
+        all.filter(move |(_, (_, role))| wanted(**role)).map(|(index, (tier, _))| (index, tier))
+    }
+    /// Places that get this writer's shards, with their indices; the nearest first.
+    pub(crate) fn written(&self) -> Vec<(usize, &Arc<dyn Tier>)> {
+        self.with(|role| role == Role::Written).collect()
+    }
+    /// Places in which checkpoints are kept and removed.
+    fn kept(&self) -> impl Iterator<Item = &Arc<dyn Tier>> {
+        self.with(|role| role != Role::Read).map(|(_, tier)| tier)
+    }
+    /// The same but for the home.
+    fn followers(&self) -> impl Iterator<Item = &Arc<dyn Tier>> {
+        let home = self.home_index();
+        self.with(|role| role != Role::Read).filter(move |(i, _)| *i != home).map(|(_, tier)| tier)
     }
     pub(crate) fn home(&self) -> &Arc<dyn Tier> {
         &self.0.tiers[self.0.home]
@@ -263,7 +324,7 @@ impl Store {
 
     /// Removes files that nobody has been told of, as far as that goes.
     pub(crate) fn discard(&self, files: &[FileEntry]) {
-        for tier in self.tiers() {
+        for (_, tier) in self.written() {
             for file in files {
                 if let Err(e) = tier.remove(&file.path) {
                     tracing::warn!("left for the next sweep: {}", crate::chain(&e));

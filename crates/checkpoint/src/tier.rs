@@ -1,10 +1,12 @@
 //! A place that holds checkpoints: a directory, a peer, an object store. All have the same layout.
 
+mod bounded;
 mod dir;
 mod memory;
 #[cfg(feature = "cloud")]
 mod object;
 
+pub use bounded::Bounded;
 pub use dir::{Dir, Op, Watch};
 pub use memory::Memory;
 #[cfg(feature = "cloud")]

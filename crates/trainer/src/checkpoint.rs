@@ -6,15 +6,18 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use thiserror::Error;
+
 use tutti_checkpoint::{
-    AsyncSave, Dtype, Error as StoreError, Keep, Options, Selector, ShardReport, Store, Tensor,
-    Writer, chain,
+    AsyncSave, Dtype, Error as StoreError, Keep, Manifest, Options, Selector, ShardReport, Store,
+    Tensor, Writer, chain,
 };
-use tutti_collectives::Error as PeerError;
+use tutti_collectives::{Error as PeerError, Group};
 
 use crate::comm::to_host;
 use crate::config::{ModelConfig, TrainConfig};
+use crate::copies::{Copies, CopiesOptions};
 use crate::cut::{Cut, cuts};
 use crate::optim::{Shard, ShardValues};
 use crate::trainer::Trainer;
@@ -44,6 +47,49 @@ pub enum CheckpointError {
     },
     #[error("step {step} was not saved: {why}")]
     NotSaved { step: u64, why: String },
+    #[error("step {step} is on the nodes, but could not be copied to {place}: {why}")]
+    NotDelivered { step: u64, place: String, why: String },
+    #[error(
+        "step {step} was saved, but no node of this gang has it in {location}; start it on nodes that do, or submit it anew to begin from the first step"
+    )]
+    Forgotten { step: u64, location: String },
+    #[error("can't serve copies to other nodes at {address}")]
+    NoDoor {
+        address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("can't write in {location}")]
+    NoMark {
+        location: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("another rank says something that is not understood; do all run the same binary?")]
+    Card(#[source] serde_json::Error),
+    #[error(
+        "{location} is one directory for {one} and {other}; copies need one of each node's own. Leave --copies out, or name another"
+    )]
+    OneDirectory { location: String, one: String, other: String },
+}
+
+/// Where and how a run is saved.
+pub struct CheckpointOptions {
+    pub location: String,
+    /// Steps between saves; 0 saves at the end alone.
+    pub every: u64,
+    /// Steps that may be done while a save is being written: a failure then costs so many more
+    /// than `every`. With 0 the training waits for each save.
+    pub overlap: u64,
+    /// What is kept; None keeps all.
+    pub keep: Option<Keep>,
+    pub writer: Writer,
+    /// The location is a directory of each node's own, and other nodes keep copies.
+    pub copies: Option<CopiesOptions>,
+    /// With copies: where the last checkpoint goes when the run ends.
+    pub durable: Option<String>,
+    /// The newest step that the cluster knows to be saved.
+    pub known_step: Option<u64>,
 }
 
 /// Kept with the tensors.
@@ -64,6 +110,15 @@ pub struct Checkpoints {
     /// What is kept when a new one is published; None keeps all.
     keep: Option<Keep>,
     underway: Option<Underway>,
+    spread: Option<Spread>,
+}
+
+/// Checkpoints that are on several nodes.
+struct Spread {
+    /// Serves what this node keeps.
+    copies: Copies,
+    durable: Option<String>,
+    known_step: Option<u64>,
 }
 
 /// A save that is not published yet.
@@ -99,7 +154,30 @@ impl Checkpoints {
     ) -> Result<Self, CheckpointError> {
         let options = Options { writer: Some(writer), ..Options::default() };
         let store = Store::open(location, options).map_err(|e| in_store(location, e))?;
-        Ok(Checkpoints { store, location: location.to_owned(), keep, underway: None })
+        let location = location.to_owned();
+        Ok(Checkpoints { store, location, keep, underway: None, spread: None })
+    }
+
+    /// As the options say. All ranks call this together.
+    pub fn of(options: &CheckpointOptions, group: &Group) -> Result<Self, CheckpointError> {
+        let CheckpointOptions { location, keep, writer, .. } = options;
+        let Some(wanted) = &options.copies else {
+            return Self::open(location, writer.clone(), *keep);
+        };
+        let copies = Copies::meet(location, wanted, group)?;
+        let places = Options {
+            writer: Some(writer.clone()),
+            replicas: copies.replicas.clone(),
+            scattered: true,
+            fellows: copies.fellows.clone(),
+            sources: options.durable.iter().cloned().collect(),
+            key: Some(wanted.key),
+            ..Options::default()
+        };
+        let store = Store::open(location, places).map_err(|e| in_store(location, e))?;
+        let (durable, known_step) = (options.durable.clone(), options.known_step);
+        let spread = Some(Spread { copies, durable, known_step });
+        Ok(Checkpoints { store, location: location.clone(), keep: *keep, underway: None, spread })
     }
 
     /// Starts to save what the trainer has after `step` steps. The training may go on at once.
@@ -141,7 +219,7 @@ impl Checkpoints {
         };
         // Rank 0 publishes, and the others learn from it how that went.
         let verdict = words.map(|words| self.publish_all(trainer, step, words));
-        match spread(trainer, verdict)? {
+        match from_leader(trainer, verdict)? {
             Ok(warnings) => saved.warnings = warnings,
             Err(why) => saved.failed = Some(why),
         }
@@ -168,6 +246,9 @@ impl Checkpoints {
         let meta = serde_json::to_value(meta).expect("plain data becomes JSON");
         let published = self.store.publish(step, reports, meta).map_err(|e| chain(&e))?;
         let mut warnings = published.warnings;
+        if self.spread.as_ref().is_some_and(|spread| spread.copies.replicas.is_empty()) {
+            warnings.push("there is no other node to keep copies".to_owned());
+        }
         if let Some(keep) = &self.keep
             && let Err(error) = self.store.retain(keep)
         {
@@ -180,8 +261,11 @@ impl Checkpoints {
     pub fn resume(&self, trainer: &mut Trainer) -> Result<Option<u64>, CheckpointError> {
         let mut selector = Selector::Latest;
         loop {
-            let Some(step) = self.pick(trainer, selector)? else { return Ok(None) };
-            let read = self.read(trainer, step);
+            let Some(manifest) = self.pick(trainer, selector)? else {
+                return self.nothing().map(|()| None);
+            };
+            let step = manifest.step;
+            let read = self.read(trainer, manifest);
             let damaged =
                 matches!(&read, Err(CheckpointError::Store { source, .. }) if source.is_damage());
             let failed = read.is_err() && !damaged;
@@ -202,39 +286,85 @@ impl Checkpoints {
         }
     }
 
-    /// Rank 0 looks, so that all ranks try the same one.
-    fn pick(&self, trainer: &Trainer, selector: Selector) -> Result<Option<u64>, CheckpointError> {
-        const NONE: i64 = -1;
-        const FAILED: i64 = -2;
-        let leader = trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0);
-        let mut found = [NONE];
-        let mut failure = None;
-        if leader {
-            match self.store.load(selector) {
-                Ok(loaded) => found = [loaded.step() as i64],
-                Err(StoreError::Nothing { .. }) => {}
-                Err(error) => {
-                    found = [FAILED];
-                    failure = Some(in_store(&self.location, error));
-                }
+    /// On nodes that were lost may have been what the cluster counts on: that is not to be begun again
+    /// in silence.
+    fn nothing(&self) -> Result<(), CheckpointError> {
+        match self.spread.as_ref().and_then(|spread| spread.known_step) {
+            Some(step @ 1..) => {
+                Err(CheckpointError::Forgotten { step, location: self.location.clone() })
             }
-        }
-        if let Some(world) = &trainer.mesh.world {
-            world.broadcast(&mut found, 0)?;
-        }
-        match (found[0], failure) {
-            (_, Some(error)) => Err(error),
-            (NONE, _) => Ok(None),
-            (FAILED, _) => {
-                Err(CheckpointError::Others { location: self.location.clone(), ranks: 1 })
-            }
-            (step, _) => Ok(Some(step as u64)),
+            _ => Ok(()),
         }
     }
 
-    fn read(&self, trainer: &Trainer, step: u64) -> Result<Vec<ShardValues>, CheckpointError> {
+    /// Rank 0 looks, so that all ranks read the same one.
+    fn pick(
+        &self,
+        trainer: &Trainer,
+        selector: Selector,
+    ) -> Result<Option<Manifest>, CheckpointError> {
+        let leader = trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0);
+        let mut failure = None;
+        let found = leader.then(|| match self.store.load(selector) {
+            Ok(loaded) => Ok(Some(loaded.manifest().clone())),
+            Err(StoreError::Nothing { .. }) => Ok(None),
+            Err(error) => {
+                let why = chain(&error);
+                failure = Some(in_store(&self.location, error));
+                Err(why)
+            }
+        });
+        let found = from_leader(trainer, found)?;
+        match (found, failure) {
+            (_, Some(error)) => Err(error),
+            (Ok(found), _) => Ok(found),
+            (Err(_), _) => {
+                Err(CheckpointError::Others { location: self.location.clone(), ranks: 1 })
+            }
+        }
+    }
+
+    /// Copies the checkpoint of a step to where it is safe without the nodes, and, when the work is
+    /// done, takes it away from them. All ranks call this together.
+    pub fn deliver(
+        &self,
+        trainer: &Trainer,
+        step: u64,
+        done: bool,
+    ) -> Result<Option<String>, CheckpointError> {
+        let place = self.spread.as_ref().and_then(|spread| spread.durable.clone());
+        let Some(place) = place else { return Ok(None) };
+        let leader = trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0);
+        let verdict = leader.then(|| {
+            self.copy_out(step, &place).map_err(|e| chain(&e))?;
+            if done {
+                self.store.clear_nodes();
+            }
+            Ok(())
+        });
+        match from_leader(trainer, verdict)? {
+            Ok(()) => Ok(Some(place)),
+            Err(why) => Err(CheckpointError::NotDelivered { step, place, why }),
+        }
+    }
+
+    fn copy_out(&self, step: u64, place: &str) -> Result<(), StoreError> {
+        let loaded = self.store.load(Selector::Step(step))?;
+        match Store::open(place, Options::default())?.receive(&loaded, &|_| {}) {
+            // An earlier attempt has brought this step.
+            Ok(_) | Err(StoreError::Lost { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn read(
+        &self,
+        trainer: &Trainer,
+        manifest: Manifest,
+    ) -> Result<Vec<ShardValues>, CheckpointError> {
         let store = |e| in_store(&self.location, e);
-        let loaded = self.store.load(Selector::Step(step)).map_err(store)?;
+        let step = manifest.step;
+        let loaded = self.store.load_manifest(manifest).map_err(store)?;
         let meta: Meta = serde_json::from_value(loaded.meta().clone()).map_err(|source| {
             CheckpointError::NotOurs { step, location: self.location.clone(), source }
         })?;
@@ -345,10 +475,10 @@ fn exchange(trainer: &Trainer, word: Word) -> Result<Option<Vec<Word>>, Checkpoi
 }
 
 /// How it went, from rank 0 to all.
-fn spread(
+fn from_leader<T: Serialize + for<'de> Deserialize<'de>>(
     trainer: &Trainer,
-    verdict: Option<Result<Vec<String>, String>>,
-) -> Result<Result<Vec<String>, String>, CheckpointError> {
+    verdict: Option<Result<T, String>>,
+) -> Result<Result<T, String>, CheckpointError> {
     let Some(world) = &trainer.mesh.world else {
         return Ok(verdict.expect("a rank that is alone is rank 0"));
     };

@@ -12,12 +12,14 @@
 //!  │        │                                 └► comm: sums between tensor ranks
 //!  │        └► grads: buckets, reduced while backward goes on ─► optim: AdamW on shards
 //!  └► checkpoint ─► cut: shards as boxes of named tensors      progress: $TUTTI_PROGRESS
+//!        └► copies: shards on other nodes
 //! ```
 
 pub mod bucket;
 pub mod checkpoint;
 pub mod comm;
 pub mod config;
+pub mod copies;
 pub mod cut;
 pub mod data;
 pub mod device;
@@ -34,7 +36,9 @@ pub mod stage;
 pub mod tensor;
 pub mod trainer;
 
+pub use checkpoint::CheckpointOptions;
 pub use config::{ConfigError, Device, ModelConfig, OptimConfig, Precision, TrainConfig};
+pub use copies::CopiesOptions;
 pub use layout::{Layout, LayoutError};
-pub use run::{CheckpointOptions, Ended, Event, RunError, RunOptions, run};
+pub use run::{Ended, Event, RunError, RunOptions, run};
 pub use trainer::Trainer;

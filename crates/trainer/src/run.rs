@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use thiserror::Error;
-use tutti_checkpoint::{Keep, Writer};
 use tutti_collectives::{Error as PeerError, World};
 use tutti_model::{Fault, ProgressLine, Rank};
 
-use crate::checkpoint::{CheckpointError, Checkpoints, Saved};
+use crate::checkpoint::{CheckpointError, CheckpointOptions, Checkpoints, Saved};
 use crate::comm::Mesh;
 use crate::config::TrainConfig;
 use crate::data::{Corpus, DataError};
@@ -61,18 +60,6 @@ pub struct RunOptions {
     pub unmeasured: u64,
     /// Set from outside, by a signal: save and leave.
     pub asked: &'static AtomicBool,
-}
-
-pub struct CheckpointOptions {
-    pub location: String,
-    /// Steps between saves; 0 saves at the end alone.
-    pub every: u64,
-    /// Steps that may be done while a save is being written: a failure then costs so many more
-    /// than `every`. With 0 the training waits for each save.
-    pub overlap: u64,
-    /// What is kept; None keeps all.
-    pub keep: Option<Keep>,
-    pub writer: Writer,
 }
 
 /// Told while the run goes on.
@@ -218,9 +205,7 @@ impl<'a> Run<'a> {
         let mut trainer = Trainer::new(config, layout, group.rank(), mesh, device)?;
         let checkpoints = match &options.checkpoint {
             None => None,
-            Some(wanted) => {
-                Some(Checkpoints::open(&wanted.location, wanted.writer.clone(), wanted.keep)?)
-            }
+            Some(wanted) => Some(Checkpoints::of(wanted, group)?),
         };
         let step = match &checkpoints {
             None => 0,
@@ -258,6 +243,7 @@ impl<'a> Run<'a> {
         self.report_late();
         let tokens_per_s = self.speed();
         self.save_last()?;
+        self.deliver(why)?;
         self.end(why, tokens_per_s)
     }
 
@@ -388,6 +374,17 @@ impl<'a> Run<'a> {
             None => Ok(()),
             Some(why) => Err(CheckpointError::NotSaved { step, why }.into()),
         }
+    }
+
+    /// Who leaves may come back on other nodes.
+    fn deliver(&mut self, why: Why) -> Result<(), RunError> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let place = checkpoints.deliver(&self.trainer, self.step, why == Why::Done)?;
+        if let Some(location) = place {
+            let (held_ms, failed, warnings) = (0, None, Vec::new());
+            self.tell_saved(Saved { step: self.step, location, held_ms, failed, warnings });
+        }
+        Ok(())
     }
 
     /// Tokens per second of all ranks together.

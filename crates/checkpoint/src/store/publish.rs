@@ -222,10 +222,7 @@ impl Store {
         let scratch = layout::attempt_dir(step, &manifest.attempt);
         let path = layout::manifest(step, revision);
         let mut warnings = Vec::new();
-        for (index, tier) in self.tiers().iter().enumerate() {
-            if index == self.home_index() {
-                continue;
-            }
+        for tier in self.followers() {
             let written = revisions_of(&**tier, step).and_then(|stale| {
                 for r in stale {
                     tier.remove(&layout::manifest(step, r))?;
@@ -263,7 +260,11 @@ impl Store {
         let tensors = self.join(reports)?;
         for report in reports {
             for file in &report.files {
-                if self.home().size(&file.path)? != Some(file.bytes) {
+                let is_here = match self.is_scattered() {
+                    true => self.is_anywhere(&file.path, file.bytes),
+                    false => self.home().size(&file.path)? == Some(file.bytes),
+                };
+                if !is_here {
                     let (path, place) = (file.path.clone(), self.label().to_owned());
                     return Err(Error::NotHere { path, rank: report.rank, place });
                 }
@@ -321,7 +322,11 @@ impl Store {
             let read = |(report, p): (&ShardReport, usize)| {
                 let piece = &report.pieces[p];
                 let at = piece.at + done;
-                self.home().read(&report.files[piece.file].path, at..at + len)
+                let path = &report.files[piece.file].path;
+                match self.is_scattered() {
+                    true => self.read_anywhere(path, at..at + len),
+                    false => self.home().read(path, at..at + len),
+                }
             };
             if read(a)? != read(b)? {
                 return Err(Error::Conflict {

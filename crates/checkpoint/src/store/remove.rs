@@ -82,6 +82,9 @@ impl Store {
 
     /// Removes what is not to be kept, and answers with the steps that are gone.
     pub fn retain(&self, keep: &Keep) -> Result<Vec<u64>, Error> {
+        if self.is_scattered() {
+            return Ok(self.retain_anywhere(keep));
+        }
         let mut candidates = Vec::new();
         let mut manifests = Vec::new();
         for listed in self.list()? {
@@ -136,10 +139,8 @@ impl Store {
 
     /// The second phase. Doing it again, or from the middle, is the same as doing it once.
     pub(crate) fn finish_removal(&self, step: u64, manifest: &Manifest) -> Result<(), Error> {
-        for (index, tier) in self.tiers().iter().enumerate() {
-            if index != self.home_index()
-                && let Err(e) = self.remove_copy(&**tier, step, manifest)
-            {
+        for tier in self.followers() {
+            if let Err(e) = self.remove_copy(&**tier, step, manifest) {
                 tracing::warn!("a copy of step {step} is left: {}", crate::chain(&e));
             }
         }
@@ -183,7 +184,7 @@ impl Store {
 
 /// Removes all of a step's register, the newest entry last and only when the others are gone for
 /// good: an entry that was taken back must never be what is left.
-fn remove_register(tier: &dyn Tier, step: u64) -> Result<(), Error> {
+pub(super) fn remove_register(tier: &dyn Tier, step: u64) -> Result<(), Error> {
     let dir = layout::step_dir(step);
     let revisions = revisions_of(tier, step)?;
     let Some((last, older)) = revisions.split_last() else { return Ok(()) };

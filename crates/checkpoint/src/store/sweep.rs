@@ -50,10 +50,8 @@ impl Store {
             self.sweep_step(*step, found.as_ref(), &attempts, &mut swept)?;
         }
         let known: BTreeSet<u64> = self.steps(home)?.into_iter().collect();
-        for (index, tier) in self.tiers().iter().enumerate() {
-            if index != self.home_index() {
-                self.sweep_copies(&**tier, &known, newest, &mut swept);
-            }
+        for tier in self.followers() {
+            self.sweep_copies(&**tier, &known, newest, &mut swept);
         }
         Ok(swept)
     }
@@ -77,7 +75,7 @@ impl Store {
             }
             None => {}
         }
-        for tier in self.tiers() {
+        for tier in self.kept() {
             let collected = self.collect(&**tier, step, &named, attempts, swept);
             match collected {
                 Err(e) if !std::ptr::eq(&**tier, &**self.home()) => {
@@ -90,7 +88,7 @@ impl Store {
     }
 
     /// Removes files of dead attempts that are not named.
-    fn collect(
+    pub(super) fn collect(
         &self,
         tier: &dyn Tier,
         step: u64,

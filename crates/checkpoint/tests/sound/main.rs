@@ -14,3 +14,4 @@ mod reshard;
 mod retention;
 #[cfg(feature = "cloud")]
 mod s3;
+mod scattered;

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use tutti_checkpoint::{Keep, Writer};
 use tutti_collectives::{Choice, Config, World};
+use tutti_model::Bytes;
 use tutti_trainer::run::{SavedReport, Started, StepReport, Why};
 use tutti_trainer::{
-    CheckpointOptions, Device, Ended, Event, Layout, ModelConfig, OptimConfig, Precision, RunError,
-    RunOptions, TrainConfig, device,
+    CheckpointOptions, CopiesOptions, Device, Ended, Event, Layout, ModelConfig, OptimConfig,
+    Precision, RunError, RunOptions, TrainConfig, device,
 };
 
 use crate::fail::{Fail, PEER_FAILED, USAGE, chain};
@@ -116,6 +117,16 @@ pub struct TrainArgs {
     /// How many of the newest checkpoints are kept; 0 keeps all
     #[arg(long, default_value_t = 3, value_name = "N", requires = "checkpoint")]
     keep: usize,
+    /// DIR is a directory of each node's own: so many other nodes keep a copy of what a node saves
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "checkpoint")]
+    copies: usize,
+    /// A node takes copies until its DIR holds this much
+    #[arg(long, default_value = "100GiB", value_name = "SIZE", requires = "copies")]
+    copies_max: Bytes,
+    /// Where the last checkpoint goes when the run ends or is asked to leave; a path that all nodes
+    /// see, or a URL
+    #[arg(long, value_name = "WHERE", requires = "copies")]
+    durable: Option<String>,
     /// Save after this step and leave
     #[arg(long, value_name = "STEP")]
     stop_after: Option<u64>,
@@ -148,13 +159,7 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
     listen_to_signals()?;
     let options = RunOptions {
         data: args.data.clone().map(standard_input),
-        checkpoint: args.checkpoint.clone().map(|location| CheckpointOptions {
-            location,
-            every: args.every,
-            overlap: args.overlap,
-            keep: (args.keep > 0).then_some(Keep { last: args.keep, every: None }),
-            writer: Writer::from_env(),
-        }),
+        checkpoint: checkpoint(&args, &peers)?,
         stop_after: args.stop_after,
         unmeasured: if args.bench { 10 } else { 1 },
         asked: &ASKED,
@@ -167,6 +172,45 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
         Ok(ended) => Ok(exit(&ended, args.exit_on_signal)),
         Err(error) => Err(failed(&error)),
     }
+}
+
+fn checkpoint(args: &TrainArgs, peers: &Config) -> Result<Option<CheckpointOptions>, Fail> {
+    let Some(location) = args.checkpoint.clone() else { return Ok(None) };
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+    Ok(Some(CheckpointOptions {
+        copies: if args.copies > 0 { Some(copies(args, &location, peers)?) } else { None },
+        location,
+        every: args.every,
+        overlap: args.overlap,
+        keep: (args.keep > 0).then_some(Keep { last: args.keep, every: None }),
+        writer: Writer::from_env(),
+        durable: args.durable.clone(),
+        known_step: number("TUTTI_RESUME_STEP"),
+    }))
+}
+
+fn copies(args: &TrainArgs, location: &str, peers: &Config) -> Result<CopiesOptions, Fail> {
+    if location.contains("://") {
+        return Err(Fail::usage(format!(
+            "--copies needs a directory of each node, not {location}"
+        ))
+        .hint("what is in an object store needs no copies"));
+    }
+    let key = peers.key.ok_or_else(|| {
+        Fail::usage("--copies needs TUTTI_GANG_KEY, by which nodes know each other")
+            .hint("tutti gives it to its jobs: tutti run -N 2 -- tutti train …")
+    })?;
+    let racks = std::env::var("TUTTI_RACKS").unwrap_or_default();
+    Ok(CopiesOptions {
+        count: args.copies,
+        max_bytes: args.copies_max.0,
+        bind: peers.bind,
+        key,
+        node: peers.node.clone(),
+        node_rank: peers.node_rank,
+        local_rank: peers.local_rank,
+        racks: racks.split(',').map(str::to_owned).collect(),
+    })
 }
 
 fn plan(args: &TrainArgs, world: usize) -> Result<(TrainConfig, Layout), Fail> {

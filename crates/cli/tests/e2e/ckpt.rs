@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 use tutti_model::{Checkpoint, JobSpec, JobState, Launcher, Span, TaskId};
-use tutti_testkit::{Cluster, PATIENCE, wait_for, wait_until};
+use tutti_testkit::{Cluster, ClusterOptions, PATIENCE, wait_for, wait_until};
 use tutti_wire::api::LogQuery;
 
 use crate::{TUTTI, gang};
@@ -140,4 +140,73 @@ fn a_drained_node_costs_no_step_and_advice_is_for_the_job() {
     assert_eq!(listed.as_array().map(Vec::len), Some(3), "{listed}");
     let last = *steps(&events(&cluster, id, 2)).last().unwrap();
     assert_eq!(listed[2]["step"], last, "who is cancelled saves, too");
+}
+
+fn last_loss(events: &[Value]) -> f64 {
+    let ended = events.iter().find(|event| event["event"] == "ended").expect("it came to its end");
+    ended["loss"].as_f64().unwrap()
+}
+
+/// Each node saves in a directory of its own, and one other node has a copy.
+fn scattered(cluster: &Cluster, name: &str) -> JobSpec {
+    let words = format!(
+        "--steps 500 --every 20 --checkpoint {name}/$TUTTI_NODE --copies 1 --durable {name}/final"
+    );
+    let dir = cluster.scratch().join(name).join("final");
+    training(cluster, 2, &words, dir.to_str().unwrap())
+}
+
+fn steps_in(cluster: &Cluster, dir: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(cluster.scratch().join(dir)) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut found: Vec<String> = names.collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_lost_node_comes_back_from_its_peers_copy() {
+    let controller_args = ["--heartbeat", "200ms", "--node-timeout", "2s"];
+    let options = ClusterOptions {
+        nodes: 3,
+        controller_args: controller_args.map(str::to_owned).into(),
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::with(TUTTI, options);
+    let whole = cluster.submit(scattered(&cluster, "whole"));
+    assert_eq!(cluster.wait_end(whole).state, JobState::Completed);
+    // Its log is on a node that may be the one to go.
+    let undisturbed = last_loss(&events(&cluster, whole, 1));
+
+    let id = cluster.submit(scattered(&cluster, "lost"));
+    wait_until("it has saved twice", PATIENCE, || saved(&cluster, id) >= 40);
+    // The node of rank 0, where checkpoints are published.
+    let node = cluster.job(id).parts[0].node.clone();
+    cluster.kill_node(&node);
+    let kept = saved(&cluster, id);
+    fs::remove_dir_all(cluster.scratch().join("lost").join(&node)).unwrap();
+    let row = cluster.wait_end(id);
+    let causes = cluster.job(id).restarts_by_cause;
+    assert_eq!((row.state, causes.node_failure), (JobState::Completed, 1), "{row:?}");
+    let again = events(&cluster, id, 2);
+    let from = again.iter().find(|e| e["event"] == "started").expect("it says so")["step"].as_u64();
+    assert!(from >= Some(kept), "it goes on after {from:?}, and {kept} was saved");
+    assert_eq!(last_loss(&again), undisturbed);
+
+    for name in ["whole", "lost"] {
+        assert_eq!(steps_in(&cluster, &format!("{name}/final")), ["step-000000000500"]);
+        for node in ["n1", "n2", "n3"] {
+            let left = steps_in(&cluster, &format!("{name}/{node}"));
+            assert_eq!(left, Vec::<String>::new(), "{name} on {node}");
+        }
+    }
+    cluster.cli(&["ckpt", "verify", &id.to_string()]).ok();
+
+    let mut spec = scattered(&cluster, "shared");
+    let words = "--steps 5 --checkpoint shared --copies 1";
+    spec.run = training(&cluster, 2, words, "shared").run;
+    let wrong = cluster.submit(spec);
+    assert_eq!(cluster.wait_end(wrong).state, JobState::Failed);
+    let log = cluster.log_of(wrong, &LogQuery::default());
+    assert!(log.iter().any(|l| l.text.contains("shared is one directory for n")), "{log:?}");
 }

@@ -18,7 +18,16 @@ fn options(dir: &str, world: &World, overlap: u64) -> RunOptions {
     let location = dir.to_owned();
     RunOptions {
         data: None,
-        checkpoint: Some(CheckpointOptions { location, every: EVERY, overlap, keep: None, writer }),
+        checkpoint: Some(CheckpointOptions {
+            location,
+            every: EVERY,
+            overlap,
+            keep: None,
+            writer,
+            copies: None,
+            durable: None,
+            known_step: None,
+        }),
         stop_after: None,
         unmeasured: 1,
         asked: &NOBODY_ASKED,
