@@ -150,7 +150,7 @@ fn last_loss(events: &[Value]) -> f64 {
 /// Each node saves in a directory of its own, and one other node has a copy.
 fn scattered(cluster: &Cluster, name: &str) -> JobSpec {
     let words = format!(
-        "--steps 500 --every 20 --checkpoint {name}/$TUTTI_NODE --copies 1 --durable {name}/final"
+        "--steps 320 --every 20 --checkpoint {name}/$TUTTI_NODE --copies 1 --durable {name}/final"
     );
     let dir = cluster.scratch().join(name).join("final");
     training(cluster, 2, &words, dir.to_str().unwrap())
@@ -194,7 +194,7 @@ fn a_lost_node_comes_back_from_its_peers_copy() {
     assert_eq!(last_loss(&again), undisturbed);
 
     for name in ["whole", "lost"] {
-        assert_eq!(steps_in(&cluster, &format!("{name}/final")), ["step-000000000500"]);
+        assert_eq!(steps_in(&cluster, &format!("{name}/final")), ["step-000000000320"]);
         for node in ["n1", "n2", "n3"] {
             let left = steps_in(&cluster, &format!("{name}/{node}"));
             assert_eq!(left, Vec::<String>::new(), "{name} on {node}");
@@ -209,4 +209,57 @@ fn a_lost_node_comes_back_from_its_peers_copy() {
     assert_eq!(cluster.wait_end(wrong).state, JobState::Failed);
     let log = cluster.log_of(wrong, &LogQuery::default());
     assert!(log.iter().any(|l| l.text.contains("shared is one directory for n")), "{log:?}");
+}
+
+/// Empties both nodes of a job, and waits until it has left them.
+fn move_away(cluster: &Cluster, id: TaskId) {
+    wait_until("it has saved", PATIENCE, || saved(cluster, id) >= 20);
+    let nodes: Vec<String> = cluster.job(id).parts.iter().map(|p| p.node.clone()).collect();
+    cluster.cli(&["drain", &nodes[0], &nodes[1], "--evict"]).ok();
+    wait_until("it is elsewhere, or over", PATIENCE, || {
+        let job = cluster.job(id);
+        let moved = job.parts.iter().all(|part| !nodes.contains(&part.node));
+        job.row.state.is_final() || (job.attempt == Some(2) && moved)
+    });
+    cluster.cli(&["resume", &nodes[0], &nodes[1]]).ok();
+}
+
+#[test]
+fn a_gang_that_moves_altogether_takes_its_checkpoint_along_or_says_that_it_is_lost() {
+    let cluster = Cluster::start(TUTTI, 4);
+    let words = "--steps 1000000 --every 20 --checkpoint moved/$TUTTI_NODE --copies 1";
+    let durable = format!("{words} --durable moved/final");
+    let id = cluster.submit(training(&cluster, 2, &durable, "moved/final"));
+    move_away(&cluster, id);
+    wait_until("it makes steps", PATIENCE, || !steps(&events(&cluster, id, 2)).is_empty());
+    let (before, after) = (steps(&events(&cluster, id, 1)), steps(&events(&cluster, id, 2)));
+    assert_eq!(after[0], before.last().unwrap() + 1, "no step twice, and none left out");
+    cluster.cli(&["cancel", &id.to_string()]).ok();
+    cluster.wait_end(id);
+
+    let words = words.replace("moved", "left");
+    let id = cluster.submit(training(&cluster, 2, &words, "left"));
+    move_away(&cluster, id);
+    assert_eq!(cluster.wait_end(id).state, JobState::Failed);
+    let log = cluster.log_of(id, &LogQuery::default());
+    let said = "was saved, but no node of this gang has it";
+    assert!(log.iter().any(|line| line.text.contains(said)), "{log:?}");
+}
+
+#[test]
+fn at_its_time_limit_a_training_has_saved_its_last_step() {
+    let cluster = Cluster::start(TUTTI, 2);
+    let at = cluster.scratch().join("ck");
+    let at = at.to_str().unwrap();
+    let words = format!("--steps 1000000 --every 0 --checkpoint {at}");
+    let mut spec = training(&cluster, 2, &words, at);
+    // Asked in the middle of it: nothing was saved before.
+    spec.time = Some(Span::secs(6));
+    let id = cluster.submit(spec);
+    let row = cluster.wait_end(id);
+    assert_eq!(row.state, JobState::Failed, "it is out of time: {}", row.note);
+    let last = *steps(&events(&cluster, id, 1)).last().unwrap();
+    let listed = json(&cluster, &["ckpt", "ls", &id.to_string(), "--json"]);
+    assert_eq!(listed[0]["step"], last, "{listed}");
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
 }
