@@ -236,6 +236,10 @@ fn a_gang_that_moves_altogether_takes_its_checkpoint_along_or_says_that_it_is_lo
     assert_eq!(after[0], before.last().unwrap() + 1, "no step twice, and none left out");
     cluster.cli(&["cancel", &id.to_string()]).ok();
     cluster.wait_end(id);
+    // The job's own words are meant from where it runs.
+    let elsewhere = cluster.cli(&["ckpt", "ls", &id.to_string(), "--json"]).dir("/".as_ref()).ok();
+    let listed: Value = serde_json::from_str(&elsewhere).unwrap();
+    assert_eq!(listed[0]["step"], *before.last().unwrap(), "{listed}");
 
     let words = words.replace("moved", "left");
     let id = cluster.submit(training(&cluster, 2, &words, "left"));

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tutti_checkpoint::{Options, Store};
 use tutti_model::{SavedPoint, Time};
@@ -42,9 +42,9 @@ impl Standing {
 
 /// Where the manifests of a job are, or would be.
 pub fn home_of(job: &JobDetail) -> Option<String> {
-    let declared = job.spec.checkpoint.as_ref().map(|c| c.dir.clone());
+    let declared = job.spec.checkpoint.as_ref().map(|c| from_job(job, &c.dir));
     let reported = job.checkpoints.iter().rev().filter_map(|p| place(job, p));
-    let mut candidates: Vec<String> = declared.into_iter().collect();
+    let mut candidates: Vec<String> = declared.iter().cloned().collect();
     for path in reported {
         let above = parent(&path);
         candidates.push(path);
@@ -53,7 +53,7 @@ pub fn home_of(job: &JobDetail) -> Option<String> {
     candidates.dedup();
     let has_some = |at: &&String| holds_steps(at);
     let with_manifests = candidates.iter().find(has_some).cloned();
-    with_manifests.or_else(|| job.spec.checkpoint.as_ref().map(|c| c.dir.clone())).or_else(|| {
+    with_manifests.or(declared).or_else(|| {
         let newest = job.checkpoints.iter().rev().find_map(|p| place(job, p))?;
         parent(&newest).or(Some(newest))
     })
@@ -72,14 +72,19 @@ fn parent(path: &str) -> Option<String> {
     above.to_str().map(str::to_owned)
 }
 
-/// A relative path is meant from where the job runs.
 fn place(job: &JobDetail, point: &SavedPoint) -> Option<String> {
-    let path = point.path.as_ref()?;
+    point.path.as_ref().map(|path| from_job(job, path))
+}
+
+/// A relative path is meant from where the job runs.
+fn from_job(job: &JobDetail, path: &str) -> String {
     if path.contains("://") || path.starts_with('/') {
-        return Some(path.clone());
+        return path.to_owned();
     }
-    let whole = PathBuf::from(job.spec.workdir.as_ref()?).join(path);
-    whole.to_str().map(str::to_owned)
+    match &job.spec.workdir {
+        Some(dir) => format!("{}/{path}", dir.trim_end_matches('/')),
+        None => path.to_owned(),
+    }
 }
 
 /// What was reported and has no manifest among those listed, oldest first. Older ones that are gone
