@@ -13,8 +13,9 @@ use crate::sys;
 pub(crate) const STREAMS_MAX: usize = 8;
 /// Whole elements of every type, and whole cache lines.
 const STRIPE: usize = 256 << 10;
-/// At most so much in one call: the other direction wants its turn, and the processor its cache.
-const BITE: usize = 256 << 10;
+/// At most so much in one call over a single connection: the other direction wants its turn. With
+/// less, ranks that share a processor take turns so often that it shows.
+const BITE: usize = 4 << 20;
 
 pub(crate) struct TcpLink {
     streams: Vec<TcpStream>,
@@ -122,15 +123,16 @@ impl TcpLink {
         if head.is_empty() && piece.is_empty() {
             return Ok(false);
         }
+        let room = if self.streams.len() == 1 { BITE } else { STRIPE };
         let spill = &mut self.spill[s];
         if spill.is_empty() {
-            spill.resize(BITE / 8, 0);
+            spill.resize(room / 8, 0);
         }
         // SAFETY: u64s are plain bytes.
         let spill =
-            unsafe { std::slice::from_raw_parts_mut(spill.as_mut_ptr().cast::<u8>(), BITE) };
+            unsafe { std::slice::from_raw_parts_mut(spill.as_mut_ptr().cast::<u8>(), room) };
         let filled = self.filled[s];
-        let want = piece.len().min(BITE);
+        let want = piece.len().min(room);
         let in_head = head.len();
         let fd = self.streams[s].as_raw_fd();
         let Some(n) = sys::recv_now(fd, head, &mut spill[filled..want])? else {
