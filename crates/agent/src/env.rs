@@ -211,7 +211,10 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     env.insert("TUTTI_NODE_ADDRS", join(hosts(|h| &h.address)));
     match launch.hosts.iter().any(|host| host.rack.is_some()) {
         true => {
-            let racks = launch.hosts.iter().map(|host| host.rack.clone().unwrap_or_default());
+            // A comma in a label would shift all that follow.
+            let rack = |label: &String| label.replace(',', "_");
+            let racks =
+                launch.hosts.iter().map(|host| host.rack.as_ref().map_or(String::new(), rack));
             env.insert("TUTTI_RACKS", join(racks.collect()))
         }
         false => env.remove("TUTTI_RACKS"),

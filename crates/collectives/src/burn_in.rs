@@ -10,7 +10,7 @@ use crate::element::Op;
 use crate::error::Result;
 use crate::group::Group;
 
-pub use judge::{Domain, Figures, Judgement, Place, Slow, What, judge};
+pub use judge::{Domain, Figures, Judgement, Place, Slow, What, judge, median};
 
 /// One pair of ranks, measured in both directions at once.
 #[derive(Clone, Copy, Debug, PartialEq)]

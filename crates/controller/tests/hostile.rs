@@ -94,6 +94,7 @@ async fn random_bytes_do_no_harm() {
             ("PUT", "/api/v1/nodes/n1/burn-in"),
             ("POST", "/api/v1/jobs/1/exec"),
             ("POST", "/api/v1/jobs/1/priority"),
+            ("POST", "/api/v1/jobs/1/checkpoints"),
         ] {
             let answer = cluster.raw(method, path, &[&bearer], Some(&body)).await;
             assert_eq!(answer.status, 400, "{path}");

@@ -257,6 +257,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::Stopping { .. }
         | Event::Saved { .. }
         | Event::Registered { .. }
+        | Event::NodeMeasured { .. }
         | Event::Accused { .. }
         | Event::Claimed { .. }
         | Event::TokenAdded { .. }

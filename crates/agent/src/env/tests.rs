@@ -125,6 +125,8 @@ fn the_tables_list_exactly_what_is_set() {
 fn racks_stand_in_the_order_of_the_nodes() {
     let mut gang = gang(Launcher::Torch);
     assert_eq!(env(&gang)["TUTTI_RACKS"], ",r1");
+    gang.hosts[1].rack = Some("r1, west".into());
+    assert_eq!(env(&gang)["TUTTI_RACKS"], ",r1_ west");
     gang.hosts[1].rack = None;
     assert_eq!(env(&gang).get("TUTTI_RACKS"), None);
 }

@@ -77,9 +77,8 @@ fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode
     let client = session::open(cluster)?;
     let submit = Submit { spec: spec(args)?, user: session::on_behalf(&client), key: None };
     let id = client.submit(&submit)?.id;
-    if terminal::stderr_is_terminal() {
-        terminal::complain(&format!("tutti: job {id} measures; tutti why {id} if it waits"));
-    }
+    let hint = format!("tutti why {id} if it waits, tutti cancel {id} to end it");
+    terminal::complain(&format!("tutti: job {id} measures; {hint}"));
     let row = wait_for(&client, id)?;
     if row.state != JobState::Completed {
         let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
@@ -125,13 +124,14 @@ fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {
 /// What rank 0 has written down.
 fn found(client: &Client, id: TaskId) -> Result<Found, Fail> {
     let query = LogQuery { rank: Some("0".into()), ..LogQuery::default() };
+    let mut lines = Vec::new();
     for event in client.logs(id, &query)? {
-        if let LogEvent::Line { text, partial: false, .. } = event?
-            && let Some(found) = Found::parse(&text)
-        {
-            return Ok(found);
+        if let LogEvent::Line { text, .. } = event? {
+            lines.push(text);
         }
     }
-    Err(Fail::new(format!("rank 0 of job {id} completed but wrote no result"))
-        .hint(format!("tutti logs {id}")))
+    Found::parse(lines.iter().map(String::as_str)).ok_or_else(|| {
+        Fail::new(format!("rank 0 of job {id} completed but wrote no whole result"))
+            .hint(format!("tutti logs {id}"))
+    })
 }

@@ -62,7 +62,7 @@ mod tests {
         clap_complete::generate(clap_complete::Shell::Bash, &mut visible(), "tutti", &mut text);
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("submit") && text.contains("--cluster"));
-        assert!(!text.contains("demo-rank") && !text.contains("demo__rank"));
+        assert!(!text.contains("bench-rank") && !text.contains("bench__rank"));
     }
 
     #[test]

@@ -152,7 +152,8 @@ fn slow_ranks(links: &[Slow], ranks: usize) -> Vec<Slow> {
 }
 
 /// The lower one of two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// Of two in the middle, the lower; not a number if there are none.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)

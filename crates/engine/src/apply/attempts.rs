@@ -113,7 +113,11 @@ pub(super) fn saved(state: &mut State, lease: LeaseId, point: Option<&SavedPoint
     if let Some(point) = point {
         let past = task.past_mut();
         past.best_saved = best.max(Some(point.step));
-        past.saved = Some(point.clone());
+        // What a person registered stands until the job itself is as far.
+        let registered = |known: &SavedPoint| known.node.is_none() && known.step > point.step;
+        if !past.saved.as_ref().is_some_and(registered) {
+            past.saved = Some(point.clone());
+        }
         past.learn(point);
     }
     let Some(attempt) = task.attempt_mut() else { return };
@@ -133,9 +137,13 @@ pub(super) fn registered(state: &mut State, task: TaskId, point: &SavedPoint) {
     let Some(task) = task_mut(job, task.index) else { return };
     let past = task.past_mut();
     past.learn(point);
+    let further = past.best_saved.is_none_or(|best| point.step > best);
     if past.saved.as_ref().is_none_or(|known| known.step <= point.step) {
         past.saved = Some(point.clone());
         past.best_saved = past.best_saved.max(Some(point.step));
+    }
+    if let Some(attempt) = task.attempt_mut() {
+        attempt.advanced |= further;
     }
 }
 

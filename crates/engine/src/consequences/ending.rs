@@ -223,7 +223,7 @@ impl Ending<'_> {
         let step = self.view.live.levels().highest_step(self.lease);
         let silent = step.is_none()
             && self.task.past().best_step.is_none()
-            && self.task.past().saved.is_none();
+            && self.task.past().saved.as_ref().is_none_or(|point| point.node.is_none());
         let lasted = self.attempt.running_since().map_or(Span(0), |s| self.view.now.since(s));
         let further = self.attempt.advanced
             || step > self.task.past().best_step

@@ -145,15 +145,17 @@ pub(super) fn register(
 ) -> Decision {
     let job = own_job(view, actor, task.job)?;
     // What an array's task that is over came to is not kept.
-    if job.task(task.index).is_none() {
-        return Err(Rejected::NoSuchTask(task));
-    }
+    let Some(known) = job.task(task.index) else { return Err(Rejected::NoSuchTask(task)) };
     let bad = |problem: &str| Rejected::BadSpec { key: "path", problem: problem.to_owned() };
     if !path.starts_with('/') && !path.contains("://") {
         return Err(bad("give an absolute path or a URL: the job may look from elsewhere"));
     }
     if path.chars().count() > PATH_CHARS_MAX || path.chars().any(char::is_control) {
         return Err(bad("it is too long, or has control characters"));
+    }
+    let mut points = known.past().points.iter();
+    if points.any(|p| p.step == step && p.path.as_deref() == Some(path)) {
+        return done(Vec::new());
     }
     let point =
         SavedPoint { step, at: Some(view.now), path: Some(path.into()), save_ms: None, node: None };

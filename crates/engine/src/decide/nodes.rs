@@ -237,6 +237,10 @@ pub(super) fn resume(view: View<'_>, actor: &Actor, name: &str) -> Decision {
     done(vec![Event::NodeResumed { node: node.id, by: actor.user.clone() }])
 }
 
+/// It is in every snapshot, and in every list of nodes.
+const SLOW_MAX: usize = 16;
+const SLOW_CHARS_MAX: usize = 400;
+
 pub(super) fn measured(
     view: View<'_>,
     actor: &Actor,
@@ -245,6 +249,11 @@ pub(super) fn measured(
 ) -> Decision {
     need_role(actor, Role::Admin)?;
     let node = named(view, name)?.id;
+    let too_long = figures.slow.iter().any(|words| words.chars().count() > SLOW_CHARS_MAX);
+    if figures.slow.len() > SLOW_MAX || too_long {
+        let problem = format!("at most {SLOW_MAX} of {SLOW_CHARS_MAX} characters are kept");
+        return Err(Rejected::BadSpec { key: "slow", problem });
+    }
     let burn_in = BurnIn { at: view.now, by: actor.user.clone(), figures: figures.clone() };
     done(vec![Event::NodeMeasured { node, burn_in: Box::new(burn_in) }])
 }

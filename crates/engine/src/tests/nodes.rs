@@ -50,6 +50,8 @@ fn a_node_keeps_what_an_admin_measured() {
         world.step(measured(user, &["links"])).reply,
         Err(Rejected::RoleTooLow { .. })
     ));
+    let long = world.step(measured(admin(), &["copy"; 17])).reply;
+    assert!(matches!(long, Err(Rejected::BadSpec { key: "slow", .. })), "{long:?}");
     let kept = world.engine.state().node(N1).unwrap().burn_in.clone().unwrap();
     assert_eq!((kept.figures, kept.by, kept.at), (*figures(&[]), admin().user, world.now));
 }

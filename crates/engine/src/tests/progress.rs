@@ -105,8 +105,14 @@ fn checkpoints_are_remembered_a_few_and_can_be_registered() {
     assert!(matches!(register(30, "here"), Err(Rejected::BadSpec { key: "path", .. })));
     register(30, "/elsewhere/30").unwrap();
     register(7, "s3://bucket/7").unwrap();
+    register(7, "s3://bucket/7").unwrap();
     assert_eq!(step_of(&world, job), Some(30), "the newest is where a restart goes on");
     assert_eq!(steps(&world)[14..], [30, 7], "a step is there once");
+    assert!(task(&world, job).attempt().unwrap().advanced);
+    beat(&mut world, N1, lease, saved(21, Span(0)));
+    assert_eq!(step_of(&world, job), Some(30), "what was registered is further");
+    beat(&mut world, N1, lease, saved(31, Span(0)));
+    assert_eq!(step_of(&world, job), Some(31));
     let bob = Actor { user: "bob".into(), role: tutti_model::Role::User };
     let refused =
         world.step(Command::Register { actor: bob, task: id, step: 1, path: "/x".into() }).reply;

@@ -79,6 +79,7 @@ fn every_method_asks_for_its_route() {
         (c.why(TASK).unwrap_err(), "GET /api/v1/jobs/12_3/why"),
         (c.wait(TASK, 90).unwrap_err(), "GET /api/v1/jobs/12_3/wait?seconds=60"),
         (c.cancel(TASK).unwrap_err(), "POST /api/v1/jobs/12_3/cancel"),
+        (c.register(TASK, 5, "/ckpt/5".into()).unwrap_err(), "POST /api/v1/jobs/12_3/checkpoints"),
         (c.hold(id).unwrap_err(), "POST /api/v1/jobs/12/hold"),
         (c.release(id).unwrap_err(), "POST /api/v1/jobs/12/release"),
         (c.priority(id, Priority(7)).unwrap_err(), "POST /api/v1/jobs/12/priority"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tutti_collectives::burn_in::median;
 use tutti_model::{BurnInFigures, LinkFigures};
 
 use super::report::{PairRow, Report, SlowRow};
@@ -30,17 +31,12 @@ fn figures(report: &Report, names: &[&str], name: &str) -> BurnInFigures {
 }
 
 fn medians<'a>(pairs: impl Iterator<Item = &'a PairRow>) -> Option<LinkFigures> {
-    let (latencies, bandwidths): (Vec<f64>, Vec<f64>) =
-        pairs.map(|p| (p.latency_us * 1e3, p.gb_per_s * 1e9)).unzip();
-    Some(LinkFigures {
-        latency_ns: median(latencies)? as u64,
-        bandwidth: median(bandwidths)? as u64,
+    let pairs: Vec<&PairRow> = pairs.collect();
+    let of = |figure: fn(&PairRow) -> f64| median(pairs.iter().map(|p| figure(p))) as u64;
+    (!pairs.is_empty()).then(|| LinkFigures {
+        latency_ns: of(|p| p.latency_us * 1e3),
+        bandwidth: of(|p| p.gb_per_s * 1e9),
     })
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 fn slow(report: &Report, name: &str) -> Vec<String> {

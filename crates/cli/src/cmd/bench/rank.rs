@@ -1,4 +1,4 @@
-//! `tutti bench-rank`: one rank of a measurement. Rank 0 writes the result down as one line.
+//! `tutti bench-rank`: one rank of a measurement. Rank 0 writes the result down, in lines that a log holds.
 
 use std::process::ExitCode;
 
@@ -10,6 +10,8 @@ use crate::fail::{Fail, chain};
 use crate::terminal;
 
 const RESULT: &str = "result ";
+/// Every pair of a thousand ranks is megabytes, and a line of a log holds 64 KiB.
+const PIECE: usize = 32 << 10;
 
 #[derive(clap::Args)]
 pub struct RankArgs {
@@ -31,8 +33,38 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn parse(line: &str) -> Option<Found> {
-        serde_json::from_str(line.strip_prefix(RESULT)?).ok()
+    /// `result 1/3 {…`, and so on.
+    fn lines(&self) -> Result<Vec<String>, serde_json::Error> {
+        let text = serde_json::to_string(self)?;
+        let mut pieces = Vec::new();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
+            pieces.push(piece);
+            rest = more;
+        }
+        let count = pieces.len();
+        let line = |(i, piece): (usize, &&str)| format!("{RESULT}{}/{count} {piece}", i + 1);
+        Ok(pieces.iter().enumerate().map(line).collect())
+    }
+
+    /// From the lines of a log, among whatever else is there. None if a part is missing.
+    pub fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Found> {
+        let mut text = String::new();
+        let mut seen = 0;
+        for line in lines.filter_map(|line| line.strip_prefix(RESULT)) {
+            let (place, piece) = line.split_once(' ')?;
+            let (i, count) = place.split_once('/')?;
+            seen += 1;
+            if i.parse() != Ok(seen) {
+                return None;
+            }
+            text.push_str(piece);
+            if count.parse() == Ok(seen) {
+                return serde_json::from_str(&text).ok();
+            }
+        }
+        None
     }
 
     pub fn measured(&self) -> Measured {
@@ -63,9 +95,8 @@ pub fn run(args: RankArgs) -> Result<ExitCode, Fail> {
             pairs: m.pairs.iter().map(|p| (p.a, p.b, p.latency, p.bandwidth)).collect(),
             copy: m.copy,
         };
-        let text = serde_json::to_string(&found)
-            .map_err(|e| Fail::new(format!("can't write the result: {e}")))?;
-        terminal::say(&format!("{RESULT}{text}"));
+        let lines = found.lines().map_err(|e| Fail::new(format!("can't write the result: {e}")))?;
+        lines.iter().for_each(|line| terminal::say(line));
     }
     // Nobody leaves before all have what they need of the others.
     group.barrier().map_err(failed)?;
@@ -76,17 +107,28 @@ pub fn run(args: RankArgs) -> Result<ExitCode, Fail> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_line_that_rank_0_writes_is_read_back() {
-        let found = Found {
-            nodes: vec!["n1".into(), "n2".into()],
+    fn found(ranks: usize) -> Found {
+        let pair = |a| (a + 1..ranks).map(move |b| (a, b, 2.5e-6, 1.5e9 + b as f64));
+        Found {
+            nodes: (0..ranks).map(|r| format!("nö{r}")).collect(),
             all_reduce: vec![(1024, 1e-5)],
-            pairs: vec![(0, 1, 2e-6, 1.5e9)],
-            copy: vec![9e9, 8e9],
-        };
-        let line = format!("{RESULT}{}", serde_json::to_string(&found).unwrap());
-        assert_eq!(Found::parse(&line), Some(found.clone()));
-        assert_eq!(Found::parse("step 1"), None);
-        assert_eq!(found.measured().pairs[0].bandwidth, 1.5e9);
+            pairs: (0..ranks).flat_map(pair).collect(),
+            copy: vec![9e9; ranks],
+        }
+    }
+
+    #[test]
+    fn what_rank_0_writes_is_read_back_from_among_other_lines() {
+        for ranks in [2, 512] {
+            let found = found(ranks);
+            let lines = found.lines().unwrap();
+            assert!(lines.iter().all(|l| l.len() < 64 << 10), "a log would cut it");
+            let log = ["warning: x"].into_iter().chain(lines.iter().map(String::as_str));
+            assert_eq!(Found::parse(log), Some(found.clone()));
+            let cut = lines.iter().skip(1).map(String::as_str);
+            assert_eq!(Found::parse(cut), None, "the beginning is missing");
+        }
+        assert!(found(512).lines().unwrap().len() > 10);
+        assert_eq!(found(2).measured().pairs[0].bandwidth, 1.5e9 + 1.0);
     }
 }
