@@ -71,6 +71,11 @@ pub enum Error {
     NothingLoads { place: String, tried: Vec<String> },
     #[error("step {step}: no good copy of {path}: {}", tried.join("; "))]
     NoGoodCopy { step: u64, path: String, tried: Vec<String> },
+    #[error(
+        "step {step}: whether there is a good copy of {path} can't be known now: {}; try again when all places answer",
+        tried.join("; ")
+    )]
+    NoAnswer { step: u64, path: String, tried: Vec<String> },
     #[error("step {step} has no tensor {name}")]
     NoTensor { step: u64, name: String },
     #[error("step {step} holds files of another framework, not tensors; restore it instead")]

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::load::Loaded;
 use crate::manifest::{Entry, Kind, Manifest};
 use crate::shard;
-use crate::store::{Reading, Store, Verdict};
+use crate::store::{Reading, Store, Verdict, check};
 use crate::tier::TierError;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,9 +35,9 @@ impl Store {
         let home = self.home();
         for (index, file) in manifest.files.iter_mut().enumerate() {
             file.copies = vec![home.label().to_owned()];
-            if home.size(&file.path)? == Some(file.bytes) {
-                // Left by a copy that was interrupted. Whether it is right is seen at load.
-                moved(file.bytes);
+            // One that is right was left by a copy that was interrupted.
+            if home.size(&file.path)? == Some(file.bytes) && check(&**home, file, moved) == Ok(true)
+            {
                 continue;
             }
             home.remove(&file.path)?;
@@ -60,9 +60,9 @@ impl Store {
                 (put, None) => put?,
             }
         }
-        let files = manifest.files.clone();
+        let own = manifest.clone();
         let (_, entry) = self.append(step, Entry::Published(manifest), |now| match now {
-            Some(now) if now.is_published() && now.entry.manifest().files == files => {
+            Some(now) if now.is_published() && now.entry.manifest().has_files_of(&own) => {
                 Ok(Verdict::SameAlready)
             }
             Some(now) if now.is_published() => {

@@ -11,6 +11,7 @@ mod report;
 pub use report::{Fallback, LoadReport};
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -18,10 +19,14 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::geometry::{self, Region, runs};
 use crate::hash;
-use crate::manifest::{Entry, Kind, Manifest, TensorEntry};
+use crate::manifest::{Entry, FileEntry, Kind, Manifest, TensorEntry};
 use crate::store::{Registered, Selector, Store};
 use crate::tier::Tier;
 use chunks::Chunks;
+
+/// A place that does not answer is asked so often before a load is given up.
+const TRIES: usize = 3;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A checkpoint that was found whole. Its bytes are read, and checked, when they are asked for.
 pub struct Loaded {
@@ -81,9 +86,7 @@ impl Store {
 
     fn find(&self, selector: Selector, report: &mut LoadReport) -> Result<Loaded, Error> {
         let place = || self.label().to_owned();
-        let mut found_any = false;
         for step in self.candidates(selector, report)? {
-            found_any = true;
             let loaded = self.manifest_of(step, report).and_then(|manifest| match manifest {
                 Some(manifest) => self.complete(manifest, report).map(Some),
                 None => Ok(None),
@@ -100,7 +103,8 @@ impl Store {
         }
         match selector {
             Selector::Step(step) => Err(Error::NoSuchStep { step, place: place() }),
-            _ if found_any && !report.is_clean() => {
+            // What could not be asked may have some.
+            _ if !report.is_clean() => {
                 Err(Error::NothingLoads { place: place(), tried: report.lines() })
             }
             _ => Err(Error::Nothing { place: place() }),
@@ -179,31 +183,39 @@ impl Store {
 
     fn complete(&self, manifest: Manifest, report: &mut LoadReport) -> Result<Loaded, Error> {
         for file in &manifest.files {
-            let mut tried = Vec::new();
-            let good = self.tiers().iter().any(|tier| match tier.size(&file.path) {
-                Ok(Some(size)) if size == file.bytes => true,
-                Ok(Some(size)) => {
-                    tried.push(format!("{} has {size} of {} bytes", tier.label(), file.bytes));
-                    false
-                }
-                Ok(None) => {
-                    tried.push(format!("{} does not have it", tier.label()));
-                    false
-                }
-                Err(e) => {
-                    tried.push(crate::chain(&e));
-                    false
-                }
-            });
-            if !good {
-                let (step, path) = (manifest.step, file.path.clone());
-                return Err(Error::NoGoodCopy { step, path, tried });
-            }
+            self.find_file(manifest.step, file)?;
         }
         let shared = Arc::new(Mutex::new(std::mem::take(report)));
         let tiers: Vec<Arc<dyn Tier>> = self.tiers().to_vec();
         let chunks = Chunks::new(tiers, &manifest, shared.clone());
         Ok(Loaded { manifest, chunks, report: shared })
+    }
+
+    /// A place that does not answer may have the file: that is no reason for an older checkpoint.
+    fn find_file(&self, step: u64, file: &FileEntry) -> Result<(), Error> {
+        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
+            let (mut tried, mut silent) = (Vec::new(), false);
+            for tier in self.tiers() {
+                match tier.size(&file.path) {
+                    Ok(Some(size)) if size == file.bytes => return Ok(()),
+                    Ok(Some(size)) => {
+                        tried.push(format!("{} has {size} of {} bytes", tier.label(), file.bytes));
+                    }
+                    Ok(None) => tried.push(format!("{} does not have it", tier.label())),
+                    Err(e) => {
+                        silent |= e.is_silence();
+                        tried.push(crate::chain(&e));
+                    }
+                }
+            }
+            let path = file.path.clone();
+            match (silent, last) {
+                (false, _) => return Err(Error::NoGoodCopy { step, path, tried }),
+                (true, true) => return Err(Error::NoAnswer { step, path, tried }),
+                (true, false) => std::thread::sleep(PAUSE),
+            }
+        }
+        unreachable!("the last try returns")
     }
 }
 

@@ -159,6 +159,12 @@ pub fn unseal(bytes: &[u8]) -> Result<Entry, ManifestError> {
 }
 
 impl Manifest {
+    /// Whether it names the same bytes, wherever copies of them are.
+    pub fn has_files_of(&self, other: &Manifest) -> bool {
+        let key = |f: &FileEntry| (f.path.clone(), f.bytes, f.hash.clone());
+        self.files.iter().map(key).eq(other.files.iter().map(key))
+    }
+
     /// Names nothing: what is left to say of a step whose manifest is lost.
     pub(crate) fn nothing(step: u64) -> Manifest {
         Manifest {

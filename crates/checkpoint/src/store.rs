@@ -21,6 +21,7 @@ use crate::tier::{self, Dir, Tier, Watch};
 pub use publish::Published;
 pub(crate) use publish::{Verdict, now_ms};
 pub use sweep::Swept;
+pub(crate) use verify::check;
 pub use verify::{BadCopy, Reading, Verified};
 
 /// How large a file may become before the next is begun.
@@ -203,6 +204,11 @@ impl Store {
         let writer = self.writer()?.clone();
         self.own().under_way.insert(step);
         Ok(Save::new(self.clone(), writer, step))
+    }
+
+    /// What this rank has written of a step will not be published: whoever sweeps may remove it.
+    pub fn give_up(&self, step: u64) {
+        self.own().under_way.remove(&step);
     }
 
     pub fn label(&self) -> &str {

@@ -78,6 +78,22 @@ pub enum TierError {
         #[source]
         source: io::Error,
     },
+    /// Whether it has the file is not known.
+    #[error("can't {doing} {path} in {place}: it does not answer")]
+    Silent {
+        place: String,
+        path: String,
+        doing: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl TierError {
+    /// The place could not be asked; it may have what was wanted all the same.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, TierError::Silent { .. })
+    }
 }
 
 /// A whole small file.

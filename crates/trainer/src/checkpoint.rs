@@ -5,15 +5,20 @@
 //! load: rank 0 picks the newest ─► each rank reads its boxes ─► all could? else the one before
 //! ```
 
+mod deliver;
+mod meet;
+
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use thiserror::Error;
 
 use tutti_checkpoint::{
-    AsyncSave, Dtype, Error as StoreError, Keep, Manifest, Options, Selector, ShardReport, Store,
-    Tensor, Writer, chain,
+    AsyncSave, Dtype, Error as StoreError, Keep, Manifest, Options, Selector, Store, Tensor,
+    Writer, chain,
 };
 use tutti_collectives::{Error as PeerError, Group};
+
+use meet::Word;
 
 use crate::comm::to_host;
 use crate::config::{ModelConfig, TrainConfig};
@@ -111,6 +116,7 @@ pub struct Checkpoints {
     keep: Option<Keep>,
     underway: Option<Underway>,
     spread: Option<Spread>,
+    known_step: Option<u64>,
 }
 
 /// Checkpoints that are on several nodes.
@@ -118,7 +124,6 @@ struct Spread {
     /// Serves what this node keeps.
     copies: Copies,
     durable: Option<String>,
-    known_step: Option<u64>,
 }
 
 /// A save that is not published yet.
@@ -141,8 +146,21 @@ pub struct Saved {
     pub warnings: Vec<String>,
 }
 
-/// What one rank has to say about its part.
-type Word = Result<ShardReport, String>;
+/// Where a run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// None: there is no checkpoint yet.
+    pub step: Option<u64>,
+    /// What was not as hoped: places that did not answer, bad copies, steps that are lost.
+    pub warnings: Vec<String>,
+}
+
+/// What rank 0 has found.
+#[derive(Serialize, Deserialize)]
+struct Picked {
+    manifest: Manifest,
+    warnings: Vec<String>,
+}
 
 const PARTS: [&str; 3] = ["model", "adam.first", "adam.second"];
 
@@ -155,14 +173,16 @@ impl Checkpoints {
         let options = Options { writer: Some(writer), ..Options::default() };
         let store = Store::open(location, options).map_err(|e| in_store(location, e))?;
         let location = location.to_owned();
-        Ok(Checkpoints { store, location, keep, underway: None, spread: None })
+        let (underway, spread, known_step) = (None, None, None);
+        Ok(Checkpoints { store, location, keep, underway, spread, known_step })
     }
 
     /// As the options say. All ranks call this together.
     pub fn of(options: &CheckpointOptions, group: &Group) -> Result<Self, CheckpointError> {
         let CheckpointOptions { location, keep, writer, .. } = options;
         let Some(wanted) = &options.copies else {
-            return Self::open(location, writer.clone(), *keep);
+            let opened = Self::open(location, writer.clone(), *keep)?;
+            return Ok(Checkpoints { known_step: options.known_step, ..opened });
         };
         let copies = Copies::meet(location, wanted, group)?;
         let places = Options {
@@ -176,8 +196,9 @@ impl Checkpoints {
         };
         let store = Store::open(location, places).map_err(|e| in_store(location, e))?;
         let (durable, known_step) = (options.durable.clone(), options.known_step);
-        let spread = Some(Spread { copies, durable, known_step });
-        Ok(Checkpoints { store, location: location.clone(), keep: *keep, underway: None, spread })
+        let (location, keep) = (location.clone(), *keep);
+        let (underway, spread) = (None, Some(Spread { copies, durable }));
+        Ok(Checkpoints { store, location, keep, underway, spread, known_step })
     }
 
     /// Starts to save what the trainer has after `step` steps. The training may go on at once.
@@ -208,8 +229,7 @@ impl Checkpoints {
         let Some(underway) = self.underway.take() else { return Ok(None) };
         let begun = std::time::Instant::now();
         let step = underway.step;
-        let word: Word = underway.save.wait().map_err(|e| chain(&e));
-        let words = exchange(trainer, word)?;
+        let words = meet::written(trainer.mesh.world.as_ref(), underway.save)?;
         let mut saved = Saved {
             step,
             location: self.location.clone(),
@@ -218,8 +238,9 @@ impl Checkpoints {
             warnings: Vec::new(),
         };
         // Rank 0 publishes, and the others learn from it how that went.
-        let verdict = words.map(|words| self.publish_all(trainer, step, words));
-        match from_leader(trainer, verdict)? {
+        let meta = meta(trainer, step);
+        let publish = words.map(|words| || self.publish_all(step, words, meta));
+        match from_leader(trainer, publish)? {
             Ok(warnings) => saved.warnings = warnings,
             Err(why) => saved.failed = Some(why),
         }
@@ -229,22 +250,21 @@ impl Checkpoints {
 
     fn publish_all(
         &self,
-        trainer: &Trainer,
         step: u64,
         words: Vec<Word>,
+        meta: serde_json::Value,
     ) -> Result<Vec<String>, String> {
         let mut reports = Vec::with_capacity(words.len());
         for (rank, word) in words.into_iter().enumerate() {
-            reports.push(word.map_err(|why| format!("rank {rank}: {why}"))?);
+            reports.push(word.map_err(|why| {
+                self.store.give_up(step);
+                format!("rank {rank}: {why}")
+            })?);
         }
-        let meta = Meta {
-            step,
-            tokens: step * trainer.config.tokens_per_step(),
-            config: trainer.config.clone(),
-            layout: trainer.layout.to_string(),
-        };
-        let meta = serde_json::to_value(meta).expect("plain data becomes JSON");
-        let published = self.store.publish(step, reports, meta).map_err(|e| chain(&e))?;
+        let published = self.store.publish(step, reports, meta).map_err(|e| {
+            self.store.give_up(step);
+            chain(&e)
+        })?;
         let mut warnings = published.warnings;
         if self.spread.as_ref().is_some_and(|spread| spread.copies.replicas.is_empty()) {
             warnings.push("there is no other node to keep copies".to_owned());
@@ -257,15 +277,17 @@ impl Checkpoints {
         Ok(warnings)
     }
 
-    /// Goes on from the newest checkpoint that all ranks can read. None: there is none yet.
-    pub fn resume(&self, trainer: &mut Trainer) -> Result<Option<u64>, CheckpointError> {
+    /// Goes on from the newest checkpoint that all ranks can read.
+    pub fn resume(&self, trainer: &mut Trainer) -> Result<Resumed, CheckpointError> {
         let mut selector = Selector::Latest;
+        let mut warnings = Vec::new();
         loop {
-            let Some(manifest) = self.pick(trainer, selector)? else {
-                return self.nothing().map(|()| None);
+            let Some(picked) = self.pick(trainer, selector)? else {
+                return self.nothing().map(|()| Resumed { step: None, warnings });
             };
-            let step = manifest.step;
-            let read = self.read(trainer, manifest);
+            let step = picked.manifest.step;
+            warnings.extend(picked.warnings);
+            let read = self.read(trainer, picked.manifest);
             let damaged =
                 matches!(&read, Err(CheckpointError::Store { source, .. }) if source.is_damage());
             let failed = read.is_err() && !damaged;
@@ -277,20 +299,39 @@ impl Checkpoints {
                     let location = self.location.clone();
                     return Err(CheckpointError::Others { location, ranks: others as usize });
                 }
-                (Ok(values), [0.0, _]) => {
+                (Ok((values, lines)), [0.0, _]) => {
                     trainer.set(values)?;
-                    return Ok(Some(step));
+                    warnings.extend(lines);
+                    warnings.extend(self.far_back(step));
+                    return Ok(Resumed { step: Some(step), warnings });
                 }
-                (_, _) => selector = Selector::Before(step),
+                (read, _) => {
+                    let why = read.err().map_or_else(
+                        || "another rank can't read it".to_owned(),
+                        |error| chain(&error),
+                    );
+                    warnings.push(format!("step {step} was given up for an older one: {why}"));
+                    selector = Selector::Before(step);
+                }
             }
         }
+    }
+
+    /// Steps that the cluster knows to be saved, and that are done again.
+    fn far_back(&self, step: u64) -> Option<String> {
+        let known = self.known_step.filter(|&known| known > step)?;
+        let again = known - step;
+        Some(format!(
+            "step {known} was saved, but {step} is the newest that was found in {}: {again} steps are done again",
+            self.location
+        ))
     }
 
     /// On nodes that were lost may have been what the cluster counts on: that is not to be begun again
     /// in silence.
     fn nothing(&self) -> Result<(), CheckpointError> {
-        match self.spread.as_ref().and_then(|spread| spread.known_step) {
-            Some(step @ 1..) => {
+        match self.known_step {
+            Some(step @ 1..) if self.spread.is_some() => {
                 Err(CheckpointError::Forgotten { step, location: self.location.clone() })
             }
             _ => Ok(()),
@@ -302,19 +343,21 @@ impl Checkpoints {
         &self,
         trainer: &Trainer,
         selector: Selector,
-    ) -> Result<Option<Manifest>, CheckpointError> {
-        let leader = trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0);
+    ) -> Result<Option<Picked>, CheckpointError> {
         let mut failure = None;
-        let found = leader.then(|| match self.store.load(selector) {
-            Ok(loaded) => Ok(Some(loaded.manifest().clone())),
+        let look = || match self.store.load(selector) {
+            Ok(loaded) => {
+                let (manifest, warnings) = (loaded.manifest().clone(), loaded.report().lines());
+                Ok(Some(Picked { manifest, warnings }))
+            }
             Err(StoreError::Nothing { .. }) => Ok(None),
             Err(error) => {
                 let why = chain(&error);
                 failure = Some(in_store(&self.location, error));
                 Err(why)
             }
-        });
-        let found = from_leader(trainer, found)?;
+        };
+        let found = from_leader(trainer, is_leader(trainer).then_some(look))?;
         match (found, failure) {
             (_, Some(error)) => Err(error),
             (Ok(found), _) => Ok(found),
@@ -334,26 +377,10 @@ impl Checkpoints {
     ) -> Result<Option<String>, CheckpointError> {
         let place = self.spread.as_ref().and_then(|spread| spread.durable.clone());
         let Some(place) = place else { return Ok(None) };
-        let leader = trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0);
-        let verdict = leader.then(|| {
-            self.copy_out(step, &place).map_err(|e| chain(&e))?;
-            if done {
-                self.store.clear_nodes();
-            }
-            Ok(())
-        });
-        match from_leader(trainer, verdict)? {
+        let bring = || deliver::to_place(&self.store, step, &place, done);
+        match from_leader(trainer, is_leader(trainer).then_some(bring))? {
             Ok(()) => Ok(Some(place)),
             Err(why) => Err(CheckpointError::NotDelivered { step, place, why }),
-        }
-    }
-
-    fn copy_out(&self, step: u64, place: &str) -> Result<(), StoreError> {
-        let loaded = self.store.load(Selector::Step(step))?;
-        match Store::open(place, Options::default())?.receive(&loaded, &|_| {}) {
-            // An earlier attempt has brought this step.
-            Ok(_) | Err(StoreError::Lost { .. }) => Ok(()),
-            Err(e) => Err(e),
         }
     }
 
@@ -361,7 +388,7 @@ impl Checkpoints {
         &self,
         trainer: &Trainer,
         manifest: Manifest,
-    ) -> Result<Vec<ShardValues>, CheckpointError> {
+    ) -> Result<(Vec<ShardValues>, Vec<String>), CheckpointError> {
         let store = |e| in_store(&self.location, e);
         let step = manifest.step;
         let loaded = self.store.load_manifest(manifest).map_err(store)?;
@@ -390,7 +417,7 @@ impl Checkpoints {
             let [weights, first, second] = parts;
             all.push(ShardValues { weights, first, second });
         }
-        Ok(all)
+        Ok((all, loaded.report().lines()))
     }
 }
 
@@ -460,30 +487,27 @@ fn millis(since: std::time::Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Everybody's word, on rank 0.
-fn exchange(trainer: &Trainer, word: Word) -> Result<Option<Vec<Word>>, CheckpointError> {
-    let Some(world) = &trainer.mesh.world else { return Ok(Some(vec![word])) };
-    let bytes = serde_json::to_vec(&word).expect("plain data becomes JSON");
-    let all = world.all_gather_bytes(&bytes)?;
-    if world.rank() != 0 {
-        return Ok(None);
-    }
-    let parse = |bytes: &Vec<u8>| {
-        serde_json::from_slice(bytes).unwrap_or_else(|e| Err(format!("its report is broken: {e}")))
+fn meta(trainer: &Trainer, step: u64) -> serde_json::Value {
+    let meta = Meta {
+        step,
+        tokens: step * trainer.config.tokens_per_step(),
+        config: trainer.config.clone(),
+        layout: trainer.layout.to_string(),
     };
-    Ok(Some(all.iter().map(parse).collect()))
+    serde_json::to_value(meta).expect("plain data becomes JSON")
 }
 
-/// How it went, from rank 0 to all.
-fn from_leader<T: Serialize + for<'de> Deserialize<'de>>(
+fn is_leader(trainer: &Trainer) -> bool {
+    trainer.mesh.world.as_ref().is_none_or(|world| world.rank() == 0)
+}
+
+fn from_leader<T, W>(
     trainer: &Trainer,
-    verdict: Option<Result<T, String>>,
-) -> Result<Result<T, String>, CheckpointError> {
-    let Some(world) = &trainer.mesh.world else {
-        return Ok(verdict.expect("a rank that is alone is rank 0"));
-    };
-    let bytes = verdict.as_ref().map(|v| serde_json::to_vec(v).expect("plain data becomes JSON"));
-    let all = world.all_gather_bytes(&bytes.unwrap_or_default())?;
-    let broken = |e| Err(format!("rank 0 sent no verdict: {e}"));
-    Ok(serde_json::from_slice(&all[0]).unwrap_or_else(broken))
+    work: Option<W>,
+) -> Result<Result<T, String>, CheckpointError>
+where
+    T: Serialize + for<'de> Deserialize<'de> + Send,
+    W: FnOnce() -> Result<T, String> + Send,
+{
+    Ok(meet::from_leader(trainer.mesh.world.as_ref(), meet::EVERY, work)?)
 }

@@ -10,7 +10,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -69,15 +69,17 @@ impl Copies {
     ) -> Result<Copies, CheckpointError> {
         let mut server = None;
         let mut door = None;
+        let mut mark = None;
         if options.local_rank == 0 {
             let address = SocketAddr::new(options.bind, 0);
             let tier = Arc::new(Bounded::new(Dir::new(location), options.max_bytes));
             let fail = |source| CheckpointError::NoDoor { address, source };
-            let opened = Server::bind(address, options.key, tier).map_err(fail)?;
-            let mark = format!(".node-{}", opened.address().to_string().replace(':', "-"));
+            let opened =
+                Server::bind_for(group.size(), address, options.key, tier).map_err(fail)?;
+            let name = format!(".node-{}", opened.address().to_string().replace(':', "-"));
             let failed = |source| CheckpointError::NoMark { location: location.into(), source };
-            leave_mark(location, &mark).map_err(failed)?;
-            door = Some(Door { url: opened.url(), mark });
+            mark = Some(Mark::leave(location, &name).map_err(failed)?);
+            door = Some(Door { url: opened.url(), mark: name });
             server = Some(opened);
         }
         let card = Card { node: options.node.clone(), node_rank: options.node_rank, door };
@@ -86,10 +88,7 @@ impl Copies {
         let same = card.door.as_ref().and_then(|own| shared_with(location, own, &cards));
         let verdict = serde_json::to_vec(&same).expect("plain data becomes JSON");
         let verdicts = group.all_gather_bytes(&verdict)?;
-        if let Some(door) = &card.door {
-            // It is a dot file of some bytes: if it can't be removed nothing is lost.
-            let _ = fs::remove_file(Path::new(location).join(&door.mark));
-        }
+        drop(mark);
         for (card, verdict) in cards.iter().zip(&verdicts) {
             let other: Option<String> =
                 serde_json::from_slice(verdict).map_err(CheckpointError::Card)?;
@@ -102,9 +101,23 @@ impl Copies {
     }
 }
 
-fn leave_mark(location: &str, mark: &str) -> io::Result<()> {
-    fs::create_dir_all(location)?;
-    fs::write(Path::new(location).join(mark), b"")
+/// Removed whichever way the meeting ends.
+struct Mark(PathBuf);
+
+impl Mark {
+    fn leave(location: &str, name: &str) -> io::Result<Mark> {
+        fs::create_dir_all(location)?;
+        let path = Path::new(location).join(name);
+        fs::write(&path, b"")?;
+        Ok(Mark(path))
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // It is a dot file without a byte: if it can't be removed nothing is lost.
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn read(cards: &[Vec<u8>]) -> Result<Vec<Card>, CheckpointError> {

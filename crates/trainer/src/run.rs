@@ -82,6 +82,9 @@ pub struct Started {
     /// The first step of this run: more than 0 when it goes on from a checkpoint.
     pub step: u64,
     pub steps: u64,
+    /// What was not as hoped when it was looked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// One step. Times are of this rank.
@@ -201,17 +204,21 @@ impl<'a> Run<'a> {
             parameters: config.model.parameters(),
             step: 0,
             steps: config.steps,
+            warnings: Vec::new(),
         };
         let mut trainer = Trainer::new(config, layout, group.rank(), mesh, device)?;
         let checkpoints = match &options.checkpoint {
             None => None,
             Some(wanted) => Some(Checkpoints::of(wanted, group)?),
         };
-        let step = match &checkpoints {
-            None => 0,
-            Some(checkpoints) => checkpoints.resume(&mut trainer)?.unwrap_or(0),
+        let (step, warnings) = match &checkpoints {
+            None => (0, Vec::new()),
+            Some(checkpoints) => {
+                let resumed = checkpoints.resume(&mut trainer)?;
+                (resumed.step.unwrap_or(0), resumed.warnings)
+            }
         };
-        tell(Event::Started(Started { step, ..started }));
+        tell(Event::Started(Started { step, warnings, ..started }));
         Ok(Run {
             trainer,
             corpus,

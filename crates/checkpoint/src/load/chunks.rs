@@ -1,13 +1,13 @@
 //! Chunks of files, each checked before anybody sees it, from the first place that has it right.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::LoadReport;
+use super::{LoadReport, PAUSE, TRIES};
 use crate::error::Error;
 use crate::geometry::Runs;
 use crate::hash::{self, CHUNK, chunk_range, chunk_value};
@@ -22,9 +22,16 @@ pub struct Chunks {
     files: Vec<FileEntry>,
     tiers: Vec<Arc<dyn Tier>>,
     report: Arc<Mutex<LoadReport>>,
-    /// Files that a place has been found to have wrong, by index of both.
-    bad: Mutex<BTreeSet<(usize, usize)>>,
+    /// Files that a place has been found to have wrong, by index of both; or that it did not answer.
+    bad: Mutex<BTreeMap<(usize, usize), Fault>>,
     kept: Mutex<VecDeque<((usize, usize), Bytes)>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Wrong,
+    /// Asked again only when no other place has it.
+    Silent,
 }
 
 /// So many bytes of a chunk, and where they go.
@@ -76,30 +83,58 @@ impl Chunks {
         if let Some((_, bytes)) = kept {
             return Ok(bytes);
         }
+        for last in (0..TRIES).map(|n| n + 1 == TRIES) {
+            let (step, path) = (self.step, self.files[file].path.clone());
+            match self.ask_all(file, index) {
+                Ok(bytes) => return Ok(bytes),
+                Err((tried, false)) => return Err(Error::NoGoodCopy { step, path, tried }),
+                Err((tried, true)) if last => return Err(Error::NoAnswer { step, path, tried }),
+                Err((_, true)) => {
+                    lock(&self.bad).retain(|(f, _), fault| *f != file || *fault == Fault::Wrong);
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        unreachable!("the last try returns")
+    }
+
+    /// From the first place that has it right, or what each said, and whether one of them was silent.
+    fn ask_all(&self, file: usize, index: usize) -> Result<Bytes, (Vec<String>, bool)> {
         let entry = &self.files[file];
         let range = chunk_range(entry.bytes, index);
-        let mut tried = Vec::new();
+        let (mut tried, mut silent) = (Vec::new(), false);
         for (place, tier) in self.tiers.iter().enumerate() {
-            if lock(&self.bad).contains(&(file, place)) {
-                tried.push(format!("{} has it wrong", tier.label()));
-                continue;
+            match lock(&self.bad).get(&(file, place)) {
+                None => {}
+                Some(Fault::Wrong) => {
+                    tried.push(format!("{} has it wrong", tier.label()));
+                    continue;
+                }
+                Some(Fault::Silent) => {
+                    tried.push(format!("{} does not answer", tier.label()));
+                    silent = true;
+                    continue;
+                }
             }
-            let why = match tier.read(&entry.path, range.clone()) {
+            let (why, fault) = match tier.read(&entry.path, range.clone()) {
                 Ok(bytes) => {
                     let value = chunk_value(entry.bytes, index, std::iter::once(&bytes[..]));
                     if value == entry.hash.expected(index) {
                         self.keep(file, index, &bytes);
                         return Ok(bytes);
                     }
-                    format!("bytes {} to {} have another hash", range.start, range.end)
+                    let why = format!("bytes {} to {} have another hash", range.start, range.end);
+                    (why, Fault::Wrong)
                 }
-                Err(e) => crate::chain(&e),
+                Err(e) if e.is_silence() => (crate::chain(&e), Fault::Silent),
+                Err(e) => (crate::chain(&e), Fault::Wrong),
             };
-            lock(&self.bad).insert((file, place));
+            silent |= fault == Fault::Silent;
+            lock(&self.bad).insert((file, place), fault);
             lock(&self.report).bad_copy(self.step, &entry.path, tier.label(), why.clone());
             tried.push(format!("{}: {why}", tier.label()));
         }
-        Err(Error::NoGoodCopy { step: self.step, path: entry.path.clone(), tried })
+        Err((tried, silent))
     }
 
     fn keep(&self, file: usize, index: usize, bytes: &Bytes) {

@@ -86,7 +86,7 @@ impl Client {
                     WireError::Io(e) => e,
                     e => io::Error::other(e),
                 };
-                Err(TierError::Io { place, path, doing, source })
+                Err(TierError::Silent { place, path, doing, source })
             }
         }
     }

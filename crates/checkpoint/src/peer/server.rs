@@ -16,7 +16,9 @@ use crate::tier::{Tier, TierError};
 const HELLO: Duration = Duration::from_secs(10);
 /// A client that says nothing for so long is asked to connect again.
 const IDLE: Duration = Duration::from_secs(600);
+/// Of whoever it may be, and so many more of each rank that was announced.
 const CONNECTIONS: usize = 256;
+const CONNECTIONS_EACH: usize = 4;
 
 /// Serves until it is dropped.
 pub struct Server {
@@ -29,6 +31,7 @@ struct Shared {
     key: [u8; 32],
     tier: Arc<dyn Tier>,
     stop: AtomicBool,
+    connections: usize,
     open: Mutex<BTreeMap<u64, TcpStream>>,
 }
 
@@ -41,10 +44,21 @@ impl Shared {
 impl Server {
     /// Keeps what it is given in `tier`: memory with a budget, or a directory.
     pub fn bind(address: SocketAddr, key: [u8; 32], tier: Arc<dyn Tier>) -> io::Result<Server> {
+        Server::bind_for(0, address, key, tier)
+    }
+
+    /// With room for a gang of so many ranks: after a loss all of them may read here at once.
+    pub fn bind_for(
+        ranks: usize,
+        address: SocketAddr,
+        key: [u8; 32],
+        tier: Arc<dyn Tier>,
+    ) -> io::Result<Server> {
+        let connections = CONNECTIONS + ranks.saturating_mul(CONNECTIONS_EACH);
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let (stop, open) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Shared { key, tier, stop, open });
+        let shared = Arc::new(Shared { key, tier, stop, connections, open });
         let accepting = std::thread::Builder::new().name("keep".into()).spawn({
             let shared = shared.clone();
             move || accept(&listener, &shared)
@@ -82,7 +96,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        if shared.open().len() >= CONNECTIONS {
+        if shared.open().len() >= shared.connections {
             tracing::warn!("too many connections: one more is turned away");
             continue;
         }

@@ -95,7 +95,9 @@ impl Failure {
             TierError::Short { wanted, found, .. } => {
                 Failure::Short { wanted: *wanted, found: *found }
             }
-            e @ TierError::Io { .. } => Failure::Io { why: crate::chain(e) },
+            e @ (TierError::Io { .. } | TierError::Silent { .. }) => {
+                Failure::Io { why: crate::chain(e) }
+            }
         }
     }
 

@@ -120,16 +120,37 @@ impl Store {
             if doomed.contains(&manifest.step) {
                 self.remove_anywhere(manifest);
             } else {
-                self.sweep_anywhere(manifest);
+                let named = manifest.files.iter().map(|f| f.path.clone()).collect();
+                self.sweep_anywhere(manifest.step, &named);
             }
         }
+        self.sweep_unpublished();
         doomed
     }
 
-    /// Takes every checkpoint that is not pinned away from all nodes: it is somewhere else now.
+    /// Steps of which some node has shards and no place has a manifest. Those of a save that is under
+    /// way are nobody's garbage yet: `collect` knows them.
+    fn sweep_unpublished(&self) {
+        let mut report = LoadReport::default();
+        for step in self.steps_anywhere(&mut report) {
+            let found = self.newest_anywhere(step, &mut report);
+            // A place that does not answer may have the manifest that names them.
+            if !report.is_clean() {
+                return;
+            }
+            if let Ok(None) = found {
+                self.sweep_anywhere(step, &BTreeSet::new());
+            }
+        }
+    }
+
+    /// Takes this owner's checkpoints away from all nodes, but for pinned ones: the work is somewhere
+    /// else now.
     pub fn clear_nodes(&self) -> Vec<u64> {
+        let Ok(writer) = self.writer() else { return Vec::new() };
         let all = self.list_anywhere().into_iter().filter_map(|l| l.manifest.ok());
-        let doomed: Vec<Manifest> = all.filter(|m| m.pinned.is_none()).collect();
+        let is_own = |m: &Manifest| m.attempt.owner == writer.attempt.owner;
+        let doomed: Vec<Manifest> = all.filter(|m| m.pinned.is_none() && is_own(m)).collect();
         doomed.iter().for_each(|manifest| self.remove_anywhere(manifest));
         doomed.iter().map(|manifest| manifest.step).collect()
     }
@@ -149,14 +170,13 @@ impl Store {
         }
     }
 
-    /// Files of dead attempts that this manifest does not name.
-    fn sweep_anywhere(&self, manifest: &Manifest) {
+    /// Files of dead attempts that are not named.
+    fn sweep_anywhere(&self, step: u64, named: &BTreeSet<String>) {
         let Ok(writer) = self.writer() else { return };
-        let named = manifest.files.iter().map(|f| f.path.clone()).collect();
         let attempts = [writer.attempt.clone()];
         for tier in self.kept() {
             let mut swept = Swept::default();
-            if let Err(e) = self.collect(&**tier, manifest.step, &named, &attempts, &mut swept) {
+            if let Err(e) = self.collect(&**tier, step, named, &attempts, &mut swept) {
                 tracing::warn!("not swept: {}", crate::chain(&e));
             }
         }

@@ -93,7 +93,11 @@ impl Store {
 }
 
 /// Reads one copy of a file. `false` if there is none.
-fn check(tier: &dyn Tier, file: &FileEntry, reading: &Reading<'_>) -> Result<bool, String> {
+pub(crate) fn check(
+    tier: &dyn Tier,
+    file: &FileEntry,
+    reading: &Reading<'_>,
+) -> Result<bool, String> {
     match tier.size(&file.path) {
         Ok(None) => return Ok(false),
         Ok(Some(size)) if size == file.bytes => {}

@@ -85,6 +85,9 @@ impl Object {
         let (place, path) = (self.label.clone(), path.to_owned());
         match error {
             Error::NotFound { .. } => TierError::Missing { place, path },
+            e @ Error::Generic { .. } => {
+                TierError::Silent { place, path, doing, source: std::io::Error::other(e) }
+            }
             e => TierError::Io { place, path, doing, source: std::io::Error::other(e) },
         }
     }

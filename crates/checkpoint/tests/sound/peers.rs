@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use crate::common::{load_and_check, options, quick_dir, save_with, text};
+use crate::common::{file_of, load_and_check, options, quick_dir, save_with, text};
 use tutti_checkpoint::peer::{Client, Server};
 use tutti_checkpoint::tier::{Dir, Memory, Tier};
-use tutti_checkpoint::{Fallback, Options, Selector, Store};
+use tutti_checkpoint::{Error, Fallback, Options, Selector, Store};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -110,4 +110,30 @@ fn a_peer_without_a_key_is_refused_in_words() {
     let options = Options { replicas: vec!["tcp://127.0.0.1:1".into()], ..Options::default() };
     let error = Store::open(text(home.path()), options).err().unwrap();
     assert!(error.to_string().contains("TUTTI_GANG_KEY"), "{error}");
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_no_reason_for_an_older_checkpoint() {
+    let home = quick_dir();
+    let server = serve(Memory::new("memory", 64 << 20));
+    let places = with_peer(&server, options(0, 1, 1));
+    let open = |_| Store::open(text(home.path()), places.clone());
+    for step in [10, 20] {
+        save_with(open, 1, step, 64).unwrap();
+    }
+    let shard = file_of(home.path(), 20, "rank-");
+    std::fs::remove_file(&shard).unwrap();
+    let store = open(0).unwrap();
+    assert_eq!(load_and_check(&store, Selector::Latest).unwrap(), 20, "the peer has it");
+    let loaded = store.load(Selector::Latest).unwrap();
+    drop(server);
+    let error = open(0).unwrap().load(Selector::Latest).err().unwrap();
+    assert!(matches!(error, Error::NoAnswer { step: 20, .. }), "{error}");
+    assert!(!error.is_damage());
+    let error = loaded.tensor("w").unwrap_err();
+    assert!(matches!(error, Error::NoAnswer { step: 20, .. }), "{error}");
+    // Nothing anywhere is not nothing, either, while somebody was not heard.
+    std::fs::remove_dir_all(home.path()).unwrap();
+    let error = open(0).unwrap().load(Selector::Latest).err().unwrap();
+    assert!(matches!(error, Error::NothingLoads { .. }), "{error}");
 }

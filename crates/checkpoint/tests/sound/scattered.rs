@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{load_and_check, options, quick_dir, save_with, text};
 use tutti_checkpoint::peer::Server;
 use tutti_checkpoint::tier::{Bounded, Dir};
-use tutti_checkpoint::{Error, Keep, Options, Selector, Store};
+use tutti_checkpoint::{Attempt, Dtype, Error, Keep, Options, Selector, Store, Tensor};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -130,4 +130,54 @@ fn a_node_that_may_take_no_more_costs_a_copy_and_no_checkpoint() {
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings.iter().all(|w| w.contains("is full")), "{warnings:?}");
     assert_eq!(load_and_check(&nodes.open(0, 2).unwrap(), Selector::Latest).unwrap(), 10);
+}
+
+#[test]
+fn the_end_leaves_what_others_saved() {
+    let root = quick_dir();
+    let nodes = Nodes::new(root.path(), 1 << 30);
+    nodes.save(10, 1);
+    let theirs = Attempt { owner: "another".into(), generation: 1 };
+    let open = |rank: u32| {
+        let mut own = options(rank, 1, 1);
+        own.writer.as_mut().unwrap().attempt = theirs.clone();
+        let replicas = vec![nodes.doors[1].url()];
+        let own = Options { scattered: true, replicas, key: Some(KEY), ..own };
+        Store::open(text(&nodes.dirs[0]), own)
+    };
+    save_with(open, 1, 20, 64).unwrap();
+    assert_eq!(nodes.open(0, 2).unwrap().clear_nodes(), [10]);
+    assert_eq!(nodes.steps(1), [20]);
+    assert_eq!(load_and_check(&nodes.open(0, 2).unwrap(), Selector::Latest).unwrap(), 20);
+}
+
+/// One rank's shard, and nothing that names it.
+fn half(store: &Store, step: u64) {
+    let mut save = store.save(step).unwrap();
+    save.add(Tensor::whole("w", Dtype::U8, &[8], vec![1; 8])).unwrap();
+    save.finish().wait().unwrap();
+}
+
+#[test]
+fn shards_that_were_never_published_go_with_retention_unless_they_may_be_yet() {
+    let root = quick_dir();
+    let nodes = Nodes::new(root.path(), 1 << 30);
+    // An attempt that died, and one that goes on: a step before its newest and one after.
+    half(&nodes.open(1, 1).unwrap(), 15);
+    let own = nodes.open(0, 2).unwrap();
+    half(&own, 17);
+    own.give_up(17);
+    let open = |rank: u32| if rank == 0 { Ok(own.clone()) } else { nodes.open(rank as usize, 2) };
+    save_with(open, 3, 20, 300).unwrap();
+    half(&own, 25);
+    half(&nodes.open(2, 2).unwrap(), 25);
+    own.retain(&Keep { last: 2, every: None }).unwrap();
+    let left = |node: usize, step: u64| nodes.dirs[node].join(format!("step-{step:012}")).exists();
+    for node in 0..3 {
+        assert!(!left(node, 15) && !left(node, 17), "node {node}");
+        assert!(left(node, 20), "node {node}");
+    }
+    // Node 2 keeps its own, and its copy is on node 0, which has its own, too.
+    assert!(left(0, 25) && left(2, 25), "a save that is under way is left alone");
+    assert_eq!(load_and_check(&own, Selector::Latest).unwrap(), 20);
 }

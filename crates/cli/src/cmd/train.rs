@@ -175,6 +175,10 @@ pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
 }
 
 fn checkpoint(args: &TrainArgs, peers: &Config) -> Result<Option<CheckpointOptions>, Fail> {
+    if args.copies == 0 && args.durable.is_some() {
+        return Err(Fail::usage("--durable is for checkpoints on the nodes, and needs --copies")
+            .hint("a --checkpoint that all nodes share is durable already"));
+    }
     let Some(location) = args.checkpoint.clone() else { return Ok(None) };
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     Ok(Some(CheckpointOptions {
@@ -301,6 +305,9 @@ impl Show<'_> {
     fn event(&mut self, event: &Event) {
         if self.rank == 0 && matches!(event, Event::Started(_)) && self.args.device == Where::Cuda {
             note("the first step compiles and tries kernels: minutes, unless done here before");
+        }
+        if let (0, Event::Started(started)) = (self.rank, event) {
+            started.warnings.iter().for_each(|line| note(&format!("warning: {line}")));
         }
         let silent = self.rank != 0 && !self.args.all_ranks;
         if silent || (self.args.bench && !matches!(event, Event::Ended(_))) {

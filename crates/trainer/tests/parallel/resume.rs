@@ -45,7 +45,7 @@ fn load_and_train(dir: &str, copy: &str, config: &TrainConfig, layout: &Layout) 
     let ranks = on_ranks(layout.world(), |world| {
         // Other first values, so that what is not loaded is noticed.
         let mut trainer = trainer(&TrainConfig { seed: 99, ..config.clone() }, layout, world);
-        assert_eq!(open(dir, world, 2).resume(&mut trainer).unwrap(), Some(4));
+        assert_eq!(open(dir, world, 2).resume(&mut trainer).unwrap().step, Some(4));
         save(&mut open(copy, world, 2), &trainer, 4);
         train(&mut trainer, config, 4..10)
     });
@@ -107,7 +107,7 @@ fn another_model_is_refused_on_every_rank_and_nothing_yet_is_a_fresh_start() {
     let dir = dir.path().to_str().unwrap();
     on_ranks(2, |world| {
         let mut trainer = trainer(&config, &of, world);
-        assert_eq!(open(dir, world, 1).resume(&mut trainer).unwrap(), None);
+        assert_eq!(open(dir, world, 1).resume(&mut trainer).unwrap().step, None);
     });
     train_and_save(dir, &config, &of);
     let mut wider = config.clone();
