@@ -36,7 +36,8 @@ pub struct TooManyRanks(usize);
 pub struct Fold {
     ranks: BTreeMap<Rank, Steps>,
     ranks_max: usize,
-    saved: Option<(SavedPoint, Instant)>,
+    /// With the rank that said where it is.
+    saved: Option<(SavedPoint, Instant, Rank)>,
     fault: Option<Fault>,
 }
 
@@ -68,9 +69,8 @@ impl Fold {
         let mut news = self.take_steps(rank, &line, now)?;
         if let Some(step) = line.saved {
             let (path, save_ms) = (line.path, line.save_ms);
-            news = news.max(
-                self.take_saved(SavedPoint { step, at: None, path, save_ms, node: None }, now),
-            );
+            let point = SavedPoint { step, at: None, path, save_ms, node: None };
+            news = news.max(self.take_saved(rank, point, now));
         }
         if let (None, Some(fault)) = (&self.fault, line.fault) {
             self.fault = Some(fault);
@@ -104,17 +104,25 @@ impl Fold {
         Ok(if says { News::Level } else { News::Nothing })
     }
 
-    /// Several ranks may say the same, and late: the newest stays.
-    fn take_saved(&mut self, point: SavedPoint, now: Instant) -> News {
+    /// Several ranks may say the same, and late: the newest stays. The rank that said where it is
+    /// may say that it is elsewhere now.
+    fn take_saved(&mut self, rank: Rank, point: SavedPoint, now: Instant) -> News {
         match &mut self.saved {
-            Some((known, _)) if point.step < known.step => News::Nothing,
-            Some((known, _)) if point.step == known.step => {
-                known.path = known.path.take().or(point.path);
+            Some((known, ..)) if point.step < known.step => News::Nothing,
+            Some((known, _, by)) if point.step == known.step => {
                 known.save_ms = known.save_ms.max(point.save_ms);
+                match (&known.path, point.path) {
+                    (None, Some(path)) => (known.path, *by) = (Some(path), rank),
+                    (Some(was), Some(path)) if *by == rank && *was != path => {
+                        known.path = Some(path);
+                        return News::Urgent;
+                    }
+                    _ => {}
+                }
                 News::Level
             }
             _ => {
-                self.saved = Some((point, now));
+                self.saved = Some((point, now, rank));
                 News::Urgent
             }
         }
@@ -135,8 +143,8 @@ impl Fold {
         };
         Some(PartProgress {
             ranks: self.ranks.iter().map(rank).collect(),
-            saved: self.saved.as_ref().map(|(point, _)| point.clone()),
-            saved_age: self.saved.as_ref().map_or(Span(0), |(_, at)| since(*at, now)),
+            saved: self.saved.as_ref().map(|(point, ..)| point.clone()),
+            saved_age: self.saved.as_ref().map_or(Span(0), |(_, at, _)| since(*at, now)),
             fault: self.fault.clone(),
         })
     }

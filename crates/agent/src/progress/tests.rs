@@ -111,6 +111,18 @@ fn checkpoints_and_faults_are_urgent_once() {
 }
 
 #[test]
+fn a_checkpoint_that_was_taken_elsewhere_is_there() {
+    let mut c = Clocked::new(2);
+    let path = |c: &Clocked| c.level().saved.unwrap().path.unwrap();
+    assert_eq!(c.says(0, r#"{"saved": 10, "path": "/local/10"}"#), News::Urgent);
+    assert_eq!(c.says(1, r#"{"saved": 10, "path": "/other/10"}"#), News::Level);
+    assert_eq!(path(&c), "/local/10", "the first rank's word counts");
+    assert_eq!(c.says(0, r#"{"saved": 10, "path": "/safe/10"}"#), News::Urgent);
+    assert_eq!(c.says(0, r#"{"saved": 10, "path": "/safe/10"}"#), News::Level, "said before");
+    assert_eq!(path(&c), "/safe/10");
+}
+
+#[test]
 fn ranks_are_limited() {
     let mut fold = Fold::new(2);
     let line = |step| ProgressLine { step: Some(step), ..ProgressLine::default() };

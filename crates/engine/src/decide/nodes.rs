@@ -87,7 +87,7 @@ fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
         return events;
     }
     if let Some(point) = &said.saved
-        && attempt.saved.as_ref().is_none_or(|old| point.step > old.step)
+        && attempt.saved.as_ref().is_none_or(|old| is_news(point, old, &state.node_name(node)))
     {
         let at = Time(view.now.0.saturating_sub(said.saved_age.0)).max(attempt.placed_at);
         let node = Some(state.node_name(node));
@@ -103,6 +103,14 @@ fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
         events.push(Event::Accused { lease, accusation: Accusation { by: node, fault } });
     }
     events
+}
+
+/// A newer step, or that the node which told of this one has it elsewhere now. Other nodes may have
+/// paths of their own for the same step: they don't take turns.
+fn is_news(point: &SavedPoint, old: &SavedPoint, node: &str) -> bool {
+    let moved = || point.path.is_some() && point.path != old.path;
+    point.step > old.step
+        || (point.step == old.step && old.node.as_deref() == Some(node) && moved())
 }
 
 fn change(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
