@@ -66,6 +66,9 @@ fn a_job_of_any_framework_has_checkpoints() {
     cluster.cli(&words).call().exited(0).says(&["as step 30 of job", "1 file"]);
     let gone = ["ckpt", "register", &job, "/no/such/place", "--step", "40"];
     cluster.cli(&gone).call().exited(3).says(&["--by-name"]);
+    // Nothing is left beside a directory of a job that is not there.
+    cluster.cli(&["ckpt", "register", "999999", "ck/thirty", "--step", "50"]).call().exited(3);
+    assert!(!ck.join("step-000000000050").exists());
     let advice = cluster.cli(&["ckpt", "advise", &job]).ok();
     assert!(advice.contains("a save holds the work up for 70 ms, as the job reports"), "{advice}");
 
@@ -83,8 +86,6 @@ fn training(cluster: &Cluster, nodes: u32, words: &str, dir: &str) -> JobSpec {
     let mut spec = gang(nodes, line);
     spec.launcher = Launcher::Torch;
     spec.workdir = Some(cluster.scratch().to_str().unwrap().to_owned());
-    // Else each run chooses by the links that it measures, and the last bits may differ.
-    spec.env.insert("TUTTI_ALGO".into(), "ring".into());
     let (signal, grace) = (Some("USR1".to_owned()), Some(Span::secs(30)));
     spec.checkpoint = Some(Checkpoint { dir: dir.to_owned(), signal, grace });
     spec
@@ -211,6 +212,25 @@ fn a_lost_node_comes_back_from_its_peers_copy() {
     assert!(log.iter().any(|l| l.text.contains("shared is one directory for n")), "{log:?}");
 }
 
+#[test]
+fn where_the_last_checkpoint_was_taken_is_what_the_cluster_knows() {
+    let cluster = Cluster::start(TUTTI, 2);
+    let mut spec = scattered(&cluster, "told");
+    spec.run = training(
+        &cluster,
+        2,
+        "--steps 10 --every 5 --checkpoint told/$TUTTI_NODE --copies 1 --durable told/final",
+        "-",
+    )
+    .run;
+    spec.checkpoint = None;
+    let id = cluster.submit(spec);
+    assert_eq!(cluster.wait_end(id).state, JobState::Completed);
+    let known = cluster.job(id).checkpoints;
+    let newest = known.iter().max_by_key(|point| point.step).expect("it has said so");
+    assert_eq!((newest.step, newest.path.as_deref()), (10, Some("told/final")), "{known:?}");
+}
+
 /// Empties both nodes of a job, and waits until it has left them.
 fn move_away(cluster: &Cluster, id: TaskId) {
     wait_until("it has saved", PATIENCE, || saved(cluster, id) >= 20);
@@ -258,7 +278,7 @@ fn at_its_time_limit_a_training_has_saved_its_last_step() {
     let words = format!("--steps 1000000 --every 0 --checkpoint {at}");
     let mut spec = training(&cluster, 2, &words, at);
     // Asked in the middle of it: nothing was saved before.
-    spec.time = Some(Span::secs(6));
+    spec.time = Some(Span::secs(15));
     let id = cluster.submit(spec);
     let row = cluster.wait_end(id);
     assert_eq!(row.state, JobState::Failed, "it is out of time: {}", row.note);

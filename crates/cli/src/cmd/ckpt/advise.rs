@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tutti_checkpoint::advise::{Advice, Evidence, Loss, PRIOR_GPU_HOURS, Question, advise};
-use tutti_model::Span;
+use tutti_model::{Span, TaskId};
 use tutti_wire::api::{JobDetail, JobQuery};
 use tutti_wire::client::Client;
 
@@ -14,7 +14,7 @@ use crate::show::{count, time};
 use crate::{session, terminal};
 
 /// Jobs that failed are asked one by one for the cause; more than this tell nothing new.
-const LOOK_AT: usize = 50;
+pub const LOOK_AT: usize = 50;
 
 /// Where nothing says how long a save takes. The longest holds of large runs are about a minute,
 /// those that copy first and write beside the work less than a second.
@@ -163,22 +163,48 @@ pub fn median_gap(mut at_ms: Vec<u64>) -> Option<f64> {
     Some(*gaps.get(gaps.len() / 2)? as f64 / 1000.0)
 }
 
-/// Failures of all jobs that this cluster remembers. Preemptions are none: they save first.
+/// Failures of the newest jobs. Preemptions are none: they save first.
 fn evidence(client: &Client) -> Result<Evidence, Fail> {
     let query = JobQuery { tasks: true, newest: true, limit: Some(10_000), ..JobQuery::default() };
     let rows = client.jobs(&query)?.jobs;
     let now = time::now();
+    let ran = rows.iter().map(|row| Ran {
+        id: row.id,
+        restarts: row.restarts,
+        gpu_hours: row.started_at.map_or(0.0, |started| {
+            let ms = row.ended_at.unwrap_or(now).0.saturating_sub(started.0) as f64;
+            ms / 3_600_000.0 * f64::from(row.gpus)
+        }),
+    });
+    count_up(ran, |id| {
+        let causes = client.job(id)?.restarts_by_cause;
+        Ok(causes.node_failure + causes.job_failure)
+    })
+}
+
+/// What a job tells before it is asked for causes.
+pub struct Ran {
+    pub id: TaskId,
+    pub restarts: u32,
+    pub gpu_hours: f64,
+}
+
+/// Hours of a job count only if its failures do: where one ends, so does the other.
+pub fn count_up(
+    jobs: impl Iterator<Item = Ran>,
+    mut failures: impl FnMut(TaskId) -> Result<u32, Fail>,
+) -> Result<Evidence, Fail> {
     let mut found = Evidence { failures: 0, gpu_hours: 0.0 };
-    for row in &rows {
-        if let Some(started) = row.started_at {
-            let ended = row.ended_at.unwrap_or(now);
-            let ms = ended.0.saturating_sub(started.0) as f64;
-            found.gpu_hours += ms / 3_600_000.0 * f64::from(row.gpus);
+    let mut asked = 0;
+    for job in jobs {
+        if job.restarts > 0 {
+            if asked == LOOK_AT {
+                break;
+            }
+            asked += 1;
+            found.failures += failures(job.id)?;
         }
-    }
-    for row in rows.iter().filter(|r| r.restarts > 0).take(LOOK_AT) {
-        let causes = client.job(row.id)?.restarts_by_cause;
-        found.failures += causes.node_failure + causes.job_failure;
+        found.gpu_hours += job.gpu_hours;
     }
     Ok(found)
 }

@@ -8,7 +8,7 @@ use tutti_wire::api::JobDetail;
 use super::known::{Known, Standing};
 use crate::fail::chain;
 use crate::show::table::{Grid, plain, terminal_width};
-use crate::show::{count, time};
+use crate::show::{count, harmless, time};
 use crate::style::{Ink, Style};
 
 /// A line of `ls`.
@@ -106,7 +106,9 @@ impl Row {
 /// Where something is that no manifest describes, as far as can be told from here.
 pub fn whereabouts(known: &Known) -> String {
     let Some(path) = &known.path else { return "reported, but not where it is".to_owned() };
-    let from = known.node.as_ref().map_or_else(String::new, |node| format!(" by {node}"));
+    // The job's own words, whoever it is.
+    let path = harmless(path);
+    let from = known.node.as_ref().map_or_else(String::new, |n| format!(" by {}", harmless(n)));
     match known.standing {
         Standing::NotHashed { .. } => format!("reported{from}, not hashed: {path}"),
         Standing::Gone => format!("reported{from}, gone: {path}"),
@@ -149,10 +151,10 @@ pub fn detail(manifest: &Manifest, tensors: bool, style: Style) -> String {
         ),
     ];
     if let Some(why) = &manifest.pinned {
-        lines.push(format!("pinned    {why}"));
+        lines.push(format!("pinned    {}", harmless(why)));
     }
     if !manifest.meta.is_null() {
-        lines.push(format!("meta      {}", manifest.meta));
+        lines.push(format!("meta      {}", harmless(&manifest.meta.to_string())));
     }
     lines.push(String::new());
     let mut grid = Grid::new(&["FILE", ">SIZE", "BLAKE3", "COPIES"], style);
@@ -230,14 +232,16 @@ pub fn checked(all: &[Checked], style: Style) -> String {
     for one in all {
         match one {
             Checked::Unreadable { step, why } => {
-                lines.push(format!("step {step}  {}  {why}", style.paint(Ink::Red, "lost")));
+                let lost = style.paint(Ink::Red, "lost");
+                lines.push(format!("step {step}  {lost}  {}", harmless(why)));
             }
             Checked::Recorded { step, recorded, files, bytes } => {
                 let files = count(*files as u64, "file");
                 lines.push(format!(
-                    "step {step}  {}  {files}, {} in {recorded}",
+                    "step {step}  {}  {files}, {} in {}",
                     style.paint(Ink::Green, "recorded"),
-                    size(*bytes)
+                    size(*bytes),
+                    harmless(recorded)
                 ));
             }
             Checked::Read(found) => {
@@ -251,7 +255,8 @@ pub fn checked(all: &[Checked], style: Style) -> String {
                 lines.push(format!("step {}  {word}  {files}, {read} read", found.step));
                 for bad in &found.bad {
                     let mended = if bad.mended { " (mended)" } else { "" };
-                    lines.push(format!("  {} in {}: {}{mended}", bad.path, bad.place, bad.why));
+                    let told = format!("{} in {}: {}", bad.path, bad.place, bad.why);
+                    lines.push(format!("  {}{mended}", harmless(&told)));
                 }
             }
         }

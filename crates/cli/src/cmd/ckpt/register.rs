@@ -21,13 +21,21 @@ pub fn run(cluster: Option<&str>, args: &RegisterArgs) -> Result<ExitCode, Fail>
         [] => return Err(Fail::usage("name a directory")),
     };
     let path = whole(dir)?;
+    // A job that is not there is told before a manifest says that it is its own.
+    let client = match job {
+        Some(id) => {
+            let client = session::open(cluster)?;
+            client.job(id)?;
+            Some(client)
+        }
+        None => None,
+    };
     let manifest = match (args.by_name, job) {
         (true, None) => return Err(Fail::usage("--by-name needs a job: nothing else would know")),
         (true, Some(_)) => None,
         (false, _) => Some(hash_visibly(&path, args, job)?),
     };
-    if let Some(id) = job {
-        let client = session::open(cluster)?;
+    if let (Some(id), Some(client)) = (job, &client) {
         client.register(id, args.step, text(&path)?)?;
     }
     if args.json {

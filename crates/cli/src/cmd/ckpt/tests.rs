@@ -131,3 +131,44 @@ fn advice_reads_well() {
     assert_eq!(advise::median_gap(vec![5000]), None);
     tutti("tutti ckpt advise --save-time 2s --mtbf 8h --gpus 64 --every 1h").unwrap();
 }
+
+#[test]
+fn hours_are_counted_as_far_as_failures_are() {
+    let ran = |n: u64| advise::Ran {
+        id: n.to_string().parse().unwrap(),
+        restarts: u32::from(n.is_multiple_of(2)),
+        gpu_hours: 1.0,
+    };
+    let found = advise::count_up((0..10_000).map(ran), |_| Ok(2)).unwrap();
+    let asked = advise::LOOK_AT as u32;
+    // The jobs before the first whose failures are not looked at.
+    assert_eq!((found.failures, found.gpu_hours), (2 * asked, f64::from(2 * asked)));
+    let few = advise::count_up((0..5).map(ran), |_| Ok(1)).unwrap();
+    assert_eq!((few.failures, few.gpu_hours), (3, 5.0));
+}
+
+#[test]
+fn a_jobs_words_do_nothing_to_the_terminal() {
+    let recorded = "/ck/\u{1b}[2Jgone".to_owned();
+    let standing = known::Standing::NotHashed { files: 1, bytes: 1 };
+    let one =
+        known::Known { step: 3, at: None, path: Some(recorded.clone()), node: None, standing };
+    let all = [
+        output::known(&one, None),
+        checked(
+            &[
+                output::Checked::Recorded {
+                    step: 3,
+                    recorded: recorded.clone(),
+                    files: 1,
+                    bytes: 1,
+                },
+                output::Checked::Unreadable { step: 4, why: recorded },
+            ],
+            Style::PLAIN,
+        ),
+    ];
+    for text in all {
+        assert!(text.contains("gone") && !text.contains('\u{1b}'), "{text:?}");
+    }
+}
