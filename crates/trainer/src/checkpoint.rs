@@ -10,6 +10,7 @@ mod meet;
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::Path;
 use thiserror::Error;
 
 use tutti_checkpoint::{
@@ -170,6 +171,7 @@ impl Checkpoints {
         writer: Writer,
         keep: Option<Keep>,
     ) -> Result<Self, CheckpointError> {
+        try_to_write(location)?;
         let options = Options { writer: Some(writer), ..Options::default() };
         let store = Store::open(location, options).map_err(|e| in_store(location, e))?;
         let location = location.to_owned();
@@ -469,6 +471,19 @@ fn from_bytes(bytes: &[u8], values: &mut [f32]) {
     for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
         *value = f32::from_le_bytes(bytes.try_into().expect("chunks of four"));
     }
+}
+
+/// Else it would be noticed at the first save, after hours perhaps.
+fn try_to_write(location: &str) -> Result<(), CheckpointError> {
+    let directory = location.strip_prefix("file://").unwrap_or(location);
+    if directory.contains("://") {
+        return Ok(());
+    }
+    let probe = Path::new(directory).join(format!(".probe-{}", std::process::id()));
+    let tried = std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&probe, b""))
+        .and_then(|()| std::fs::remove_file(&probe));
+    tried.map_err(|source| CheckpointError::NoMark { location: location.to_owned(), source })
 }
 
 fn in_store(location: &str, source: StoreError) -> CheckpointError {

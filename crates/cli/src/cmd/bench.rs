@@ -15,8 +15,9 @@ use tutti_model::{Bytes, Command, GpuRequest, JobSpec, JobState, Launcher, TaskI
 use tutti_wire::api::{LogEvent, LogQuery, Submit};
 use tutti_wire::client::Client;
 
+use super::run::{INTERRUPTED, Interrupts, say_why_it_waits};
 use super::submit::wait_for;
-use crate::fail::Fail;
+use crate::fail::{Fail, job_exit};
 use crate::show::table::terminal_width;
 use crate::style::Style;
 use crate::{session, terminal};
@@ -75,11 +76,16 @@ fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode
         return Err(Fail::usage(format!("--tolerance {}: must be above 1", args.tolerance)));
     }
     let client = session::open(cluster)?;
+    let interrupts = Interrupts::watch(&client)?;
     let submit = Submit { spec: spec(args)?, user: session::on_behalf(&client), key: None };
     let id = client.submit(&submit)?.id;
-    let hint = format!("tutti why {id} if it waits, tutti cancel {id} to end it");
-    terminal::complain(&format!("tutti: job {id} measures; {hint}"));
+    interrupts.of_job(id);
+    terminal::complain(&format!("tutti: job {id} measures"));
+    say_why_it_waits(&client, id);
     let row = wait_for(&client, id)?;
+    if interrupts.happened() {
+        return Ok(job_exit(INTERRUPTED));
+    }
     if row.state != JobState::Completed {
         let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
         let fail = Fail::new(format!("job {id} {}{note}", row.state.as_str()));

@@ -18,7 +18,7 @@ use crate::fail::{Fail, job_exit};
 use crate::{session, terminal};
 
 /// 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
+pub(super) const INTERRUPTED: i32 = 130;
 
 #[derive(clap::Args)]
 #[command(override_usage = "tutti run [OPTIONS] -- CMD...")]
@@ -76,7 +76,7 @@ pub fn conclude(client: &Client, id: TaskId, end: &End) -> Result<ExitCode, Fail
 }
 
 /// The first Ctrl-C cancels the job, the second leaves at once.
-struct Interrupts {
+pub(super) struct Interrupts {
     job: Arc<OnceLock<TaskId>>,
     happened: Arc<AtomicBool>,
 }
@@ -84,7 +84,7 @@ struct Interrupts {
 impl Interrupts {
     /// Before any other thread exists, so that the signals stay blocked in all of them and only
     /// the watcher takes them.
-    fn watch(client: &Client) -> Result<Interrupts, Fail> {
+    pub(super) fn watch(client: &Client) -> Result<Interrupts, Fail> {
         let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
         signals.thread_block().map_err(|e| Fail::new(format!("can't take over Ctrl-C: {e}")))?;
         let interrupts =
@@ -103,13 +103,13 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    fn of_job(&self, id: TaskId) {
+    pub(super) fn of_job(&self, id: TaskId) {
         if self.job.set(id).is_err() {
             unreachable!("one job per run");
         }
     }
 
-    fn happened(&self) -> bool {
+    pub(super) fn happened(&self) -> bool {
         self.happened.load(Ordering::Relaxed)
     }
 }
@@ -122,7 +122,7 @@ fn cancel(client: &Client, id: TaskId) {
 }
 
 /// Tells a person who waits what for; each reason once.
-fn say_why_it_waits(client: &Client, id: TaskId) {
+pub(super) fn say_why_it_waits(client: &Client, id: TaskId) {
     let client = Client::connect(client.cluster());
     std::thread::spawn(move || {
         let mut told = String::new();

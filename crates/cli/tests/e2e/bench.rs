@@ -28,6 +28,8 @@ fn every_pair_of_an_allocation_is_measured() {
     }
     let table = cluster.cli(&["bench", "collectives", "-N", "1", "--sizes", "1KiB"]).ok();
     assert!(table.contains("1KiB"), "{table}");
+    let nodes: Value = serde_json::from_str(&cluster.cli(&["nodes", "--json"]).ok()).unwrap();
+    assert_eq!(nodes[0]["burn_in"]["job"], report["job"], "one rank alone says nothing of links");
     cluster
         .cli(&["bench", "collectives", "--tolerance", "1"])
         .call()

@@ -53,6 +53,19 @@ fn an_impossible_job_is_refused_with_the_demand_and_what_there_is() {
     }
 }
 
+/// Instead of the log of something else.
+#[test]
+fn a_log_that_never_was_is_refused() {
+    let cluster = cluster(1);
+    let id = cluster.cli(&["submit", "--wait", "--wrap", "echo hello"]).ok();
+    let id = id.trim();
+    assert!(cluster.cli(&["logs", id, "--attempt", "1", "--rank", "0"]).ok().contains("hello"));
+    let attempt = cluster.cli(&["logs", id, "--attempt", "7"]).call();
+    attempt.exited(2).says(&["no attempt 7", "one attempt"]);
+    cluster.cli(&["logs", id, "--attempt", "0"]).call().exited(2).says(&["no attempt 0"]);
+    cluster.cli(&["logs", id, "--rank", "3"]).call().exited(2).says(&["no rank 3", "last is 0"]);
+}
+
 #[test]
 fn whoever_asks_in_the_wrong_place_is_told_the_right_one() {
     let mut cluster = cluster(1);

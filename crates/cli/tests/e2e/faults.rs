@@ -10,12 +10,15 @@ use tutti_wire::api::LogQuery;
 use crate::{cluster, gang};
 
 /// Ranks that count aloud until they are told to end, each with its own code. How far they are
-/// stands in `at.RANK`.
+/// stands in `at.RANK`. None leaves before all have said their last: one that fails has the others
+/// stopped.
 fn counting(dir: &Path, codes: &str) -> String {
     let dir = dir.display();
     format!(
         "i=0; while [ ! -e {dir}/end ]; do i=$((i+1)); echo line $i; echo $i > {dir}/at.$RANK; \
-         sleep 0.01; done; echo last $i; set -- {codes}; shift $RANK; exit $1"
+         sleep 0.01; done; echo last $i; echo > {dir}/said.$RANK; \
+         while [ $(ls {dir}/said.* | wc -l) -lt $WORLD_SIZE ]; do sleep 0.01; done; \
+         set -- {codes}; shift $RANK; exit $1"
     )
 }
 

@@ -136,6 +136,16 @@ fn a_rank_that_dies_is_named_and_accused() {
     assert_eq!(lines.last().unwrap()["fault"]["rank"], 1, "{lines:?}");
 }
 
+/// Not at the first save.
+#[test]
+fn a_place_that_can_not_be_written_is_refused_before_the_first_step() {
+    let child = rank(0, 1, &master(), "--steps 4 --checkpoint /proc/nowhere").spawn().unwrap();
+    let (code, events, said) = events(child);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("can't write in /proc/nowhere"), "{said}");
+    assert!(steps(&events).is_empty());
+}
+
 #[test]
 fn an_impossible_layout_is_refused_before_anyone_is_met() {
     let child = rank(0, 2, &("127.0.0.1".into(), 1), "--tp 3").spawn().unwrap();

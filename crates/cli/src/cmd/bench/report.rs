@@ -179,9 +179,7 @@ impl SlowRow {
             (None, _) => " inside".to_owned(),
         };
         let verb = if self.what == "links" { "are" } else { "is" };
-        let ranks: Vec<String> = self.ranks.iter().map(ToString::to_string).collect();
-        let (s, ranks) = (if ranks.len() > 1 { "s" } else { "" }, ranks.join(", "));
-        format!("{}{to} {verb} {:.1} times worse (rank{s} {ranks})", self.what, self.times)
+        format!("{}{to} {verb} {:.1} times worse", self.what, self.times)
     }
 }
 

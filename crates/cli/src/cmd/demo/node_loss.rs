@@ -59,7 +59,7 @@ pub fn play(stage: &mut Stage<'_>, undisturbed: &GangFigures) -> Result<NodeLoss
         reached_step: reached,
         resumed_after_step: trained.from_step,
         loss: trained.loss,
-        curves: [curve::of(&values(&first)), curve::of(&values(&second))],
+        curves: curve::halves([&values(&first), &values(&second)]),
         attempts,
         restarts: done.restarts_by_cause,
         exit_code: done.row.exit_code.unwrap_or_default(),

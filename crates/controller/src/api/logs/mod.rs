@@ -72,6 +72,7 @@ pub async fn logs(
 ) -> Result<Stream, Problem> {
     let ranks = query.rank.as_deref().map(ranks).transpose()?;
     app.core.read(|world| check(world, &caller, task)).await??;
+    app.core.read(|world| wanted(world, task, query.attempt, ranks.as_ref())).await??;
     let (sender, stream) = sse::channel();
     let reading = Reading { app, sender: sender.clone(), task, ranks, query };
     tokio::spawn(async move {
@@ -108,6 +109,32 @@ fn check(world: &World, caller: &Caller, task: TaskId) -> Result<(), Problem> {
             .hint(format!("name one of its tasks, such as {task}_0")));
     }
     if job.has_task(task.index) { Ok(()) } else { Err(Rejected::NoSuchTask(task).into()) }
+}
+
+/// What never was can't be shown; something else instead would mislead.
+fn wanted(
+    world: &World,
+    task: TaskId,
+    attempt: Option<u32>,
+    ranks: Option<&IndexRanges>,
+) -> Result<(), Problem> {
+    let Some(newest) = Plan::new(world, task, None) else { return Ok(()) };
+    if let Some(n) = attempt.filter(|n| *n == 0 || *n > newest.attempt) {
+        let had = match newest.attempt {
+            0 => "it has not started yet".to_owned(),
+            1 => "it had one attempt".to_owned(),
+            many => format!("it had {many} attempts"),
+        };
+        return Err(Problem::invalid(format!("job {task} has no attempt {n}: {had}")));
+    }
+    let size = newest.world_size;
+    match ranks.and_then(|ranks| ranks.iter().next()).filter(|first| *first >= size) {
+        Some(first) => Err(Problem::invalid(format!(
+            "job {task} has no rank {first}: the last is {}",
+            size - 1
+        ))),
+        None => Ok(()),
+    }
 }
 
 async fn note(sender: &Sender, text: String) -> Result<(), Left> {

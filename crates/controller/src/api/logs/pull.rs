@@ -78,7 +78,7 @@ impl Pull {
 
     async fn ask_all(&self, from: &mut LogFrom) -> Result<AskedAll, Broken> {
         let mut why = "no node has its log".to_owned();
-        let mut quiet = false;
+        let (mut quiet, mut away) = (false, None);
         for &node in &self.nodes {
             let name = self.app.core.peek(|w| w.engine.state().node_name(node))?;
             match self.ask(node, from).await? {
@@ -88,12 +88,15 @@ impl Pull {
                 // nodes know.
                 Asked::Quiet => quiet = true,
                 Asked::Missing(reason) => why = format!("{name} has no log of it: {reason}"),
-                Asked::Unreachable => {
-                    why = format!(
-                        "node {name} is not connected; its log is kept there and can be read when it is back"
-                    );
-                }
+                Asked::Unreachable => away = Some(name),
             }
+        }
+        if let Some(name) = away {
+            let may = if self.nodes.len() == 1 { "is kept" } else { "may be" };
+            why = format!(
+                "node {name} is not connected; its log {may} there and can be read when it is back"
+            );
+            quiet = false;
         }
         Ok(if quiet { AskedAll::Finished } else { AskedAll::Failed(why) })
     }
