@@ -482,7 +482,11 @@ fn try_to_write(location: &str) -> Result<(), CheckpointError> {
     let probe = Path::new(directory).join(format!(".probe-{}", std::process::id()));
     let tried = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(&probe, b""))
-        .and_then(|()| std::fs::remove_file(&probe));
+        .and_then(|()| match std::fs::remove_file(&probe) {
+            // Another rank, or a process of the same number on another node, was quicker.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        });
     tried.map_err(|source| CheckpointError::NoMark { location: location.to_owned(), source })
 }
 
