@@ -206,6 +206,13 @@ impl Store {
         Ok(Save::new(self.clone(), writer, step))
     }
 
+    /// Whether this rank can write where it is to write: better known before the first save.
+    pub fn try_to_write(&self) -> Result<(), Error> {
+        let path = format!("probe-{}", crate::layout::nonce());
+        self.home().put(&path, 0, &mut std::iter::empty())?;
+        Ok(self.home().remove(&path)?)
+    }
+
     /// What this rank has written of a step will not be published: whoever sweeps may remove it.
     pub fn give_up(&self, step: u64) {
         self.own().under_way.remove(&step);

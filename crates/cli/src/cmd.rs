@@ -30,15 +30,19 @@ pub mod train;
 pub mod up;
 pub mod why;
 
-/// For controller and agent, which run for long: what happens goes to stderr. `TUTTI_LOG` chooses
-/// how much, in the form of `RUST_LOG`.
-fn log_to_stderr() {
+/// What happens goes to stderr: all of it in controller and agent, and what libraries warn of in
+/// verbs that write. `TUTTI_LOG` chooses otherwise, in the form of `RUST_LOG`.
+fn log_to_stderr(usual: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TUTTI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
+    let installed = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(crate::style::Style::of_stderr().is_coloured())
         .with_target(false)
-        .init();
+        .try_init();
+    if let Err(error) = installed {
+        // A process that runs several verbs has its place for the log already.
+        tracing::debug!(%error, "the log goes where it went before");
+    }
 }

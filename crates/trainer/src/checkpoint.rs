@@ -10,7 +10,6 @@ mod meet;
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::Path;
 use thiserror::Error;
 
 use tutti_checkpoint::{
@@ -171,9 +170,10 @@ impl Checkpoints {
         writer: Writer,
         keep: Option<Keep>,
     ) -> Result<Self, CheckpointError> {
-        try_to_write(location)?;
         let options = Options { writer: Some(writer), ..Options::default() };
-        let store = Store::open(location, options).map_err(|e| in_store(location, e))?;
+        let opened = Store::open(location, options);
+        let store = opened.and_then(|store| store.try_to_write().map(|()| store));
+        let store = store.map_err(|e| in_store(location, e))?;
         let location = location.to_owned();
         let (underway, spread, known_step) = (None, None, None);
         Ok(Checkpoints { store, location, keep, underway, spread, known_step })
@@ -471,23 +471,6 @@ fn from_bytes(bytes: &[u8], values: &mut [f32]) {
     for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
         *value = f32::from_le_bytes(bytes.try_into().expect("chunks of four"));
     }
-}
-
-/// Else it would be noticed at the first save, after hours perhaps.
-fn try_to_write(location: &str) -> Result<(), CheckpointError> {
-    let directory = location.strip_prefix("file://").unwrap_or(location);
-    if directory.contains("://") {
-        return Ok(());
-    }
-    let probe = Path::new(directory).join(format!(".probe-{}", std::process::id()));
-    let tried = std::fs::create_dir_all(directory)
-        .and_then(|()| std::fs::write(&probe, b""))
-        .and_then(|()| match std::fs::remove_file(&probe) {
-            // Another rank, or a process of the same number on another node, was quicker.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        });
-    tried.map_err(|source| CheckpointError::NoMark { location: location.to_owned(), source })
 }
 
 fn in_store(location: &str, source: StoreError) -> CheckpointError {

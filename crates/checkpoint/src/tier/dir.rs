@@ -62,7 +62,6 @@ impl Dir {
     fn error(&self, doing: &'static str, path: &str, bytes: u64, source: io::Error) -> TierError {
         let (place, path) = (self.label.clone(), path.to_owned());
         match source.kind() {
-            io::ErrorKind::NotFound => TierError::Missing { place, path },
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::FileTooLarge => TierError::Full { place, path, bytes },
@@ -210,7 +209,12 @@ impl Tier for Dir {
     }
 
     fn read(&self, path: &str, range: Range<u64>) -> Result<Bytes, TierError> {
-        let fail = |e| self.error("read", path, 0, e);
+        let fail = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => {
+                TierError::Missing { place: self.label.clone(), path: path.to_owned() }
+            }
+            _ => self.error("read", path, 0, e),
+        };
         let file = File::open(self.at(path)).map_err(fail)?;
         let len = usize::try_from(range.end - range.start).expect("a chunk fits into memory");
         let mut bytes = vec![0; len];

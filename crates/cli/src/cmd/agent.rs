@@ -57,7 +57,7 @@ pub struct AgentArgs {
 pub fn run(args: AgentArgs) -> Result<ExitCode, Fail> {
     let from_variable = take_join_variable();
     let zygote = Zygote::fork().map_err(|e| Fail::new(chain(&e)))?;
-    super::log_to_stderr();
+    super::log_to_stderr("info");
     let config = config(args, from_variable)?;
     tutti_agent::run(config, zygote).map_err(|e| Fail::new(chain(&e)))?;
     Ok(ExitCode::SUCCESS)

@@ -30,6 +30,7 @@ use crate::style::Style;
 use crate::terminal;
 
 pub fn run(cluster: Option<&str>, args: CkptArgs) -> Result<ExitCode, Fail> {
+    super::log_to_stderr("warn");
     match args.verb {
         CkptVerb::Ls { at, json } => list(cluster, &at, json),
         CkptVerb::Show { at, step, tensors, json } => show(cluster, &at, step, tensors, json),

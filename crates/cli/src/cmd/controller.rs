@@ -42,7 +42,7 @@ pub struct ControllerArgs {
 }
 
 pub fn run(args: ControllerArgs) -> Result<ExitCode, Fail> {
-    super::log_to_stderr();
+    super::log_to_stderr("info");
     tutti_controller::run(config(args)?).map_err(|e| Fail::new(chain(&e)))?;
     Ok(ExitCode::SUCCESS)
 }

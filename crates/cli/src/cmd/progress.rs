@@ -52,7 +52,7 @@ pub fn run(args: ProgressArgs) -> Result<ExitCode, Fail> {
 }
 
 /// Whoever looks for it looks from elsewhere.
-fn from_here(path: String) -> Result<String, Fail> {
+pub fn from_here(path: String) -> Result<String, Fail> {
     if path.contains("://") {
         return Ok(path);
     }

@@ -149,6 +149,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 pub fn run(args: TrainArgs) -> Result<ExitCode, Fail> {
+    super::log_to_stderr("warn");
     let mut peers = Config::from_env().map_err(|e| Fail::usage(e.to_string()))?;
     // A run that was disturbed must end with the very numbers of one that was not.
     peers.choice.get_or_insert(Choice::Fixed);

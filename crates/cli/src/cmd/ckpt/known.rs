@@ -47,10 +47,12 @@ pub fn home_of(job: &JobDetail) -> Option<String> {
     let mut candidates: Vec<String> = declared.iter().cloned().collect();
     for path in reported {
         let above = parent(&path);
-        candidates.push(path);
-        candidates.extend(above);
+        for candidate in std::iter::once(path).chain(above) {
+            if !candidates.contains(&candidate) {
+                candidates.push(candidate);
+            }
+        }
     }
-    candidates.dedup();
     let has_some = |at: &&String| holds_steps(at);
     let with_manifests = candidates.iter().find(has_some).cloned();
     with_manifests.or(declared).or_else(|| {

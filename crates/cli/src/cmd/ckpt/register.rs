@@ -1,7 +1,7 @@
 //! `tutti ckpt register`: a directory of another framework becomes a checkpoint, of a job if one is
 //! named.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use tutti_model::TaskId;
 use super::args::RegisterArgs;
 use super::bar::Bar;
 use super::output;
+use crate::cmd::progress::from_here;
 use crate::fail::{Fail, NOT_FOUND};
 use crate::{session, terminal};
 
@@ -20,7 +21,7 @@ pub fn run(cluster: Option<&str>, args: &RegisterArgs) -> Result<ExitCode, Fail>
         [dir, ..] => (None, dir),
         [] => return Err(Fail::usage("name a directory")),
     };
-    let path = whole(dir)?;
+    let path = from_here(dir.clone())?;
     // A job that is not there is told before a manifest says that it is its own.
     let client = match job {
         Some(id) => {
@@ -33,10 +34,10 @@ pub fn run(cluster: Option<&str>, args: &RegisterArgs) -> Result<ExitCode, Fail>
     let manifest = match (args.by_name, job) {
         (true, None) => return Err(Fail::usage("--by-name needs a job: nothing else would know")),
         (true, Some(_)) => None,
-        (false, _) => Some(hash_visibly(&path, args, job)?),
+        (false, _) => Some(hash_visibly(Path::new(&path), args, job)?),
     };
     if let (Some(id), Some(client)) = (job, &client) {
-        client.register(id, args.step, text(&path)?)?;
+        client.register(id, args.step, path.clone())?;
     }
     if args.json {
         let told = json!({ "job": job, "step": args.step, "path": path, "manifest": manifest });
@@ -51,21 +52,12 @@ pub fn run(cluster: Option<&str>, args: &RegisterArgs) -> Result<ExitCode, Fail>
         ),
         None => "not looked at".to_owned(),
     };
-    let what = path.display();
-    terminal::complain(&format!("registered {what} as step {}{of}: {about}", args.step));
+    terminal::complain(&format!("registered {path} as step {}{of}: {about}", args.step));
     Ok(ExitCode::SUCCESS)
 }
 
 fn parse_job(text: &str) -> Result<TaskId, Fail> {
     text.parse().map_err(|_| Fail::usage(format!("{text} is no job: give JOB DIR, or DIR alone")))
-}
-
-/// The cluster looks from elsewhere.
-fn whole(dir: &str) -> Result<PathBuf, Fail> {
-    if dir.contains("://") {
-        return Ok(dir.into());
-    }
-    std::path::absolute(dir).map_err(|e| Fail::new(format!("{dir}: {e}")))
 }
 
 fn hash_visibly(path: &Path, args: &RegisterArgs, job: Option<TaskId>) -> Result<Manifest, Fail> {

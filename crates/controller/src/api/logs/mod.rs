@@ -71,8 +71,11 @@ pub async fn logs(
     Params(query): Params<LogQuery>,
 ) -> Result<Stream, Problem> {
     let ranks = query.rank.as_deref().map(ranks).transpose()?;
-    app.core.read(|world| check(world, &caller, task)).await??;
-    app.core.read(|world| wanted(world, task, query.attempt, ranks.as_ref())).await??;
+    let look = |world: &World| {
+        check(world, &caller, task)?;
+        wanted(world, task, query.attempt, ranks.as_ref())
+    };
+    app.core.read(look).await??;
     let (sender, stream) = sse::channel();
     let reading = Reading { app, sender: sender.clone(), task, ranks, query };
     tokio::spawn(async move {
@@ -127,11 +130,12 @@ fn wanted(
         };
         return Err(Problem::invalid(format!("job {task} has no attempt {n}: {had}")));
     }
-    let size = newest.world_size;
-    match ranks.and_then(|ranks| ranks.iter().next()).filter(|first| *first >= size) {
+    // Of older attempts it is not remembered how many ranks they had.
+    let is_newest = attempt.is_none_or(|n| n == newest.attempt);
+    match ranks.and_then(IndexRanges::first).filter(|first| is_newest && !newest.has(*first)) {
         Some(first) => Err(Problem::invalid(format!(
             "job {task} has no rank {first}: the last is {}",
-            size - 1
+            newest.world_size - 1
         ))),
         None => Ok(()),
     }

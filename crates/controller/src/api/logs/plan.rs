@@ -38,6 +38,11 @@ impl Plan {
         Some(Plan { state: now, attempt, world_size, places })
     }
 
+    /// Yes also where that is not known.
+    pub fn has(&self, rank: u32) -> bool {
+        matches!(self.places, Places::Among(_)) || !self.nodes_of(rank).is_empty()
+    }
+
     pub fn nodes_of(&self, rank: u32) -> Vec<NodeId> {
         match &self.places {
             Places::Among(nodes) => nodes.clone(),
