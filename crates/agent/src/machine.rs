@@ -216,6 +216,8 @@ impl Machine {
             Input::Order(Order::Stop { lease, grace, signal }) => {
                 self.stop(now, lease, grace, signal, &mut out);
             }
+            // No agent says yet that it can suspend, so none is asked to.
+            Input::Order(Order::Suspend { .. } | Order::Wake { .. }) => {}
             Input::Order(Order::Forget { lease }) => self.forget(lease, &mut out),
             Input::Prepared { lease, result } => self.prepared(lease, result, &mut out),
             Input::LaunchFailed { lease, message } => {

@@ -35,6 +35,11 @@ pub enum Order {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<String>,
     },
+    /// Moves the part's GPU state to host memory and freezes its processes, or changes nothing and
+    /// says why not.
+    Suspend { lease: LeaseId },
+    /// Gives a suspended part these GPUs, in the order of those it had, and lets it go on.
+    Wake { lease: LeaseId, gpus: Vec<GpuIndex> },
     /// The end of this part is on record; the agent may drop its own.
     Forget { lease: LeaseId },
 }
@@ -43,7 +48,11 @@ impl Order {
     pub fn lease(&self) -> LeaseId {
         match self {
             Order::Start(l) => l.lease,
-            Order::Go { lease, .. } | Order::Stop { lease, .. } | Order::Forget { lease } => *lease,
+            Order::Go { lease, .. }
+            | Order::Stop { lease, .. }
+            | Order::Suspend { lease }
+            | Order::Wake { lease, .. }
+            | Order::Forget { lease } => *lease,
         }
     }
 }
@@ -133,11 +142,34 @@ pub struct PartReport {
     /// What the ranks said of themselves, if they said anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<PartProgress>>,
+    /// How far it is with being suspended; none if it runs as usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Suspension>,
+    /// What its processes hold on GPUs, as far as the driver says: what suspending it would take of
+    /// host memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_mem: Option<Bytes>,
+}
+
+/// Where a part is on its way out of its GPUs and back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "suspension", rename_all = "snake_case")]
+pub enum Suspension {
+    Suspending,
+    /// Nothing of it is on a GPU; this much is in host memory.
+    Suspended {
+        bytes: Bytes,
+    },
+    Waking,
+    /// It runs on as before, because it can't be suspended.
+    Refused {
+        why: String,
+    },
 }
 
 impl PartReport {
     pub fn new(lease: LeaseId, phase: ReportedPhase) -> PartReport {
-        PartReport { lease, phase, progress: None }
+        PartReport { lease, phase, progress: None, suspension: None, gpu_mem: None }
     }
 }
 

@@ -12,6 +12,8 @@
 
 pub mod access;
 pub mod agent;
+pub mod hardware;
+pub mod health;
 pub mod ids;
 pub mod job;
 pub mod learned;
@@ -24,11 +26,14 @@ pub mod service;
 pub mod spec;
 pub mod stall;
 pub mod state;
+pub mod telemetry;
 pub mod units;
 pub mod usage;
 
 pub use access::*;
 pub use agent::*;
+pub use hardware::*;
+pub use health::*;
 pub use ids::*;
 pub use job::*;
 pub use learned::*;
@@ -41,5 +46,6 @@ pub use service::*;
 pub use spec::*;
 pub use stall::*;
 pub use state::*;
+pub use telemetry::*;
 pub use units::*;
 pub use usage::*;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, GpuIndex, LeaseId, Milli, NodeId, TaskId, Time};
+use crate::{Bytes, GpuIndex, Hardware, LeaseId, Milli, NodeId, TaskId, Time};
 
 /// What an agent says about its machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeFacts {
     pub name: String,
     /// Where ranks on this node are reached by ranks on others.
@@ -23,6 +23,12 @@ pub struct NodeFacts {
     pub agent_version: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// What it is made of, in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Box<Hardware>>,
+    /// Its agent can move a running program's GPU state to host memory and back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_suspend: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

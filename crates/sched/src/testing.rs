@@ -144,6 +144,7 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         isolation: "process group".to_owned(),
         agent_version: "0".to_owned(),
         labels: BTreeMap::new(),
+        ..NodeFacts::default()
     };
     Node {
         id: NodeId(id),

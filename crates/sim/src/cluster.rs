@@ -214,6 +214,7 @@ impl NodeBuilder {
             isolation: "simulated".to_owned(),
             agent_version: String::new(),
             labels: BTreeMap::new(),
+            ..NodeFacts::default()
         };
         NodeBuilder { facts }
     }

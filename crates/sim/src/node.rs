@@ -97,6 +97,7 @@ impl Node {
                 isolation: "none".into(),
                 agent_version: "sim".into(),
                 labels: labels(name),
+                ..NodeFacts::default()
             },
             parts: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -143,6 +144,8 @@ impl Node {
             Order::Start(launch) => self.start(launch, now),
             Order::Go { .. } => self.go(lease, now),
             Order::Stop { grace, .. } => self.stop(lease, grace, now),
+            // Simulated agents do not say that they can suspend, so none is asked to.
+            Order::Suspend { .. } | Order::Wake { .. } => {}
             Order::Forget { .. } => {
                 if matches!(
                     self.parts.get(&lease),

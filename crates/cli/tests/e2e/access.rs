@@ -110,6 +110,7 @@ fn greet(cluster: &Cluster, protocol: u32) -> ToAgent {
         isolation: "process group".to_owned(),
         agent_version: "0.0.1".to_owned(),
         labels: Default::default(),
+        ..NodeFacts::default()
     };
     let greeting = Box::new(Greeting { facts, parts: Vec::new() });
     let hello = ToController::Hello { protocol, greeting, epoch: Epoch(0), renew: None };

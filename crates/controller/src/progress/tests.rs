@@ -116,6 +116,7 @@ fn engine() -> (Engine, LeaseId) {
         isolation: "none".into(),
         agent_version: "test".into(),
         labels: BTreeMap::new(),
+        ..NodeFacts::default()
     };
     let greeting = Box::new(Greeting { facts, parts: Vec::new() });
     let actor = Actor { user: "ada".into(), role: Role::User };

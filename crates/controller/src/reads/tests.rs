@@ -34,6 +34,7 @@ impl Rig {
             isolation: String::new(),
             agent_version: String::new(),
             labels: BTreeMap::new(),
+            ..NodeFacts::default()
         };
         let greeting = Box::new(Greeting { facts, parts: Vec::new() });
         match rig.step(Command::Hello { greeting, session: 1 }) {
@@ -64,7 +65,7 @@ impl Rig {
                     self.running.retain(|l| l != lease);
                     self.running.extend(matches!(order, Order::Stop { .. }).then_some(*lease));
                 }
-                Order::Go { .. } => {}
+                Order::Go { .. } | Order::Suspend { .. } | Order::Wake { .. } => {}
             }
         }
         self.reads.note(self.engine.state(), &step.records);

@@ -50,6 +50,7 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
         isolation: "process group".into(),
         agent_version: "test".into(),
         labels: BTreeMap::new(),
+        ..NodeFacts::default()
     }
 }
 

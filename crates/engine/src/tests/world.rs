@@ -37,6 +37,7 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
         isolation: "none".into(),
         agent_version: "test".into(),
         labels: BTreeMap::new(),
+        ..NodeFacts::default()
     }
 }
 

@@ -101,6 +101,8 @@ impl Agent {
                 }
             }
             Order::Go { .. } => self.parts.get_mut(&lease)?.go(lease, now, work),
+            // These agents do not say that they can suspend.
+            Order::Suspend { .. } | Order::Wake { .. } => return None,
             Order::Stop { grace, .. } => match self.parts.get_mut(&lease) {
                 // It was told before, and has said so.
                 Some(Part { phase: Phase::Stopping { .. }, .. }) => return None,

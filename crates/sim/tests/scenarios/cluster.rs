@@ -78,6 +78,7 @@ impl Shape {
             isolation: "none".to_owned(),
             agent_version: "scenario".to_owned(),
             labels: self.labels.clone(),
+            ..NodeFacts::default()
         }
     }
 }

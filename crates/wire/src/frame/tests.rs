@@ -38,6 +38,7 @@ fn greeting() -> Greeting {
         isolation: "process group".into(),
         agent_version: "0.1.0".into(),
         labels: BTreeMap::from([("rack".into(), "r1".into())]),
+        ..NodeFacts::default()
     };
     let running = PartReport::new(lease(), ReportedPhase::Running { exits: vec![] });
     let prepared = PartReport::new(lease(), ReportedPhase::Prepared { port: 29_500 });
