@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tutti_model::{Bytes, Gpu, Span};
+use tutti_model::{Bytes, Gpu, Hardware, Span};
 use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
@@ -26,6 +26,8 @@ pub struct AgentConfig {
     pub cpus: u32,
     pub mem: Bytes,
     pub gpus: Vec<Gpu>,
+    /// What the machine is made of. None: nobody has looked.
+    pub hardware: Option<Box<Hardware>>,
     pub simulated: bool,
     pub cgroups: CgroupMode,
     pub log_limits: LogLimits,
@@ -73,6 +75,7 @@ impl AgentConfig {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             mem: total_memory(),
             gpus: Vec::new(),
+            hardware: None,
             simulated: false,
             cgroups: CgroupMode::Auto,
             log_limits: LogLimits::default(),

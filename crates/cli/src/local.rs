@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn imagined_nodes_have_addresses_of_their_own() {
-        let hardware = Hardware { gpus: tutti_gpu::simulated(8, "h100"), simulated: true };
+        let hardware = Hardware::simulated(8, "h100");
         let nodes = imagined_nodes(501, &hardware);
         let last = |i: usize| (nodes[i].name.as_str(), nodes[i].address.as_str());
         assert_eq!(last(0), ("n1", "127.0.1.1"));
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn racks_are_equal_blocks() {
-        let hardware = Hardware { gpus: tutti_gpu::simulated(8, "h100"), simulated: true };
+        let hardware = Hardware::simulated(8, "h100");
         let racks = |nodes, racks| -> Vec<String> {
             let nodes = in_racks(imagined_nodes(nodes, &hardware), racks);
             nodes.into_iter().map(|n| n.rack.unwrap_or_default()).collect()

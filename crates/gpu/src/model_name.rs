@@ -46,6 +46,17 @@ pub fn short_model(name: &str) -> String {
     if slug.is_empty() { "gpu".to_owned() } else { slug.join("-") }
 }
 
+/// NVLinks of each GPU on a board where they are all joined by switches; None for models that come as
+/// cards, or in pairs.
+pub fn nvlinks(model: &str) -> Option<u16> {
+    match model {
+        "b100" | "b200" | "b300" | "gb200" | "gb300" | "h100" | "h200" | "h800" | "h20" => Some(18),
+        "a100" | "a800" => Some(12),
+        "v100" => Some(6),
+        _ => None,
+    }
+}
+
 pub fn known_memory(model: &str) -> Bytes {
     let gib = KNOWN.iter().find(|(m, _)| *m == model).map_or(UNKNOWN_GIB, |(_, gib)| *gib);
     Bytes::gib(gib)

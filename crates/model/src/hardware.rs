@@ -27,6 +27,9 @@ pub struct Hardware {
     /// Device files that every job with a GPU needs besides its own: "/dev/nvidiactl".
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub control_files: Vec<String>,
+    /// What should be there and is not, or does not answer. The rest of the machine is offered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<HardwareProblem>,
 }
 
 /// One GPU, or one MIG instance of a GPU, beyond what the scheduler needs to know.
@@ -42,7 +45,7 @@ pub struct GpuFacts {
     pub pci: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa: Option<u16>,
-    /// Processors near it, as "0-47,96-143".
+    /// Processors near it, as "0-47,96-143"; imagined if the GPU is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
     /// What a job must open to use it: "/dev/nvidia0", "/dev/dri/renderD128".
@@ -63,6 +66,32 @@ pub enum Vendor {
     Intel,
     /// Imagined.
     Simulated,
+}
+
+/// Something about a machine's devices that its operator should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HardwareProblem {
+    pub kind: HardwareProblemKind,
+    /// Of the device that it is about: "0000:1b:00.0".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// In words, with the way out.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HardwareProblemKind {
+    /// The machine has this GPU, but it does not answer its driver.
+    Missing,
+    /// The driver as a whole does not answer, or there is none for a GPU that is there.
+    Driver,
+    /// The GPU hangs on NVSwitches but has not joined their fabric.
+    Fabric,
+    /// MIG is on and the operator has made no instances, so the GPU is not offered.
+    NoInstances,
+    /// Something that should be readable was not.
+    Unread,
 }
 
 /// A slice of a GPU that the operator has made.

@@ -275,6 +275,7 @@ impl Node {
             isolation: self.cgroups.as_ref().map_or("process group", |c| c.describe()).into(),
             agent_version: env!("CARGO_PKG_VERSION").into(),
             labels: config.labels.clone(),
+            hardware: config.hardware.clone(),
             ..NodeFacts::default()
         }
     }

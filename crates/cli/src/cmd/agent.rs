@@ -95,6 +95,8 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     }
     config.cpus = args.cpus.unwrap_or(config.cpus);
     config.mem = args.mem.unwrap_or(config.mem);
+    let imagined = || tutti_gpu::simulated::hardware(&hardware.gpus, config.cpus, config.mem);
+    config.hardware = Some(Box::new(hardware.facts.unwrap_or_else(imagined)));
     config.gpus = hardware.gpus;
     config.simulated = hardware.simulated;
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();

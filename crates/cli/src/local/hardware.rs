@@ -29,6 +29,8 @@ impl HardwareArgs {
 pub struct Hardware {
     pub gpus: Vec<Gpu>,
     pub simulated: bool,
+    /// None if it is imagined: that follows from the node's CPUs and memory.
+    pub facts: Option<tutti_model::Hardware>,
 }
 
 impl Hardware {
@@ -37,7 +39,8 @@ impl Hardware {
         if args.are_given() {
             return Ok(Hardware::imagined(args));
         }
-        Ok(Hardware { gpus: tutti_gpu::discover(), simulated: false })
+        let found = tutti_gpu::discover();
+        Ok(Hardware { gpus: found.gpus, simulated: false, facts: Some(found.hardware) })
     }
 
     /// `tutti up` on a machine without GPUs is a trial, so it imagines them.
@@ -48,10 +51,11 @@ impl Hardware {
 
     fn imagined(args: &HardwareArgs) -> Hardware {
         let model = args.gpu_model.as_deref().unwrap_or("h100");
-        Hardware {
-            gpus: tutti_gpu::simulated(args.gpus_per_node.unwrap_or(8), model),
-            simulated: true,
-        }
+        Hardware::simulated(args.gpus_per_node.unwrap_or(8), model)
+    }
+
+    pub fn simulated(gpus: u16, model: &str) -> Hardware {
+        Hardware { gpus: tutti_gpu::simulated::gpus(gpus, model), simulated: true, facts: None }
     }
 }
 

@@ -51,7 +51,7 @@ mod tests {
     use crate::local::{imagined_nodes, in_racks};
 
     pub fn setup() -> Setup {
-        let hardware = Hardware { gpus: tutti_gpu::simulated(8, "h100"), simulated: true };
+        let hardware = Hardware::simulated(8, "h100");
         Setup {
             asked: None,
             listen: "127.0.0.1:7171".parse().unwrap(),

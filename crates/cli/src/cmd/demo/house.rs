@@ -28,8 +28,7 @@ impl House {
     }
 
     pub fn start(&mut self) -> Result<(), Fail> {
-        let gpus = tutti_gpu::simulated(GPUS_PER_NODE, GPU_MODEL);
-        let hardware = Hardware { gpus, simulated: true };
+        let hardware = Hardware::simulated(GPUS_PER_NODE, GPU_MODEL);
         let options = UpOptions {
             data_dir: self.dir.clone(),
             // Any free port: the usual one belongs to the user's own cluster.
