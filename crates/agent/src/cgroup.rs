@@ -90,6 +90,11 @@ impl Cgroups {
         self.memory || self.cpu
     }
 
+    /// The last name in the path of the agent's own group.
+    pub fn name(&self) -> Option<String> {
+        Some(self.dir.file_name()?.to_str()?.to_owned())
+    }
+
     /// What operators are told.
     pub fn describe(&self) -> &'static str {
         match (self.memory, self.cpu) {

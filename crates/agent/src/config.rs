@@ -36,6 +36,8 @@ pub struct AgentConfig {
     /// Take the ranks along on SIGTERM, after this grace. None: they run on, and the next agent
     /// adopts them.
     pub kill_jobs_on_term: Option<Span>,
+    /// How often the machine is looked at.
+    pub sample_every: Duration,
 }
 
 /// Where the controller is.
@@ -82,6 +84,7 @@ impl AgentConfig {
             log_retention: LogRetention::default(),
             labels: BTreeMap::new(),
             kill_jobs_on_term: None,
+            sample_every: crate::telemetry::EVERY,
         }
     }
 }

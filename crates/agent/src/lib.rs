@@ -2,7 +2,7 @@
 //!
 //! It decides nothing about the cluster: it carries out orders, says what became of them, and
 //! keeps processes, logs and exit codes exact, through restarts of itself and of the controller.
-//! It does not watch GPUs' health and does not collect metrics.
+//! It takes samples of the machine once a second and does not judge them.
 //!
 //! ```text
 //! controller ◄──TLS──► link ◄─► node (shell) ◄─► machine (pure)
@@ -34,6 +34,7 @@ mod progress;
 mod seen;
 mod shim;
 mod spawn;
+pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod user;

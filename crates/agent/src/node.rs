@@ -30,6 +30,7 @@ use crate::machine::{Action, Input, Machine};
 use crate::network::Network;
 use crate::parts::{FoundState, Parts};
 use crate::progress::place::Places;
+use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
 use lookup::Lookups;
 use requests::Requests;
@@ -115,6 +116,7 @@ pub(crate) struct Node {
     changed: BTreeSet<LeaseId>,
     uplink: Uplink,
     requests: Requests,
+    telemetry: Telemetry,
     sweeping: BTreeSet<LeaseId>,
     swept: mpsc::UnboundedSender<LeaseId>,
     swept_in: mpsc::UnboundedReceiver<LeaseId>,
@@ -133,9 +135,11 @@ impl Node {
         let barred = Barred::open(config.data_dir.join("barred"))
             .map_err(file_error("read", &config.data_dir.join("barred")))?;
         let (swept, swept_in) = mpsc::unbounded_channel();
+        let cgroups = cgroups(&config);
+        let telemetry = Telemetry::start(&config, cgroups.as_ref().and_then(Cgroups::name))?;
         Ok(Node {
             machine: Machine::new(barred.leases()),
-            cgroups: cgroups(&config),
+            cgroups,
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             network: None,
@@ -149,6 +153,7 @@ impl Node {
             changed: BTreeSet::new(),
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
             requests: Requests::default(),
+            telemetry,
             sweeping: BTreeSet::new(),
             swept,
             swept_in,
@@ -191,6 +196,7 @@ impl Node {
                 }
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
+                Some(samples) = self.telemetry.next() => self.tell_samples(&samples),
                 () = alarm => self.on_alarm(),
             }
             self.drain();
@@ -220,6 +226,7 @@ impl Node {
             let changed = std::mem::take(&mut self.changed);
             for report in changed.into_iter().filter_map(|lease| self.machine.report(now(), lease))
             {
+                let report = self.with_memory(report);
                 self.uplink.say(&ToController::Report { report });
             }
         } else if !self.uplink.has_greeted() {
@@ -247,6 +254,7 @@ impl Node {
             self.prune_at = now + PRUNE_EVERY;
             self.prune_logs();
         }
+        self.telemetry.complain_if_late();
         self.uplink_alarm(now);
     }
 
@@ -293,8 +301,11 @@ impl Node {
     fn on_change(&mut self, lease: LeaseId) {
         self.changed.insert(lease);
         if self.machine.is_over(lease) {
+            self.telemetry.lets_go(lease);
             self.ports.remove(&lease);
             self.part_over(lease);
+        } else if let Some(launch) = self.machine.launch(lease) {
+            self.telemetry.holds(lease, &launch.gpus);
         }
     }
 

@@ -18,6 +18,7 @@
 //! | [`links`] | agent streams |
 //! | [`api`] | routes, tokens and roles, OpenAPI |
 //! | [`views`], [`reads`], [`feed`] | what people see, and being woken when it changes |
+//! | [`telemetry`] | what nodes and GPUs do, now and for a week |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
@@ -35,6 +36,7 @@ mod listener;
 mod progress;
 pub mod reads;
 mod start;
+pub mod telemetry;
 pub mod views;
 
 pub use config::{ControllerConfig, DEFAULT_PORT};

@@ -31,6 +31,7 @@ use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
+use crate::telemetry::Store;
 
 pub const JOURNAL_FILE: &str = "journal.redb";
 pub const ENDPOINT_FILE: &str = "endpoint";
@@ -146,9 +147,11 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let (sockets, addr) = bind(config.listen).await?;
     let local = bind_local(&config.data_dir)?;
     let (stop, stopping) = watch::channel(false);
+    let telemetry = Arc::new(Store::default());
     let app = Arc::new(App {
         core: core.clone(),
         links: Arc::clone(&links),
+        telemetry: Arc::clone(&telemetry),
         audit,
         ca: Arc::clone(&identity.ca),
         hosts: Hosts::new(addr, &config.extra_names),
@@ -160,6 +163,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let agents = AgentConfig::new(
         core.clone(),
         Arc::clone(&links),
+        telemetry,
         Arc::clone(&identity.ca),
         epoch,
         config.heartbeat,

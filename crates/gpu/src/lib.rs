@@ -4,7 +4,8 @@
 //! NVML is loaded when it is asked for, so the same binary runs where no driver is installed. AMD's and
 //! Intel's GPUs, adapters and the PCI tree are read from the kernel's files below a root directory that
 //! tests bring themselves. One device that does not answer hides no other: it becomes a problem of the
-//! machine. This crate only says what is there; it does not watch health, and gives nothing to anybody.
+//! machine. This crate says what is there and what it does ([`sample`]); it does not judge health, and
+//! gives nothing to anybody.
 //!
 //! ```text
 //! NVML ─────► nvml ─► nvidia ─┐
@@ -22,6 +23,7 @@ mod nvml;
 pub mod pci;
 pub mod rdma;
 mod readings;
+pub mod sample;
 pub mod simulated;
 
 use std::path::Path;

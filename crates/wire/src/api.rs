@@ -37,8 +37,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeState, Place,
-    Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeSample, NodeState,
+    Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -364,6 +364,19 @@ pub struct NodeRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
     pub since: Option<Time>,
+}
+
+/// A node with what it did last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeDetail {
+    #[serde(flatten)]
+    pub row: NodeRow,
+    /// None: its agent has not sent one since the controller started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<NodeSample>,
+    /// How old the sample is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_age: Option<Span>,
 }
 
 /// A GPU of which somebody has a part.

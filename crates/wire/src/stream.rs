@@ -5,13 +5,14 @@
 //! agent ── Hello ─────────────► controller
 //!       ◄─ Welcome | Refused ──
 //!       ── Heartbeat, Report ─►
+//!       ── Telemetry ─────────►     may be left out
 //!       ◄─ Order ─────────────
 //!       ◄─ ReadLog ─── Log ───►     pull: the reader sets the pace
 //!       ◄─ Exec, Input ─ Output ►
 //! ```
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{Epoch, Greeting, NodeId, Order, PartReport, Rank, Span, TaskId};
+use tutti_model::{Epoch, Greeting, NodeId, NodeSample, Order, PartReport, Rank, Span, TaskId};
 
 /// Chosen in the TLS handshake; anything else on the port is HTTP.
 pub const ALPN_AGENT: &[u8] = b"tutti-agent/1";
@@ -43,6 +44,11 @@ pub enum ToController {
     },
     Report {
         report: PartReport,
+    },
+    /// What the machine does, about once a second. The first thing to be left out when there is
+    /// much to say.
+    Telemetry {
+        sample: Box<NodeSample>,
     },
     Log {
         request: RequestId,

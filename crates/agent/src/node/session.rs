@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
-use tutti_model::{Epoch, Greeting, NodeFacts};
+use tutti_model::{Epoch, Greeting, NodeFacts, PartReport};
 use tutti_wire::frame::{self, FrameError};
 use tutti_wire::pki::{NodeIdentity, replace_file};
 use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
@@ -17,6 +17,7 @@ use crate::config::AgentError;
 use crate::join;
 use crate::link::{self, BackOff, FromLink, LinkError, Session};
 use crate::machine::Input;
+use crate::telemetry::Samples;
 
 /// A controller that does not answer the greeting is tried again after this long.
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
@@ -24,6 +25,8 @@ const WELCOME_WITHIN: Duration = Duration::from_secs(10);
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 /// With more than this unsent, shims are not listened to and no heartbeat is added.
 const CLOGGED: usize = 4 << 20;
+/// With more than this unsent, samples are left out: what jobs do comes first.
+const BUSY: usize = 64 << 10;
 /// How often it is looked whether the certificate is due.
 const CHECK_CERTIFICATE: Duration = Duration::from_secs(3600);
 
@@ -96,6 +99,10 @@ impl Uplink {
 
     pub fn is_clogged(&self) -> bool {
         matches!(&self.state, State::Up { session, .. } if session.unsent() > CLOGGED)
+    }
+
+    fn has_time_for_samples(&self) -> bool {
+        matches!(&self.state, State::Up { session, .. } if session.unsent() <= BUSY)
     }
 
     pub fn close(&mut self) {
@@ -248,7 +255,7 @@ impl Node {
     }
 
     fn greet(&mut self, stream: TlsStream<TcpStream>) {
-        let greeting = Greeting { facts: self.facts(), parts: self.machine.reports(super::now()) };
+        let greeting = Greeting { facts: self.facts(), parts: self.reports() };
         self.changed.clear();
         // Interfaces come and go; a new stream is a good moment to look again.
         self.network = None;
@@ -261,6 +268,23 @@ impl Node {
             renew: self.uplink.renewal(),
         };
         self.uplink.say(&hello);
+    }
+
+    fn reports(&self) -> Vec<PartReport> {
+        let reports = self.machine.reports(super::now()).into_iter();
+        reports.map(|report| self.with_memory(report)).collect()
+    }
+
+    /// With what its processes have on GPUs.
+    pub(super) fn with_memory(&self, report: PartReport) -> PartReport {
+        PartReport { gpu_mem: self.telemetry.memory_of(report.lease.task), ..report }
+    }
+
+    pub(super) fn tell_samples(&mut self, samples: &Samples) {
+        if self.uplink.has_time_for_samples() {
+            let sample = Box::new((*samples.newest).clone());
+            self.uplink.say(&ToController::Telemetry { sample });
+        }
     }
 
     fn facts(&self) -> NodeFacts {
@@ -310,7 +334,7 @@ impl Node {
             State::Up { session, heartbeat, heartbeat_at } if *heartbeat_at <= now => {
                 *heartbeat_at = now + *heartbeat;
                 if session.unsent() <= CLOGGED {
-                    let parts = self.machine.reports(super::now());
+                    let parts = self.reports();
                     self.uplink.say(&ToController::Heartbeat { parts });
                 }
                 self.check_certificate(now);

@@ -31,6 +31,7 @@ use tutti_wire::pki::Ca;
 use crate::audit::Audit;
 use crate::core::Core;
 use crate::links::Links;
+use crate::telemetry::Store;
 
 pub use exec::Execs;
 pub use hosts::Hosts;
@@ -42,6 +43,7 @@ pub use routes::{Access, ROUTES};
 pub struct App {
     pub core: Core,
     pub links: Arc<Links>,
+    pub telemetry: Arc<Store>,
     pub audit: Audit,
     pub ca: Arc<Ca>,
     pub hosts: Hosts,

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
 use tutti_model::BurnInFigures;
-use tutti_wire::api::{Changed, DrainRequest, NodeRow};
+use tutti_wire::api::{Changed, DrainRequest, NodeDetail, NodeRow};
 
 use super::App;
 use super::auth::Caller;
@@ -31,18 +31,23 @@ pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Pro
     Ok(Json(rows.await?))
 }
 
+/// One node, with what its GPUs and the machine did last.
 #[utoipa::path(get, path = "/api/v1/nodes/{name}", tag = "nodes",
     params(("name" = String, Path)),
-    responses((status = 200, body = NodeRow), Problems))]
+    responses((status = 200, body = NodeDetail), Problems))]
 pub async fn show(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
-) -> Result<Json<NodeRow>, Problem> {
+) -> Result<Json<NodeDetail>, Problem> {
     let row = app.core.read(|world| {
         let state = world.engine.state();
         state.node_named(&name).map(|n| node_row(world, n, now()))
     });
-    Ok(Json(row.await?.ok_or(Rejected::NoSuchNode(name))?))
+    let row = row.await?.ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
+    let newest = app.telemetry.newest(&name);
+    let sample_age = newest.as_ref().map(|newest| newest.age(now()));
+    let sample = newest.map(|newest| (*newest.sample).clone());
+    Ok(Json(NodeDetail { row, sample, sample_age }))
 }
 
 /// Nothing new starts on the node; what runs there goes on, unless it is evicted.

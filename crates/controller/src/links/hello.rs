@@ -14,6 +14,7 @@ use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
 use super::link::{Greeting, Link};
 use super::{Links, pump};
 use crate::core::{CallError, Core};
+use crate::telemetry::Store;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const REFUSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,6 +23,7 @@ const REFUSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct AgentConfig {
     pub core: Core,
     pub links: Arc<Links>,
+    pub telemetry: Arc<Store>,
     pub ca: Arc<Ca>,
     pub epoch: Epoch,
     pub heartbeat: Span,
@@ -33,11 +35,19 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    pub fn new(core: Core, links: Arc<Links>, ca: Arc<Ca>, epoch: Epoch, heartbeat: Span) -> Self {
+    pub fn new(
+        core: Core,
+        links: Arc<Links>,
+        telemetry: Arc<Store>,
+        ca: Arc<Ca>,
+        epoch: Epoch,
+        heartbeat: Span,
+    ) -> Self {
         let heartbeat_ms = Duration::from_millis(heartbeat.0);
         AgentConfig {
             core,
             links,
+            telemetry,
             ca,
             epoch,
             heartbeat,

@@ -11,6 +11,7 @@ use tutti_wire::stream::ToController;
 
 use super::hello::AgentConfig;
 use super::link::{Answer, Link, Outgoing};
+use crate::clock::now;
 
 /// Messages put into one write.
 const WRITE_MAX: usize = 512;
@@ -104,7 +105,7 @@ async fn read<R: AsyncRead + Unpin>(
         let mut commands = Vec::new();
         let mut next = Some(first);
         while let Some(message) = next {
-            if let Err(why) = take(link, node, message, &mut commands) {
+            if let Err(why) = take(config, link, node, message, &mut commands) {
                 return why;
             }
             if commands.len() >= READ_MAX {
@@ -134,6 +135,7 @@ fn bad_frame(error: &FrameError) -> String {
 }
 
 fn take(
+    config: &AgentConfig,
     link: &Link,
     node: NodeId,
     message: ToController,
@@ -147,6 +149,7 @@ fn take(
         ToController::Report { report } => {
             commands.push(Command::Report { node, session, report });
         }
+        ToController::Telemetry { sample } => config.telemetry.push(&link.name, *sample, now()),
         ToController::Log { request, reply } => link.answer(request, Answer::Log(reply)),
         ToController::Output { request, output } => {
             link.answer(request, Answer::Output(output));

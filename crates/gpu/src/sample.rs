@@ -1,0 +1,96 @@
+//! What devices and the machine around them do, once a second, at little cost.
+//!
+//! ```text
+//!  Sampler::round ─┬─ Devices: NVML | sysfs | imagined ─► GpuSample, memory by process
+//!                  ├─ Host: /proc, /sys ────────────────► HostSample
+//!                  └─ Owners: pid ─► task ──────────────► NodeSample
+//! ```
+//! Everything is opened once. What a device does not support is asked once and then left alone.
+//! A round may hang with its driver: it belongs on a thread of its own.
+
+mod host;
+mod owners;
+mod rate;
+mod simulated;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tutti_model::{Bytes, Gpu, GpuIndex, GpuProcess, GpuSample, NodeSample, TaskId, Time};
+
+pub use host::Host;
+pub use owners::{Marks, Owners};
+pub use simulated::Simulated;
+
+/// Memory that one process has on one GPU, before it is known whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceProcess {
+    pub gpu: GpuIndex,
+    pub pid: u32,
+    pub mem: Bytes,
+    /// Where the devices are imagined, so is the process, and this is whose.
+    pub task: Option<TaskId>,
+}
+
+/// A GPU, and a task that it was given to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub gpu: GpuIndex,
+    pub task: TaskId,
+}
+
+/// The devices of one vendor.
+pub trait Devices: Send {
+    /// Adds a sample of each device, and what processes have on them. A device that does not
+    /// answer has a sample without values.
+    fn read(&mut self, round: Round<'_>, gpus: &mut Vec<GpuSample>, on: &mut Vec<DeviceProcess>);
+}
+
+/// When, and who has what.
+#[derive(Clone, Copy)]
+pub struct Round<'a> {
+    /// By the wall clock, for the record.
+    pub at: Time,
+    /// Since any fixed moment, for rates.
+    pub clock: Duration,
+    pub held: &'a [Held],
+}
+
+/// Reads the whole machine.
+pub struct Sampler {
+    devices: Vec<Box<dyn Devices>>,
+    host: Host,
+    owners: Owners,
+}
+
+impl Sampler {
+    pub fn new(devices: Vec<Box<dyn Devices>>, host: Host, owners: Owners) -> Sampler {
+        Sampler { devices, host, owners }
+    }
+
+    /// For these GPUs of this machine. `data_dir` is where disk space matters; `marks` tell whose a
+    /// process is.
+    pub fn open(gpus: &[Gpu], simulated: bool, data_dir: PathBuf, marks: Marks) -> Sampler {
+        let root = PathBuf::from("/");
+        let devices: Vec<Box<dyn Devices>> =
+            if simulated { vec![Box::new(Simulated::new(gpus))] } else { Vec::new() };
+        Sampler::new(devices, Host::new(root.clone(), data_dir), Owners::new(root, marks))
+    }
+
+    pub fn round(&mut self, round: Round<'_>) -> NodeSample {
+        let mut gpus = Vec::new();
+        let mut on = Vec::new();
+        for devices in &mut self.devices {
+            devices.read(round, &mut gpus, &mut on);
+        }
+        gpus.sort_by_key(|gpu| gpu.index);
+        let processes = self.owners.join(on);
+        NodeSample { at: round.at, gpus, host: self.host.read(round.clock), processes }
+    }
+}
+
+impl DeviceProcess {
+    fn of(self, task: Option<TaskId>) -> GpuProcess {
+        GpuProcess { gpu: self.gpu, pid: self.pid, mem: self.mem, task }
+    }
+}
