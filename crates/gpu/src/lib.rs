@@ -14,9 +14,12 @@
 //! /sys/class/infiniband ► rdma┘               simulated::gpus(8, "h100") ─► the same, imagined
 //! ```
 
+mod amd;
 mod assemble;
+mod drm;
 mod files;
 mod host;
+mod intel;
 mod model_name;
 mod nvidia;
 mod nvml;
@@ -49,6 +52,8 @@ pub fn discover_with(nvml: Result<Answers, NvmlFailure>, root: &Path) -> Found {
     let mut readings =
         Readings { ports: rdma::ports(root), numa: host::numa(root), ..Readings::default() };
     nvidia::read(nvml, root, &mut readings);
+    amd::read(root, &mut readings);
+    intel::read(root, &mut readings);
     assemble(&readings)
 }
 

@@ -1,5 +1,7 @@
 //! Machines from their recorded trees: what is found, how it is joined, and what is missing.
 
+mod amd;
+mod intel;
 mod nvidia;
 mod tree;
 
