@@ -1,6 +1,7 @@
 //! The environment of a rank. It is built from nothing: what the agent happened to be started with
 //! does not leak into jobs.
 
+mod devices;
 mod frameworks;
 mod hostlist;
 mod slurm;
@@ -25,7 +26,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("MASTER_PORT", "a port that was free on the first node; the job may set its own"),
     (
         "CUDA_VISIBLE_DEVICES",
-        "the GPUs of this part by index, comma separated; empty if it has none",
+        "the GPUs of this part, comma separated; empty if it has none. By index, among those that the \
+         part can open; by uuid for MIG instances and where a GPU of the node is missing",
     ),
     ("CUDA_DEVICE_ORDER", "PCI_BUS_ID, so that indices mean the same to CUDA"),
     ("TUTTI_JOB_ID", "the job"),
@@ -72,7 +74,9 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a launcher sets besides. The documentation prints these tables, too.
+/// What a launcher sets besides, and what GPUs of other vendors need. The documentation prints these
+/// tables, too.
+pub use devices::{Devices, VENDORS};
 pub use frameworks::table as launcher_environment;
 pub use slurm::{OF_JOB as SLURM_JOB, OF_TASK as SLURM_TASK};
 
@@ -86,6 +90,7 @@ pub struct Surroundings<'a> {
     /// One on each node of the gang, in rank order; none from an older controller.
     pub ports: &'a [u16],
     pub network: &'a Network,
+    pub devices: Devices<'a>,
     pub part: &'a Path,
     pub progress: &'a Path,
     pub tmpdir: Option<&'a str>,
@@ -181,13 +186,10 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
     let join = |parts: Vec<String>| parts.join(",");
     let hosts =
         |f: fn(&tutti_model::Host) -> &String| launch.hosts.iter().map(f).cloned().collect();
-    let gpus = launch.gpus.iter().map(ToString::to_string).collect();
     env.insert("WORLD_SIZE", launch.world_size.to_string());
     env.insert("LOCAL_WORLD_SIZE", launch.ranks.to_string());
     env.insert("NODE_RANK", launch.node_rank.to_string());
-    env.insert("CUDA_VISIBLE_DEVICES", join(gpus));
-    // In another order the same indices would be somebody else's GPUs.
-    env.insert("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into());
+    around.devices.put(env, &launch.gpus);
     env.insert("TUTTI_JOB_ID", task.job.to_string());
     env.insert("TUTTI_TASK_ID", task.to_string());
     env.insert("TUTTI_JOB_NAME", launch.spec.display_name().into());

@@ -42,7 +42,9 @@ mod zygote;
 
 pub use cgroup::CgroupMode;
 pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
-pub use env::{ENVIRONMENT, SLURM_JOB, SLURM_TASK, launcher_environment};
+pub use env::{
+    ENVIRONMENT, SLURM_JOB, SLURM_TASK, VENDORS as VENDOR_ENVIRONMENT, launcher_environment,
+};
 pub use logs::LogLimits;
 pub use network::VARIABLES as NETWORK_ENVIRONMENT;
 pub use node::run;

@@ -5,11 +5,12 @@
 //! Nothing is measured and nothing is set on the machine; a job's own variables always win.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use tutti_model::{Gpu, GpuIndex};
+use tutti_gpu::pci::{self, Place};
+use tutti_gpu::rdma::{self, Port};
+use tutti_model::{GpuIndex, Hardware};
 
 /// Set in every rank unless the job sets its own.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -40,9 +41,10 @@ const NCCL_CONF: &str = "etc/nccl.conf";
 pub struct Network {
     /// None: no interface has the node's address, as behind a translation of addresses.
     pub interface: Option<Interface>,
-    adapters: Vec<Adapter>,
+    /// Ports of RDMA adapters that gangs may use.
+    adapters: Vec<Port>,
     /// Where each GPU hangs in the PCI tree, as far as that is known.
-    gpus: BTreeMap<GpuIndex, PathBuf>,
+    gpus: BTreeMap<GpuIndex, Place>,
     topo_file: Option<String>,
     has_nccl_conf: bool,
 }
@@ -54,15 +56,6 @@ pub struct Interface {
     pub network: Option<String>,
 }
 
-/// One port of an RDMA adapter that is up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Adapter {
-    /// `mlx5_0:1`.
-    port: String,
-    infiniband: bool,
-    path: PathBuf,
-}
-
 /// One address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -72,13 +65,19 @@ pub struct Address {
 }
 
 impl Network {
-    /// `root` is `/` but in tests.
-    pub fn discover(root: &Path, addresses: &[Address], own: IpAddr, gpus: &[Gpu]) -> Network {
+    /// `root` is `/` but in tests. Ports are looked at now: they may have come up since the hardware
+    /// was found.
+    pub fn discover(
+        root: &Path,
+        addresses: &[Address],
+        own: IpAddr,
+        hardware: Option<&Hardware>,
+    ) -> Network {
         let topo_file = root.join(TOPO_FILE);
         Network {
             interface: interface(addresses, own),
-            adapters: adapters(root),
-            gpus: gpu_paths(root, gpus),
+            adapters: rdma::usable(&rdma::ports(root)).into_iter().cloned().collect(),
+            gpus: hardware.map(|hardware| places(root, hardware)).unwrap_or_default(),
             topo_file: topo_file.is_file().then(|| topo_file.display().to_string()),
             has_nccl_conf: root.join(NCCL_CONF).exists(),
         }
@@ -109,25 +108,17 @@ impl Network {
         all
     }
 
-    /// For each GPU the adapters that share most of its way to the processor; all of them if that
-    /// is not known.
-    fn nearest(&self, gpus: &[GpuIndex]) -> Vec<&str> {
-        let mut near: Vec<&Adapter> = Vec::new();
-        for gpu in gpus {
-            let Some(path) = self.gpus.get(gpu) else { return self.all_adapters() };
-            let shared = |a: &&Adapter| shared_way(&a.path, path);
-            let most = self.adapters.iter().map(|a| shared(&a)).max().unwrap_or(0);
-            near.extend(self.adapters.iter().filter(|a| shared(a) == most));
-        }
-        if gpus.is_empty() {
-            return self.all_adapters();
-        }
-        let wanted = |a: &&Adapter| near.contains(a);
-        self.adapters.iter().filter(wanted).map(|a| a.port.as_str()).collect()
-    }
-
-    fn all_adapters(&self) -> Vec<&str> {
-        self.adapters.iter().map(|a| a.port.as_str()).collect()
+    /// For each GPU the adapters nearest to it; all of them if nobody knows where it is.
+    fn nearest(&self, gpus: &[GpuIndex]) -> Vec<String> {
+        let all: Vec<&Port> = self.adapters.iter().collect();
+        let places: Option<Vec<&Place>> = gpus.iter().map(|gpu| self.gpus.get(gpu)).collect();
+        let near: Vec<&Port> = match places {
+            Some(places) if !places.is_empty() => {
+                places.into_iter().flat_map(|place| rdma::nearest(place, &all)).collect()
+            }
+            _ => all.clone(),
+        };
+        all.into_iter().filter(|port| near.contains(port)).map(Port::name).collect()
     }
 }
 
@@ -158,59 +149,12 @@ fn interface(addresses: &[Address], own: IpAddr) -> Option<Interface> {
     Some(Interface { name: found.interface.clone(), network })
 }
 
-/// Ports that are up. Where there is InfiniBand, Ethernet adapters are for storage or management.
-fn adapters(root: &Path) -> Vec<Adapter> {
-    let mut all = Vec::new();
-    for device in entries(&root.join("sys/class/infiniband")) {
-        let Some(name) = file_name(&device) else { continue };
-        let Ok(path) = fs::canonicalize(&device) else { continue };
-        for port in entries(&device.join("ports")) {
-            let Some(number) = file_name(&port) else { continue };
-            let read = |file: &str| fs::read_to_string(port.join(file)).unwrap_or_default();
-            if read("state").contains("ACTIVE") {
-                let infiniband = read("link_layer").trim() == "InfiniBand";
-                let path = path.clone();
-                all.push(Adapter { port: format!("{name}:{number}"), infiniband, path });
-            }
-        }
-    }
-    if all.iter().any(|a| a.infiniband) {
-        all.retain(|a| a.infiniband);
-    }
-    all
-}
-
-/// The driver names GPUs by their place on the bus, and knows their uuids.
-fn gpu_paths(root: &Path, gpus: &[Gpu]) -> BTreeMap<GpuIndex, PathBuf> {
-    let mut paths = BTreeMap::new();
-    for dir in entries(&root.join("proc/driver/nvidia/gpus")) {
-        let text = fs::read_to_string(dir.join("information")).unwrap_or_default();
-        let uuid = text.lines().find_map(|l| l.strip_prefix("GPU UUID:")).map(str::trim);
-        let gpu = gpus.iter().find(|g| uuid == Some(g.uuid.as_str()));
-        let Some((gpu, bus)) = gpu.zip(file_name(&dir)) else { continue };
-        let device = root.join("sys/bus/pci/devices").join(bus.to_ascii_lowercase());
-        if let Ok(path) = fs::canonicalize(device) {
-            paths.insert(gpu.index, path);
-        }
-    }
-    paths
-}
-
-/// How many steps two devices have in common.
-fn shared_way(a: &Path, b: &Path) -> usize {
-    a.components().zip(b.components()).take_while(|(a, b)| a == b).count()
-}
-
-/// Sorted; none if it is not there.
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let Ok(read) = fs::read_dir(dir) else { return Vec::new() };
-    let mut all: Vec<PathBuf> = read.filter_map(|e| Some(e.ok()?.path())).collect();
-    all.sort();
-    all
-}
-
-fn file_name(path: &Path) -> Option<String> {
-    Some(path.file_name()?.to_str()?.to_owned())
+fn places(root: &Path, hardware: &Hardware) -> BTreeMap<GpuIndex, Place> {
+    let place = |gpu: &tutti_model::GpuFacts| {
+        let place = pci::at_address(root, gpu.pci.as_deref()?);
+        (!place.way.is_empty()).then_some((gpu.index, place))
+    };
+    hardware.gpus.iter().filter_map(place).collect()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const BY_HELPERS: [&str; 4] = [
 fn network() -> Network {
     let mask = Some([255, 255, 255, 0].into());
     let own = Address { interface: "eth0".into(), ip: [10, 0, 0, 2].into(), mask };
-    Network::discover(Path::new("/no/such/root"), &[own], [10, 0, 0, 2].into(), &[])
+    Network::discover(Path::new("/no/such/root"), &[own], [10, 0, 0, 2].into(), None)
 }
 
 fn environment(launch: &Launch, rank: u32) -> Result<BTreeMap<String, String>, PartError> {
@@ -45,6 +45,7 @@ fn environment(launch: &Launch, rank: u32) -> Result<BTreeMap<String, String>, P
         master_port: 4711,
         ports: &ports,
         network: &network,
+        devices: Devices::default(),
         part: Path::new("/data/parts/1@1"),
         progress: Path::new("/data/run/1@1"),
         tmpdir: Some("/scratch"),
@@ -141,7 +142,7 @@ fn the_reference_names_exactly_these() {
         first.flat_map(|cell| cell.split(',')).map(|name| name.trim().trim_matches('`')).collect();
     let own = LAUNCHERS.iter().flat_map(|l| launcher_environment(*l));
     let all = ENVIRONMENT.iter().chain(own).chain(SLURM_JOB).chain(SLURM_TASK);
-    let all = all.chain(crate::network::VARIABLES).map(|(name, _)| *name);
+    let all = all.chain(VENDORS).chain(crate::network::VARIABLES).map(|(name, _)| *name);
     assert_eq!(named, all.collect::<BTreeSet<_>>());
 }
 

@@ -1,6 +1,7 @@
+use std::fs;
 use std::os::unix::fs::symlink;
 
-use tutti_model::Bytes;
+use tutti_model::GpuFacts;
 
 use super::*;
 use crate::testing::TempDir;
@@ -19,25 +20,23 @@ fn machine() -> [Address; 4] {
     ]
 }
 
-fn gpu(index: u16) -> Gpu {
-    let uuid = format!("GPU-{index}");
-    Gpu { index: GpuIndex(index), model: "h100".into(), uuid, mem: Bytes::gib(80), island: None }
+const GPUS: [&str; 3] = ["sw0/0000:01:00.0", "sw0/0000:02:00.0", "sw1/0000:41:00.0"];
+
+/// The GPUs of the fixture, and one of which nobody knows where it is.
+fn hardware() -> Hardware {
+    let pci = |i: u16| GPUS.get(usize::from(i))?.rsplit('/').next().map(str::to_owned);
+    let gpu = |i: u16| GpuFacts { index: GpuIndex(i), pci: pci(i), ..GpuFacts::default() };
+    Hardware { gpus: (0..4).map(gpu).collect(), ..Hardware::default() }
 }
 
 /// Two switches with two GPUs and one adapter each, and an Ethernet adapter for storage.
 fn fixture(root: &Path) {
     let pci = |bus: &str| root.join("sys/devices/pci0000:00").join(bus);
-    for (index, bus) in
-        ["sw0/0000:01:00.0", "sw0/0000:02:00.0", "sw1/0000:41:00.0"].iter().enumerate()
-    {
+    for bus in GPUS {
         let address = bus.rsplit('/').next().unwrap();
         fs::create_dir_all(pci(bus)).unwrap();
         fs::create_dir_all(root.join("sys/bus/pci/devices")).unwrap();
         symlink(pci(bus), root.join("sys/bus/pci/devices").join(address)).unwrap();
-        let driver = root.join("proc/driver/nvidia/gpus").join(address);
-        fs::create_dir_all(&driver).unwrap();
-        let text = format!("Model: \t H100\nGPU UUID: \t GPU-{index}\nBus Type: \t PCIe\n");
-        fs::write(driver.join("information"), text).unwrap();
     }
     for (name, bus, state, layer) in [
         ("mlx5_0", "sw0/0000:03:00.0", "4: ACTIVE", "InfiniBand"),
@@ -64,7 +63,7 @@ fn variables(network: &Network, gpus: &[u16]) -> BTreeMap<&'static str, String> 
 fn the_interface_is_the_one_with_the_address() {
     let root = TempDir::new("network");
     let found = |own: &str| {
-        let network = Network::discover(root.path(), &machine(), own.parse().unwrap(), &[]);
+        let network = Network::discover(root.path(), &machine(), own.parse().unwrap(), None);
         network.interface.map(|i| (i.name, i.network.unwrap_or_default()))
     };
     assert_eq!(found("10.4.3.2"), Some(("ib0".into(), "10.4.0.0/16".into())));
@@ -76,7 +75,7 @@ fn the_interface_is_the_one_with_the_address() {
 #[test]
 fn without_adapters_everything_goes_over_the_interface() {
     let root = TempDir::new("network");
-    let lo = Network::discover(root.path(), &machine(), [127, 0, 77, 1].into(), &[]);
+    let lo = Network::discover(root.path(), &machine(), [127, 0, 77, 1].into(), None);
     let wanted = [
         ("GLOO_SOCKET_IFNAME", "lo".to_owned()),
         ("NCCL_SOCKET_IFNAME", "=lo".to_owned()),
@@ -90,9 +89,8 @@ fn without_adapters_everything_goes_over_the_interface() {
 fn adapters_that_are_up_and_near_are_used() {
     let root = TempDir::new("network");
     fixture(root.path());
-    let gpus = [gpu(0), gpu(1), gpu(2), gpu(3)];
     let own = [10, 4, 3, 2].into();
-    let network = Network::discover(root.path(), &machine(), own, &gpus);
+    let network = Network::discover(root.path(), &machine(), own, Some(&hardware()));
     for (gpus, adapters) in [
         (&[0, 1][..], "mlx5_0:1"),
         (&[2], "mlx5_1:1"),
@@ -116,7 +114,7 @@ fn files_of_the_operator_and_the_user_come_first() {
     let etc = root.path().join("etc/tutti");
     fs::create_dir_all(&etc).unwrap();
     fs::write(etc.join("nccl-topo.xml"), "<system/>").unwrap();
-    let discover = || Network::discover(root.path(), &machine(), [10, 4, 3, 2].into(), &[]);
+    let discover = || Network::discover(root.path(), &machine(), [10, 4, 3, 2].into(), None);
     let topo = etc.join("nccl-topo.xml").display().to_string();
     assert_eq!(variables(&discover(), &[])["NCCL_TOPO_FILE"], topo);
 

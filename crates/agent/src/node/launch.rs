@@ -9,7 +9,7 @@ use tutti_model::{Blame, Launch, LeaseId, PartError};
 use super::lookup::Answer;
 use super::{Node, chain};
 use crate::cgroup;
-use crate::env::{self, Surroundings};
+use crate::env::{self, Devices, Surroundings};
 use crate::launcher;
 use crate::logs::attempt_dir;
 use crate::machine::{Input, Ports};
@@ -112,8 +112,8 @@ impl Node {
             tracing::warn!(%error, "can't look up interfaces: ranks must find them themselves");
             Vec::new()
         });
-        let gpus = &self.config.gpus;
-        self.network = Some(Network::discover(Path::new("/"), &addresses, own, gpus));
+        let hardware = self.config.hardware.as_deref();
+        self.network = Some(Network::discover(Path::new("/"), &addresses, own, hardware));
     }
 
     fn record(&self, lease: LeaseId) -> Option<Record> {
@@ -127,7 +127,14 @@ impl Node {
         let stem = self.parts.stem(launch.lease);
         let progress = self.places.socket(launch.lease, account.identity.is_some());
         let unknown = Network::default();
+        let devices = Devices {
+            gpus: &config.gpus,
+            hardware: config.hardware.as_deref(),
+            // Nothing keeps a part from opening the devices of others.
+            confined: false,
+        };
         let around = Surroundings {
+            devices,
             node: &config.name,
             address: &config.address,
             simulated: config.simulated,
