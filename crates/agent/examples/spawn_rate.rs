@@ -15,7 +15,7 @@ mod controller;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use tutti_agent::{AgentConfig, CgroupMode, Controller, Zygote, run};
+use tutti_agent::{AgentConfig, Controller, IsolationMode, Zygote, run};
 use tutti_model::{
     Bytes, Command, Generation, Host, JobId, JobSpec, Launch, LeaseId, Order, Rank, Restarts,
     TaskId, Time,
@@ -74,7 +74,7 @@ fn agent(mut from: std::fs::File, cgroups: bool) {
     let config = AgentConfig {
         join_token: Some(token.parse().expect("a token")),
         simulated: true,
-        cgroups: if cgroups { CgroupMode::On } else { CgroupMode::Auto },
+        isolation: if cgroups { IsolationMode::On } else { IsolationMode::Auto },
         ..AgentConfig::new(dir.into(), Controller::Address(address), "n1", "127.0.0.1")
     };
     run(config, zygote).expect("the agent runs");

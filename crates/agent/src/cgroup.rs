@@ -1,46 +1,67 @@
-//! One cgroup v2 per part, where the agent may make one: a boundary that no process can leave by
-//! forking, and memory and CPU limits where those controllers are ours to use.
+//! The cgroups of one part: a boundary that no process can leave by forking, limits on what it
+//! uses, and the devices that it may open.
+//!
+//! The part's group in the unified hierarchy (v2) holds its processes together, is what they are
+//! killed by, and carries the device program. Limits are written there too, where the controllers
+//! are; on a host that still has them in hierarchies of their own (v1), the part has a group in each
+//! of those besides. `tree` says where all of them are.
 
+mod older;
+mod tree;
+
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{Bytes, LeaseId};
+use tutti_model::Bytes;
 
-/// Whether to use cgroups at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CgroupMode {
-    /// Where they can be made, on nodes with real devices.
-    #[default]
-    Auto,
-    /// Also on simulated nodes.
-    On,
-    Off,
-}
+use crate::devices::{Rules, bpf};
+pub use tree::Cgroups;
 
 /// What a shim makes for its part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartCgroup {
+    /// In the unified hierarchy.
     pub path: PathBuf,
     /// Lines to write: file name and value.
     pub limits: Vec<(String, String)>,
+    /// In hierarchies of single controllers.
+    pub older: Vec<OlderGroup>,
+    /// None: all devices are as the file system has them.
+    pub devices: Option<Rules>,
 }
 
-/// The agent's place in the tree.
-#[derive(Clone, Debug)]
-pub struct Cgroups {
-    dir: PathBuf,
-    memory: bool,
-    cpu: bool,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OlderGroup {
+    pub path: PathBuf,
+    pub limits: Vec<(String, String)>,
+}
+
+/// What a part is to be held to; nothing where a field is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub mem: Option<Bytes>,
+    /// How many at a time, by time.
+    pub cpus: Option<u32>,
+    /// Which ones: "0-3,8".
+    pub cpuset: Option<String>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    pub devices: Option<Rules>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("no cgroup v2 is mounted")]
-    NotMounted,
+    #[error("no cgroup v2 is mounted, and none can be mounted at {path}")]
+    NotMounted {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("{what} {path}")]
     Io {
         what: &'static str,
@@ -48,163 +69,74 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
+    #[error("{path}")]
+    Devices {
+        path: PathBuf,
+        #[source]
+        source: bpf::BpfError,
+    },
 }
 
-impl Cgroups {
-    /// Makes the agent's own group, so that failing is known before a job needs one.
-    pub fn set_up(node: &str, data_dir: &Path) -> Result<Cgroups, CgroupError> {
-        let mounts = read("/proc/self/mounts")?;
-        let mount = find_mount(&mounts).ok_or(CgroupError::NotMounted)?;
-        let own = read("/proc/self/cgroup")?;
-        let own = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("");
-        // Several clusters may share a machine, and with it node names.
-        let hash = blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex();
-        let base = mount.join(own);
-        let top = base.join("tutti");
-        let dir = top.join(format!("{node}-{}", &hash[..8]));
-        fs::create_dir_all(&dir).map_err(failed("can't make", &dir))?;
-        let kill = dir.join("cgroup.kill");
-        if !kill.exists() {
-            return Err(failed("no", &kill)(io::ErrorKind::NotFound.into()));
-        }
-        let mut cgroups = Cgroups { dir, memory: false, cpu: false };
-        let levels = [base.clone(), top, cgroups.dir.clone()];
-        if may_enable(&base) {
-            cgroups.memory = enable(&levels, "memory");
-            cgroups.cpu = enable(&levels, "cpu");
-        }
-        let probed = cgroups.probe();
-        if probed.is_err() && cgroups.has_limits() {
-            tracing::warn!("no limits on memory and CPUs: a process can't start under them");
-            disable(&levels, "memory", cgroups.memory);
-            disable(&levels, "cpu", cgroups.cpu);
-            (cgroups.memory, cgroups.cpu) = (false, false);
-            cgroups.probe()?;
-        } else {
-            probed?;
-        }
-        Ok(cgroups)
-    }
-
-    fn has_limits(&self) -> bool {
-        self.memory || self.cpu
-    }
-
-    /// The last name in the path of the agent's own group.
-    pub fn name(&self) -> Option<String> {
-        Some(self.dir.file_name()?.to_str()?.to_owned())
-    }
-
-    /// What operators are told.
-    pub fn describe(&self) -> &'static str {
-        match (self.memory, self.cpu) {
-            (true, true) => "cgroup2",
-            (true, false) => "cgroup2, no CPU limit",
-            (false, true) => "cgroup2, no memory limit",
-            (false, false) => "cgroup2, no limits",
-        }
-    }
-
-    /// Starts a process as a rank would be: better that this fails than every job.
-    fn probe(&self) -> Result<(), CgroupError> {
-        let mut limits = Vec::new();
-        if self.memory {
-            limits.push(("memory.max".to_owned(), "max".to_owned()));
-        }
-        if self.cpu {
-            limits.push(("cpu.max".to_owned(), "max 100000".to_owned()));
-        }
-        let path = self.dir.join(format!("probe-{}", std::process::id()));
-        let group = PartCgroup { path, limits };
-        let probed = group.make().and_then(|dir| {
-            let started = crate::spawn::probe(dir.as_fd());
-            started.map_err(failed("can't start a process in", &group.path))
-        });
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while !is_done(&group.path) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        probed
-    }
-
-    pub fn for_part(&self, lease: LeaseId, mem: Bytes, cpus: u32, limited: bool) -> PartCgroup {
-        let mut limits = Vec::new();
-        if limited && self.memory && mem.0 > 0 {
-            limits.push(("memory.max".to_owned(), mem.0.to_string()));
-        }
-        if limited && self.cpu && cpus > 0 {
-            limits.push(("cpu.max".to_owned(), format!("{} 100000", u64::from(cpus) * 100_000)));
-        }
-        PartCgroup { path: self.part_path(lease), limits }
-    }
-
-    pub fn part_path(&self, lease: LeaseId) -> PathBuf {
-        self.dir.join(lease.to_string())
-    }
-}
-
-/// Controllers can be handed down from the root, or from a group without processes of its own. The
-/// kernel refuses others, or makes the groups below unusable.
-fn may_enable(base: &Path) -> bool {
-    // Only the real root has no type; that of a container has.
-    if !base.join("cgroup.type").exists() {
-        return true;
-    }
-    fs::read_to_string(base.join("cgroup.procs")).is_ok_and(|procs| procs.trim().is_empty())
-}
-
-/// Hands a controller down through all levels, or through none.
-fn enable(levels: &[PathBuf], name: &str) -> bool {
-    let mut changed = Vec::new();
-    for at in levels {
-        let control = at.join("cgroup.subtree_control");
-        let has = fs::read_to_string(&control)
-            .is_ok_and(|text| text.split_whitespace().any(|word| word == name));
-        if has {
-            continue;
-        }
-        if fs::write(&control, format!("+{name}")).is_err() {
-            disable(&changed, name, true);
-            return false;
-        }
-        changed.push(at.clone());
-    }
-    true
-}
-
-fn disable(levels: &[PathBuf], name: &str, enabled: bool) {
-    // From below: a controller can't be taken back while a group further down hands it on. What is
-    // still used by others stays.
-    for at in levels.iter().rev().filter(|_| enabled) {
-        let _ = fs::write(at.join("cgroup.subtree_control"), format!("-{name}"));
-    }
+/// The groups of a part, ready for its processes.
+pub struct Made {
+    /// Processes are born in it.
+    pub dir: fs::File,
+    /// Files into which a process writes itself before it becomes the job.
+    pub join: Vec<CString>,
 }
 
 impl PartCgroup {
-    pub fn make(&self) -> Result<fs::File, CgroupError> {
-        let made = match fs::create_dir(&self.path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // Somebody tidied the agent's own group away while it was empty.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(&self.path),
-            made => made,
-        };
-        made.map_err(failed("can't make", &self.path))?;
-        for (name, value) in &self.limits {
-            let path = self.path.join(name);
-            fs::write(&path, value).map_err(failed("can't write", &path))?;
+    pub fn make(&self) -> Result<Made, CgroupError> {
+        make_dir(&self.path)?;
+        write_limits(&self.path, &self.limits)?;
+        let mut join = Vec::with_capacity(self.older.len());
+        for group in &self.older {
+            make_dir(&group.path)?;
+            write_limits(&group.path, &group.limits)?;
+            let procs = group.path.join("cgroup.procs");
+            let name = CString::new(procs.as_os_str().as_bytes());
+            join.push(name.map_err(|e| failed("can't name", &procs)(e.into()))?);
         }
-        fs::File::open(&self.path).map_err(failed("can't open", &self.path))
+        let dir = fs::File::open(&self.path).map_err(failed("can't open", &self.path))?;
+        if let Some(rules) = &self.devices {
+            let path = self.path.clone();
+            let restricted = bpf::restrict(dir.as_fd(), rules);
+            restricted.map_err(|source| CgroupError::Devices { path, source })?;
+        }
+        Ok(Made { dir, join })
+    }
+
+    /// SIGKILL to everything in the group, however it forks.
+    pub fn kill(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.kill"), "1")
+    }
+
+    /// True once no process is in the groups, which are then removed. Groups that a job made inside
+    /// its own go with it.
+    pub fn is_done(&self) -> bool {
+        is_done(&self.path) && self.older.iter().all(|group| older::is_done(&group.path))
     }
 }
 
-/// SIGKILL to everything in the group, however it forks.
-pub fn kill(path: &Path) -> io::Result<()> {
-    fs::write(path.join("cgroup.kill"), "1")
+fn make_dir(path: &Path) -> Result<(), CgroupError> {
+    let made = match fs::create_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        // Somebody tidied the agent's own group away while it was empty.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => fs::create_dir_all(path),
+        made => made,
+    };
+    made.map_err(failed("can't make", path))
 }
 
-/// True once no process is in the group, which is then removed. Groups that a job made inside its
-/// own go with it.
-pub fn is_done(path: &Path) -> bool {
+fn write_limits(dir: &Path, limits: &[(String, String)]) -> Result<(), CgroupError> {
+    for (name, value) in limits {
+        let path = dir.join(name);
+        fs::write(&path, value).map_err(failed("can't write", &path))?;
+    }
+    Ok(())
+}
+
+fn is_done(path: &Path) -> bool {
     match fs::remove_dir(path) {
         Ok(()) => return true,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return true,
@@ -229,14 +161,6 @@ fn remove_tree(path: &Path) -> bool {
     fs::remove_dir(path).is_ok()
 }
 
-fn find_mount(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_, at, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(at.replace("\\040", " ")))
-    })
-}
-
 fn read(path: &str) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(failed("can't read", Path::new(path)))
 }
@@ -247,49 +171,4 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupEr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Plain files in place of the kernel's.
-    fn group(dir: &Path, kind: Option<&str>, procs: &str) {
-        fs::create_dir_all(dir).unwrap();
-        if let Some(kind) = kind {
-            fs::write(dir.join("cgroup.type"), kind).unwrap();
-        }
-        fs::write(dir.join("cgroup.procs"), procs).unwrap();
-        fs::write(dir.join("cgroup.subtree_control"), "").unwrap();
-    }
-
-    #[test]
-    fn controllers_are_not_handed_down_from_a_group_with_processes() {
-        let dir = crate::testing::TempDir::new("cgroup");
-        let (root, full, empty) =
-            (dir.path().join("root"), dir.path().join("full"), dir.path().join("empty"));
-        group(&root, None, "1\n2\n");
-        group(&full, Some("domain\n"), "17\n");
-        group(&empty, Some("domain\n"), "");
-        assert!(may_enable(&root) && may_enable(&empty));
-        assert!(!may_enable(&full));
-    }
-
-    #[test]
-    fn a_controller_that_stops_half_way_is_taken_back() {
-        let dir = crate::testing::TempDir::new("cgroup-half");
-        let levels = ["a", "b"].map(|name| dir.path().join(name));
-        group(&levels[0], None, "");
-        assert!(!enable(&levels, "memory"), "the second level is missing");
-        let control = fs::read_to_string(levels[0].join("cgroup.subtree_control")).unwrap();
-        assert_eq!(control, "-memory");
-    }
-
-    #[test]
-    fn the_unified_mount_is_found_in_both_layouts() {
-        let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
-                      cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\n\
-                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(find_mount(hybrid).unwrap(), Path::new("/sys/fs/cgroup/unified"));
-        let pure = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-        assert_eq!(find_mount(pure).unwrap(), Path::new("/sys/fs/cgroup"));
-        assert_eq!(find_mount("proc /proc proc rw 0 0\n"), None);
-    }
-}
+mod tests;

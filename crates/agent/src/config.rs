@@ -9,7 +9,7 @@ use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
 
-use crate::cgroup::CgroupMode;
+use crate::isolation::IsolationMode;
 use crate::logs::LogLimits;
 use crate::parts::PartsError;
 
@@ -29,7 +29,9 @@ pub struct AgentConfig {
     /// What the machine is made of. None: nobody has looked.
     pub hardware: Option<Box<Hardware>>,
     pub simulated: bool,
-    pub cgroups: CgroupMode,
+    pub isolation: IsolationMode,
+    /// Processes and threads that a part may have.
+    pub pids: u64,
     pub log_limits: LogLimits,
     pub log_retention: LogRetention,
     pub labels: BTreeMap<String, String>,
@@ -77,9 +79,10 @@ impl AgentConfig {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             mem: total_memory(),
             gpus: Vec::new(),
-            hardware: None,
             simulated: false,
-            cgroups: CgroupMode::Auto,
+            hardware: None,
+            isolation: IsolationMode::Auto,
+            pids: crate::isolation::default_pids(),
             log_limits: LogLimits::default(),
             log_retention: LogRetention::default(),
             labels: BTreeMap::new(),

@@ -17,9 +17,12 @@
 mod barred;
 mod cgroup;
 mod config;
+mod cpus;
+mod devices;
 mod env;
 mod frames;
 pub mod helper;
+mod isolation;
 mod join;
 mod launcher;
 mod link;
@@ -40,11 +43,11 @@ mod testing;
 mod user;
 mod zygote;
 
-pub use cgroup::CgroupMode;
 pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
 pub use env::{
     ENVIRONMENT, SLURM_JOB, SLURM_TASK, VENDORS as VENDOR_ENVIRONMENT, launcher_environment,
 };
+pub use isolation::IsolationMode;
 pub use logs::LogLimits;
 pub use network::VARIABLES as NETWORK_ENVIRONMENT;
 pub use node::run;

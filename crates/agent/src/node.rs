@@ -23,8 +23,8 @@ use tutti_wire::pki::NodeIdentity;
 use tutti_wire::stream::ToController;
 
 use crate::barred::Barred;
-use crate::cgroup::{CgroupMode, Cgroups};
 use crate::config::{AgentConfig, AgentError};
+use crate::isolation::Isolation;
 use crate::join;
 use crate::machine::{Action, Input, Machine};
 use crate::network::Network;
@@ -60,6 +60,7 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
         node.take_over()?;
         let result = node.live(&mut term, &mut int).await;
         node.places.leave();
+        node.isolation.leave();
         result
     });
     // A thread that waits for a dead file system or a process that can't die is left behind.
@@ -100,7 +101,7 @@ pub(crate) struct Node {
     barred: Barred,
     places: Places,
     lookups: Lookups,
-    cgroups: Option<Cgroups>,
+    isolation: Isolation,
     tmpdir: Option<String>,
     /// None: to be looked at before the next part starts.
     network: Option<Network>,
@@ -135,11 +136,11 @@ impl Node {
         let barred = Barred::open(config.data_dir.join("barred"))
             .map_err(file_error("read", &config.data_dir.join("barred")))?;
         let (swept, swept_in) = mpsc::unbounded_channel();
-        let cgroups = cgroups(&config);
-        let telemetry = Telemetry::start(&config, cgroups.as_ref().and_then(Cgroups::name))?;
+        let isolation = Isolation::set_up(&config);
+        let telemetry = Telemetry::start(&config, isolation.name())?;
         Ok(Node {
             machine: Machine::new(barred.leases()),
-            cgroups,
+            isolation,
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             network: None,
@@ -169,6 +170,9 @@ impl Node {
     fn take_over(&mut self) -> Result<(), AgentError> {
         for (_, found) in self.parts.scan()? {
             let (record, state) = (Box::new(found.record), found.state);
+            if matches!(state, FoundState::Alive | FoundState::Unclaimed) {
+                self.isolation.adopt(record.launch.lease);
+            }
             if state == FoundState::Prepared {
                 self.lookups.look_up_now(&record.launch.user);
             }
@@ -303,6 +307,7 @@ impl Node {
         if self.machine.is_over(lease) {
             self.telemetry.lets_go(lease);
             self.ports.remove(&lease);
+            self.isolation.part_over(lease);
             self.part_over(lease);
         } else if let Some(launch) = self.machine.launch(lease) {
             self.telemetry.holds(lease, &launch.gpus);
@@ -347,10 +352,10 @@ impl Node {
             return;
         }
         let mark = self.parts.stem(lease).display().to_string();
-        let cgroup = self.cgroups.as_ref().map(|c| c.part_path(lease));
+        let cgroup = self.isolation.groups(lease);
         let (swept, places) = (self.swept.clone(), self.places.clone());
         tokio::task::spawn_blocking(move || {
-            launch::sweep(&mark, cgroup.as_deref());
+            launch::sweep(&mark, cgroup.as_ref());
             places.sweep(lease);
             // The node is gone only when the agent is.
             let _ = swept.send(lease);
@@ -440,26 +445,6 @@ impl Node {
             }
             FromShim::ExecExited { request, status } => self.exec_exited(request, status),
             FromShim::ExecFailed { request, reason } => self.exec_failed(request, reason),
-        }
-    }
-}
-
-/// Cgroups cost a short job about as much as its own fork, so simulated nodes do without unless
-/// told otherwise.
-fn cgroups(config: &AgentConfig) -> Option<Cgroups> {
-    let wanted = match config.cgroups {
-        CgroupMode::Auto => !config.simulated,
-        CgroupMode::On => true,
-        CgroupMode::Off => false,
-    };
-    if !wanted {
-        return None;
-    }
-    match Cgroups::set_up(&config.name, &config.data_dir) {
-        Ok(cgroups) => Some(cgroups),
-        Err(error) => {
-            log_error("no cgroups, process groups instead", &error);
-            None
         }
     }
 }

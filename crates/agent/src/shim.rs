@@ -25,6 +25,7 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tutti_model::{Blame, PartError, RankExit, Time};
 
+use crate::cgroup::Made;
 use crate::messages::{End, FromShim, ToShim};
 use crate::parts::Claim;
 use crate::plan::Plan;
@@ -114,7 +115,7 @@ struct Stopping {
 struct Shim<'a> {
     plan: &'a Plan,
     claim: Claim,
-    cgroup: Option<std::fs::File>,
+    cgroup: Option<Made>,
     ranks: Ranks<'a>,
     execs: Execs,
     progress: Progress<'a>,
@@ -161,11 +162,8 @@ impl<'a> Shim<'a> {
     fn start(&mut self) -> Result<(), PartError> {
         let node = |message: String| PartError { message, blame: Blame::Node };
         if let Some(cgroup) = &self.plan.cgroup {
-            let dir = cgroup.make().map_err(|e| {
-                let cause = std::error::Error::source(&e).map(|s| format!(": {s}"));
-                node(format!("{e}{}", cause.unwrap_or_default()))
-            })?;
-            self.cgroup = Some(dir);
+            let made = cgroup.make().map_err(|e| node(crate::node::chain(&e)))?;
+            self.cgroup = Some(made);
         }
         let opened = self.progress.open();
         self.ranks.start(self.cgroup.as_ref())?;
@@ -267,7 +265,7 @@ impl<'a> Shim<'a> {
     fn kill_all(&self) {
         if let Some(cgroup) = &self.plan.cgroup {
             // The tree is killed as well, so nothing depends on this.
-            let _ = crate::cgroup::kill(&cgroup.path);
+            let _ = cgroup.kill();
         }
         tree::signal_all(libc::SIGKILL);
     }
@@ -333,8 +331,8 @@ impl<'a> Shim<'a> {
         if let Some(cgroup) = &self.plan.cgroup {
             // The kernel lets go of the last process a moment after it was reaped.
             let mut pause = Duration::from_millis(1);
-            while !crate::cgroup::is_done(&cgroup.path) {
-                let _ = crate::cgroup::kill(&cgroup.path);
+            while !cgroup.is_done() {
+                let _ = cgroup.kill();
                 wait(&mut [], Some(Instant::now() + pause));
                 pause = (pause * 2).min(KILL_AGAIN_MAX);
             }

@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use crate::cgroup::Made;
 use crate::plan::{Identity, Workdir};
 
 /// The child runs on its own stack, because the shim's must stay as it is. One is enough: a child
@@ -60,7 +61,7 @@ impl Program {
 pub struct Setting<'a> {
     pub workdir: &'a Workdir,
     pub identity: Option<&'a Identity>,
-    pub cgroup: Option<BorrowedFd<'a>>,
+    pub cgroup: Option<&'a Made>,
 }
 
 /// The three standard streams.
@@ -95,7 +96,7 @@ pub fn spawn(program: &Program, setting: &Setting<'_>, stdio: &Stdio<'_>) -> io:
         shim: unsafe { libc::getpid() },
     };
     match setting.cgroup {
-        Some(cgroup) => fork_into_cgroup(&child, cgroup),
+        Some(cgroup) => fork_into_cgroup(&child, cgroup.dir.as_fd()),
         None => fork_sharing_memory(&child),
     }
 }
@@ -116,22 +117,46 @@ fn fork_sharing_memory(child: &Child<'_>) -> io::Result<i32> {
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
-/// Whether a process can be born inside this cgroup. The child does nothing but leave, so this may
-/// be called beside other threads.
-pub fn probe(cgroup: BorrowedFd<'_>) -> io::Result<()> {
-    match clone_into(cgroup)? {
-        // SAFETY: the child leaves at once.
-        0 => unsafe { libc::_exit(0) },
-        pid => loop {
-            // SAFETY: no status is asked for.
-            if unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } >= 0 {
-                return Ok(());
-            }
-            match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::Interrupted => {}
-                e => return Err(e),
-            }
-        },
+/// Whether a process can be born inside this cgroup, and join these. The child does nothing else
+/// and allocates nothing, so this may be called beside other threads.
+pub fn probe(cgroup: BorrowedFd<'_>, join: &[CString]) -> io::Result<()> {
+    let pid = match clone_into(cgroup)? {
+        0 => {
+            let joined = join.iter().try_for_each(|file| enter_group(file));
+            let code = joined.err().and_then(|e| e.raw_os_error()).unwrap_or(0);
+            // SAFETY: the child leaves at once.
+            unsafe { libc::_exit(code) }
+        }
+        pid => pid,
+    };
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } >= 0 {
+            return match libc::WEXITSTATUS(status) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            };
+        }
+        match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::Interrupted => {}
+            e => return Err(e),
+        }
+    }
+}
+
+/// Moves this process into the group whose list of processes this is.
+fn enter_group(procs: &CStr) -> io::Result<()> {
+    // SAFETY: a valid C string; the descriptor is ours and closed again.
+    unsafe {
+        let fd = libc::open(procs.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let written = libc::write(fd, c"0".as_ptr().cast(), 1);
+        let error = io::Error::last_os_error();
+        libc::close(fd);
+        if written < 0 { Err(error) } else { Ok(()) }
     }
 }
 
@@ -178,6 +203,9 @@ fn complain(why: &str, code: libc::c_int) -> libc::c_int {
 }
 
 fn become_job(child: &Child<'_>) -> Result<(), (String, io::Error)> {
+    for procs in child.setting.cgroup.iter().flat_map(|made| &made.join) {
+        enter_group(procs).map_err(|e| (format!("can't enter {}", procs.to_string_lossy()), e))?;
+    }
     let check = |what: &str, result: libc::c_int| match result {
         0.. => Ok(()),
         _ => Err((what.to_owned(), io::Error::last_os_error())),

@@ -84,6 +84,9 @@ fn nodes(found: &mut Findings, state: &State) {
     let mut ready = 0;
     for node in state.nodes.values() {
         let name = format!("node {}", node.facts.name);
+        for lack in &node.facts.lacks {
+            found.warn(&name, format!("does not keep jobs apart by {}: {}", lack.what, lack.why));
+        }
         match node.state() {
             NodeState::Ready => ready += 1,
             NodeState::Draining | NodeState::Drained => found.warn(&name, drained(node)),

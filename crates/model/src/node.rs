@@ -20,6 +20,9 @@ pub struct NodeFacts {
     pub simulated: bool,
     /// How a job's processes are held together: "cgroup2" or "process group".
     pub isolation: String,
+    /// What keeps jobs apart elsewhere and can't be had on this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<Lack>,
     pub agent_version: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -29,6 +32,20 @@ pub struct NodeFacts {
     /// Its agent can move a running program's GPU state to host memory and back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub can_suspend: bool,
+}
+
+/// Something that should keep jobs apart, and why this host does not have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lack {
+    /// "devices", "memory", "cpu", "cpuset", "pids", "private-tmp", "cgroup".
+    pub what: String,
+    pub why: String,
+}
+
+impl Lack {
+    pub fn new(what: &str, why: String) -> Lack {
+        Lack { what: what.to_owned(), why }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -37,8 +37,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Milli, NodeFacts, NodeSample, NodeState,
-    Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample,
+    NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -398,6 +398,9 @@ pub struct NodeFactsRow {
     pub mem: Bytes,
     pub simulated: bool,
     pub isolation: String,
+    /// What keeps jobs apart elsewhere and can't be had on this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<Lack>,
     pub agent_version: String,
     pub labels: BTreeMap<String, String>,
 }
@@ -412,6 +415,7 @@ impl From<&NodeFacts> for NodeFactsRow {
             mem: f.mem,
             simulated: f.simulated,
             isolation: f.isolation.clone(),
+            lacks: f.lacks.clone(),
             agent_version: f.agent_version.clone(),
             labels: f.labels.clone(),
         }

@@ -8,7 +8,7 @@ use tutti_model::{Blame, Launch, LeaseId, PartError};
 
 use super::lookup::Answer;
 use super::{Node, chain};
-use crate::cgroup;
+use crate::cgroup::PartCgroup;
 use crate::env::{self, Devices, Surroundings};
 use crate::launcher;
 use crate::logs::attempt_dir;
@@ -30,7 +30,8 @@ impl Node {
     /// has to be looked up first.
     pub(super) fn prepare(&mut self, lease: LeaseId) -> Option<Input> {
         let launch = self.machine.launch(lease).expect("asked for a part it knows");
-        if let Err(error) = check_text(launch) {
+        let objection = self.isolation.objection(&self.config.name);
+        if let Err(error) = check_text(launch).and_then(|()| objection.map_or(Ok(()), Err)) {
             return Some(Input::Prepared { lease, result: Err(error) });
         }
         self.lookups.is_known(launch).then(|| self.prepared(lease))
@@ -88,8 +89,9 @@ impl Node {
         let record = self.record(lease)?;
         let failed = |message| Some(Input::LaunchFailed { lease, message });
         self.look_at_network();
+        let cgroup = self.isolation.of_part(&record.launch, &self.config);
         let plan = match self.plan(&record.launch, ports) {
-            Ok(plan) => plan,
+            Ok(plan) => Plan { cgroup, ..plan },
             Err(error) => return failed(error.message),
         };
         let written = if record.launch.wait_for_go {
@@ -150,7 +152,6 @@ impl Node {
             now: super::now(),
         };
         let env = env::of_part(launch, &around)?;
-        let limited = !config.simulated;
         Ok(Plan {
             lease: launch.lease,
             home: config.data_dir.clone(),
@@ -164,10 +165,7 @@ impl Node {
             ranks: launch.ranks,
             workdir: workdir(launch, &account),
             stdin: launch.spec.stdin,
-            cgroup: self
-                .cgroups
-                .as_ref()
-                .map(|c| c.for_part(launch.lease, launch.mem, launch.cpus, limited)),
+            cgroup: None,
             identity: account.identity,
             stem,
         })
@@ -198,7 +196,7 @@ fn check_text(launch: &Launch) -> Result<(), PartError> {
 
 /// Kills what is left of a part without a shim, and waits until it is gone, however long that
 /// takes: its GPUs must not be given to anybody while one of its processes lives.
-pub(super) fn sweep(mark: &str, cgroup: Option<&Path>) {
+pub(super) fn sweep(mark: &str, cgroup: Option<&PartCgroup>) {
     let began = Instant::now();
     let mut next_word = SAY_AFTER;
     let mut pause = Duration::from_millis(10);
@@ -206,10 +204,10 @@ pub(super) fn sweep(mark: &str, cgroup: Option<&Path>) {
     loop {
         if let Some(cgroup) = cgroup {
             // Gone already, or the walk below finds its processes.
-            let _ = cgroup::kill(cgroup);
+            let _ = cgroup.kill();
         }
         let left = marked.pass();
-        if left == 0 && cgroup.is_none_or(cgroup::is_done) {
+        if left == 0 && cgroup.is_none_or(PartCgroup::is_done) {
             return;
         }
         if began.elapsed() >= next_word {

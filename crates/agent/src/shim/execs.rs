@@ -13,6 +13,7 @@ use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::ranks::{nonblocking, pipe, program, read_some, setting, waiting};
 use super::{Pipe, Token};
+use crate::cgroup::Made;
 use crate::messages::FromShim;
 use crate::plan::Plan;
 use crate::spawn::{Stdio, spawn};
@@ -39,7 +40,7 @@ impl Execs {
         request: RequestId,
         rank: Rank,
         argv: &[String],
-        cgroup: Option<&File>,
+        cgroup: Option<&Made>,
         link: &mut Link,
     ) {
         let here = plan.first_rank.0..plan.first_rank.0 + plan.ranks;
@@ -125,7 +126,7 @@ fn start(
     request: RequestId,
     rank: Rank,
     argv: &[String],
-    cgroup: Option<&File>,
+    cgroup: Option<&Made>,
 ) -> io::Result<Exec> {
     let program = program(plan, rank, argv).map_err(io::Error::other)?;
     let (stdout, stdout_child) = pipe()?;

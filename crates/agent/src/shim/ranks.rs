@@ -13,6 +13,7 @@ use tutti_wire::stream::LogStream;
 use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::{Pipe, Token, unix_ms};
+use crate::cgroup::Made;
 use crate::logs::write::LogWriter;
 use crate::messages::FromShim;
 use crate::plan::Plan;
@@ -69,7 +70,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    pub fn start(&mut self, cgroup: Option<&File>) -> Result<(), PartError> {
+    pub fn start(&mut self, cgroup: Option<&Made>) -> Result<(), PartError> {
         let first = self.plan.first_rank;
         for rank in first.0..first.0 + self.plan.ranks {
             let rank = Rank(rank);
@@ -82,7 +83,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    fn start_one(&self, rank: Rank, cgroup: Option<&File>) -> io::Result<RankProcess> {
+    fn start_one(&self, rank: Rank, cgroup: Option<&Made>) -> io::Result<RankProcess> {
         let plan = self.plan;
         let program = program(plan, rank, &plan.argv).map_err(io::Error::other)?;
         let setting = setting(plan, cgroup);
@@ -320,12 +321,8 @@ pub fn program(
     Program::new(argv, plan.env.iter().cloned().chain(own))
 }
 
-pub fn setting<'a>(plan: &'a Plan, cgroup: Option<&'a File>) -> Setting<'a> {
-    Setting {
-        workdir: &plan.workdir,
-        identity: plan.identity.as_ref(),
-        cgroup: cgroup.map(AsFd::as_fd),
-    }
+pub fn setting<'a>(plan: &'a Plan, cgroup: Option<&'a Made>) -> Setting<'a> {
+    Setting { workdir: &plan.workdir, identity: plan.identity.as_ref(), cgroup }
 }
 
 /// Reading end, writing end; neither survives an exec.

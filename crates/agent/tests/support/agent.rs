@@ -1,10 +1,10 @@
 //! A bare agent for the tests: `agent-for-tests DATA_DIR CONTROLLER NODE TOKEN [option...]`, with
-//! the options `kill-jobs` and `cgroups`.
+//! the options `kill-jobs` and `cgroups`, or `real` with files that stand for GPUs: `gpu=/dev/loop0`.
 
 use std::path::PathBuf;
 
-use tutti_agent::{AgentConfig, CgroupMode, Controller, LogLimits, Zygote, run};
-use tutti_model::{Bytes, Gpu, GpuIndex, Span};
+use tutti_agent::{AgentConfig, Controller, IsolationMode, LogLimits, Zygote, run};
+use tutti_model::{Bytes, Gpu, GpuFacts, GpuIndex, Hardware, Span};
 
 #[allow(clippy::print_stderr)]
 fn main() {
@@ -21,11 +21,24 @@ fn main() {
         mem: Bytes::gib(80),
         island: None,
     };
+    let files = options.iter().filter_map(|option| option.strip_prefix("gpu="));
+    let facts = |(i, file): (usize, &str)| GpuFacts {
+        index: GpuIndex(i as u16),
+        device_files: vec![file.to_owned()],
+        ..GpuFacts::default()
+    };
+    let hardware = Hardware { gpus: files.enumerate().map(facts).collect(), ..Hardware::default() };
     let config = AgentConfig {
         join_token: Some(token.parse().expect("a join token")),
         gpus: (0..8).map(gpu).collect(),
-        simulated: true,
-        cgroups: if has("cgroups") { CgroupMode::On } else { CgroupMode::Auto },
+        simulated: !has("real"),
+        hardware: has("real").then(|| Box::new(hardware)),
+        isolation: match () {
+            () if has("required") => IsolationMode::Required,
+            () if has("cgroups") => IsolationMode::On,
+            () => IsolationMode::Auto,
+        },
+        pids: options.iter().find_map(|o| o.strip_prefix("pids=")?.parse().ok()).unwrap_or(10_000),
         log_limits: LogLimits { segment_bytes: 64 << 10, segments: 4 },
         kill_jobs_on_term: has("kill-jobs").then_some(Span::millis(300)),
         ..AgentConfig::new(

@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_agent::{AgentConfig, Controller, Zygote};
+use tutti_agent::{AgentConfig, Controller, IsolationMode, Zygote};
 use tutti_model::{Bytes, Span};
 use tutti_wire::client::Endpoint;
 use tutti_wire::token::TokenText;
@@ -49,6 +49,13 @@ pub struct AgentArgs {
     /// A label of the node; may be repeated
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// How jobs are kept apart: auto (as far as this host can, where the devices are real), on
+    /// (simulated devices too), required (no job starts while something is missing), off
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    isolation: IsolationMode,
+    /// Processes and threads that the ranks of a job may have together; 0: any number
+    #[arg(long, value_name = "N")]
+    pids: Option<u64>,
     /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
     #[arg(long, value_name = "GRACE")]
     stop_jobs: Option<Span>,
@@ -99,6 +106,8 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.hardware = Some(Box::new(hardware.facts.unwrap_or_else(imagined)));
     config.gpus = hardware.gpus;
     config.simulated = hardware.simulated;
+    config.isolation = args.isolation;
+    config.pids = args.pids.unwrap_or(config.pids);
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;
     Ok(config)

@@ -97,6 +97,10 @@ fn note(n: &NodeRow) -> (String, Ink) {
     if n.facts.simulated {
         parts.push("simulated".to_owned());
     }
+    let lacks: Vec<&str> = n.facts.lacks.iter().map(|lack| lack.what.as_str()).collect();
+    if !lacks.is_empty() {
+        parts.push(format!("jobs not kept apart by {}", harmless(&lacks.join(", "))));
+    }
     parts.extend(n.exclusive.map(|job| format!("all for job {job}")));
     for gpu in n.shared.iter().take(SHARED_SHOWN) {
         let jobs = count(gpu.jobs.len() as u64, "job");
@@ -137,6 +141,7 @@ mod tests {
                 mem: Bytes::gib(512),
                 simulated: true,
                 isolation: "cgroup2".into(),
+                lacks: Vec::new(),
                 agent_version: "0.1.0".into(),
                 labels: Default::default(),
             },

@@ -1,0 +1,113 @@
+//! What a part can't reach, on this very machine: device programs, limits, and what is left after
+//! it. Needs root and a kernel with device programs; elsewhere it says so and does nothing.
+
+mod support;
+
+use support::*;
+use tutti_model::{Bytes, ExitStatus, GpuIndex, JobSpec, Launch};
+
+/// Stand for GPUs: devices that root can open and nobody needs.
+const GPUS: [&str; 2] = ["gpu=/dev/loop0", "gpu=/dev/loop1"];
+
+struct Node {
+    controller: Controller,
+    agent: Agent,
+    dir: TempDir,
+}
+
+impl Drop for Node {
+    /// In order, so that its groups go.
+    fn drop(&mut self) {
+        self.agent.terminate();
+    }
+}
+
+/// None, with the reason printed, where this machine can't do it.
+#[allow(clippy::print_stderr)]
+fn node(options: &[&str], needs: &[&str]) -> Option<Node> {
+    if !is_root() {
+        eprintln!("not tried: needs root");
+        return None;
+    }
+    let mut controller = Controller::start();
+    let dir = TempDir::new();
+    let options: Vec<&str> =
+        ["real"].into_iter().chain(GPUS).chain(options.iter().copied()).collect();
+    let agent = Agent::start(&controller, &dir.path().join("node"), &options);
+    let facts = controller.wait_for_greeting().facts;
+    if let Some(lack) =
+        facts.lacks.iter().find(|l| needs.contains(&l.what.as_str()) || l.what == "cgroup")
+    {
+        eprintln!("not tried: {}: {}", lack.what, lack.why);
+        return None;
+    }
+    Some(Node { controller, agent, dir })
+}
+
+fn part(task: &str, gpus: &[u16], line: &str) -> Launch {
+    let mut launch = with_spec(task, task.parse().unwrap(), JobSpec::shell(line));
+    launch.gpus = gpus.iter().map(|&i| GpuIndex(i)).collect();
+    launch.cpus = 0;
+    launch
+}
+
+/// Zero bytes are enough to be let in or not.
+const LOOK: &str = "for d in loop0 loop1 null full; do \
+                    (exec 3</dev/$d) 2>/dev/null && echo $d open || echo $d shut; done";
+
+#[test]
+fn a_part_opens_its_own_devices_and_no_others() {
+    let Some(mut n) = node(&[], &["devices"]) else { return };
+    for (task, gpus, wanted) in [
+        ("1", &[0][..], "loop0 open\nloop1 shut\n"),
+        ("2", &[1][..], "loop0 shut\nloop1 open\n"),
+        ("3", &[][..], "loop0 shut\nloop1 shut\n"),
+        ("4", &[0, 1][..], "loop0 open\nloop1 open\n"),
+    ] {
+        let launch = part(task, gpus, LOOK);
+        assert_eq!(n.controller.status_of(&launch), ExitStatus::Code(0));
+        let log = n.controller.whole_log(launch.lease.task, 0);
+        assert_eq!(log, format!("{wanted}null open\nfull open\n"), "GPUs {gpus:?}");
+    }
+    // Another name for the same device is no way around it.
+    let file = n.dir.path().join("alias");
+    let line = format!("mknod {0} b 7 1 || exit 7; (exec 3<{0})", file.display());
+    assert_eq!(n.controller.status_of(&part("5", &[0], &line)), ExitStatus::Code(7));
+}
+
+#[test]
+fn a_part_is_held_to_its_memory_and_processes() {
+    let Some(mut n) = node(&["pids=24"], &["memory", "pids"]) else { return };
+    let mut greedy = part("1", &[], "head -c 400M /dev/zero | tail | wc -c");
+    greedy.mem = Bytes(64 << 20);
+    n.controller.run(&greedy);
+    n.controller.wait_until_done(greedy.lease);
+    let log = n.controller.whole_log(greedy.lease.task, 0);
+    assert!(!log.contains(&(400u64 << 20).to_string()), "{log}");
+    // Forty at once are too many; ten are not.
+    let forks = |n: u32| format!("for i in $(seq {n}); do sleep 0.3 & done; wait");
+    let many = part("2", &[], &forks(40));
+    let status = n.controller.status_of(&many);
+    assert_ne!(status, ExitStatus::Code(0), "{}", n.controller.whole_log(many.lease.task, 0));
+    assert_eq!(n.controller.status_of(&part("3", &[], &forks(10))), ExitStatus::Code(0));
+}
+
+#[test]
+fn a_part_runs_on_its_own_cpus() {
+    let Some(mut n) = node(&[], &["cpuset"]) else { return };
+    let mut first = part("1", &[0], "grep Cpus_allowed_list /proc/self/status; sleep 1000");
+    first.cpus = 1;
+    n.controller.run(&first);
+    let mine = n.controller.wait_for_log(first.lease.task, 0, "Cpus_allowed_list");
+    let one = mine.trim().rsplit_once('\t').unwrap().1.to_owned();
+    assert!(one.parse::<u32>().is_ok(), "one CPU, not {one}");
+    let mut second = part("2", &[1], "grep Cpus_allowed_list /proc/self/status");
+    second.cpus = 1;
+    assert_eq!(n.controller.status_of(&second), ExitStatus::Code(0));
+    let other = n.controller.whole_log(second.lease.task, 0);
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        assert_ne!(other, mine, "each has its own");
+    }
+    n.controller.stop(first.lease, 0);
+    n.controller.wait_until_done(first.lease);
+}
