@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
-use tutti_gpu::sample::{Held, Marks, Round, Sampler};
+use tutti_gpu::sample::{Held, Machine, Marks, Round, Sampler};
 use tutti_model::{Bytes, GpuIndex, LeaseId, NodeSample, TaskId, Time};
 
 use crate::config::{AgentConfig, AgentError};
@@ -45,11 +45,15 @@ pub struct Telemetry {
 impl Telemetry {
     /// `cgroup` is the name of the agent's own group, where it has one.
     pub fn start(config: &AgentConfig, cgroup: Option<String>) -> Result<Telemetry, AgentError> {
-        let (gpus, simulated) = (config.gpus.clone(), config.simulated);
+        let machine = Machine {
+            gpus: config.gpus.clone(),
+            hardware: config.hardware.clone(),
+            simulated: config.simulated,
+        };
         let data_dir = config.data_dir.clone();
         let marks = Marks { parts: data_dir.join("parts"), cgroup };
         // On the thread: opening a driver may hang as well.
-        let open = move || Sampler::open(&gpus, simulated, data_dir, marks);
+        let open = move || Sampler::open(&machine, data_dir, marks);
         Telemetry::with(open, config.sample_every)
     }
 

@@ -8,17 +8,23 @@
 //! Everything is opened once. What a device does not support is asked once and then left alone.
 //! A round may hang with its driver: it belongs on a thread of its own.
 
+mod amd;
 mod host;
+mod nvidia;
 mod owners;
 mod rate;
 mod simulated;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tutti_model::{Bytes, Gpu, GpuIndex, GpuProcess, GpuSample, NodeSample, TaskId, Time};
+use tutti_model::{
+    Bytes, Gpu, GpuIndex, GpuProcess, GpuSample, Hardware, NodeSample, TaskId, Time, Vendor,
+};
 
+pub use amd::Amd;
 pub use host::Host;
+pub use nvidia::{Card, Nvidia};
 pub use owners::{Marks, Owners};
 pub use simulated::Simulated;
 
@@ -56,6 +62,46 @@ pub struct Round<'a> {
     pub held: &'a [Held],
 }
 
+/// The devices that there are.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    pub gpus: Vec<Gpu>,
+    pub hardware: Option<Box<Hardware>>,
+    /// All of it is imagined.
+    pub simulated: bool,
+}
+
+impl Machine {
+    fn devices(&self, root: &Path) -> Vec<Box<dyn Devices>> {
+        if self.simulated {
+            return vec![Box::new(Simulated::new(&self.gpus))];
+        }
+        let mut devices: Vec<Box<dyn Devices>> = Vec::new();
+        let nvidia: Vec<_> =
+            self.of(Vendor::Nvidia).map(|gpu| (gpu.index, gpu.uuid.clone())).collect();
+        if !nvidia.is_empty() {
+            devices.push(Box::new(Nvidia::new(Box::new(nvidia::open_nvml), nvidia)));
+        }
+        let pci = |gpu: &Gpu| Some((gpu.index, self.facts(gpu.index)?.pci.clone()?));
+        let amd: Vec<_> = self.of(Vendor::Amd).filter_map(pci).collect();
+        if !amd.is_empty() {
+            devices.push(Box::new(Amd::new(root, amd)));
+        }
+        devices
+    }
+
+    fn of(&self, vendor: Vendor) -> impl Iterator<Item = &Gpu> {
+        let is = move |gpu: &&Gpu| {
+            self.facts(gpu.index).map_or(Vendor::Nvidia, |facts| facts.vendor) == vendor
+        };
+        self.gpus.iter().filter(is)
+    }
+
+    fn facts(&self, index: GpuIndex) -> Option<&tutti_model::GpuFacts> {
+        self.hardware.as_ref()?.gpus.iter().find(|facts| facts.index == index)
+    }
+}
+
 /// Reads the whole machine.
 pub struct Sampler {
     devices: Vec<Box<dyn Devices>>,
@@ -68,12 +114,10 @@ impl Sampler {
         Sampler { devices, host, owners }
     }
 
-    /// For these GPUs of this machine. `data_dir` is where disk space matters; `marks` tell whose a
-    /// process is.
-    pub fn open(gpus: &[Gpu], simulated: bool, data_dir: PathBuf, marks: Marks) -> Sampler {
+    /// For this machine. `data_dir` is where disk space matters; `marks` tell whose a process is.
+    pub fn open(machine: &Machine, data_dir: PathBuf, marks: Marks) -> Sampler {
         let root = PathBuf::from("/");
-        let devices: Vec<Box<dyn Devices>> =
-            if simulated { vec![Box::new(Simulated::new(gpus))] } else { Vec::new() };
+        let devices = machine.devices(&root);
         Sampler::new(devices, Host::new(root.clone(), data_dir), Owners::new(root, marks))
     }
 
