@@ -1,8 +1,8 @@
 //! What keeps the jobs of a node apart: decided once when the agent starts, and worked out for
 //! every part. What the host can't do is said to whoever asks for the node.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use tutti_model::{Hardware, Lack, Launch, LeaseId, PartError};
 
@@ -10,6 +10,12 @@ use crate::cgroup::{Cgroups, PartCgroup, Wanted};
 use crate::config::AgentConfig;
 use crate::cpus::{self, Cpus, Machine};
 use crate::devices::files;
+use crate::plan::{Plan, Workdir};
+use crate::private::{Keep, Private, Rooms};
+
+/// Variables that name a place which the part must reach.
+const NAMED: [&str; 4] =
+    ["HOME=", "TUTTI_RESUME_PATH=", "CUDA_MPS_PIPE_DIRECTORY=", "CUDA_MPS_LOG_DIRECTORY="];
 
 /// How much jobs are to be kept apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +57,7 @@ pub struct Isolation {
     lacks: Vec<Lack>,
     required: bool,
     machine: Machine,
+    rooms: Option<Rooms>,
     /// Which CPUs each part has for itself.
     pinned: BTreeMap<LeaseId, Cpus>,
 }
@@ -78,6 +85,17 @@ impl Isolation {
             }
             Err(error) => {
                 isolation.lacks.push(Lack::new("cgroup", crate::node::chain(&error)));
+            }
+        }
+        if let Some(why) = unknown_devices(config) {
+            isolation.lacks.retain(|lack| lack.what != "devices");
+            isolation.lacks.push(Lack::new("devices", why));
+        }
+        let rooms = Rooms::new(&config.data_dir);
+        match rooms.probe() {
+            Ok(()) => isolation.rooms = Some(rooms),
+            Err(error) => {
+                isolation.lacks.push(Lack::new("private-tmp", crate::node::chain(&error)));
             }
         }
         isolation.tell_operator();
@@ -127,8 +145,9 @@ impl Isolation {
     pub fn of_part(&mut self, launch: &Launch, config: &AgentConfig) -> Option<PartCgroup> {
         let cgroups = self.cgroups.as_ref()?;
         let hardware = config.hardware.as_deref();
-        let devices = files::rules(hardware, &launch.gpus, &files::Seen::now());
-        let mut wanted = Wanted { devices: Some(devices), ..Wanted::default() };
+        let rules = || files::rules(hardware, &launch.gpus, &files::Seen::now());
+        let devices = self.confines().then(rules);
+        let mut wanted = Wanted { devices, ..Wanted::default() };
         // What a simulated node offers is not what this machine has.
         if !config.simulated {
             wanted.mem = Some(launch.mem).filter(|mem| mem.0 > 0);
@@ -142,6 +161,33 @@ impl Isolation {
         Some(cgroups.for_part(launch.lease, wanted))
     }
 
+    /// A part can open no GPU but its own.
+    pub fn confines(&self) -> bool {
+        self.cgroups.is_some() && self.lacks.iter().all(|lack| lack.what != "devices")
+    }
+
+    /// The directories that a part has for itself. `program` is this binary, which its ranks may call.
+    pub fn private(&self, plan: &Plan, launch: &Launch, program: &str) -> Option<Private> {
+        let own = [PathBuf::from(program), plan.progress.clone()];
+        let own = own.map(|path| Keep { path, named: false });
+        let workdir = match &plan.workdir {
+            Workdir::Asked(dir) | Workdir::Home(dir) => dir.as_str(),
+        };
+        let value = |var: &str| Some(var.split_once('=')?.1.to_owned());
+        let named = plan.env.iter().filter(|var| NAMED.iter().any(|n| var.starts_with(n)));
+        let named = named.filter_map(|var| value(var)).chain([workdir.to_owned()]);
+        let named = named.map(|path| Keep { path: path.into(), named: true });
+        // Those that share a GPU find each other's server there.
+        let memory = launch.spec.gpu_share.is_none_or(|share| share >= 1.0);
+        let rooms = self.rooms.as_ref()?;
+        Some(rooms.of_part(launch.lease, memory, own.into_iter().chain(named).collect()))
+    }
+
+    /// Where private directories are, to be removed.
+    pub fn rooms(&self) -> Option<Rooms> {
+        self.rooms.clone()
+    }
+
     /// A part of an earlier agent keeps the CPUs that it was given.
     pub fn adopt(&mut self, lease: LeaseId) {
         let pinned = self.cgroups.as_ref().and_then(|cgroups| cgroups.cpuset_of(lease));
@@ -153,14 +199,33 @@ impl Isolation {
         self.pinned.remove(&lease);
     }
 
-    pub fn leave(&self) {
+    /// Removes what the agent and parts that are over had, but nothing of those that run on.
+    pub fn leave(&self, live: &BTreeSet<LeaseId>) {
         self.cgroups.iter().for_each(Cgroups::leave);
+        self.sweep_all_but(live);
+    }
+
+    /// Removes private directories that a crash of the agent may have left.
+    pub fn sweep_all_but(&self, live: &BTreeSet<LeaseId>) {
+        let names: BTreeSet<String> = live.iter().map(ToString::to_string).collect();
+        self.rooms.iter().for_each(|rooms| rooms.sweep_all_but(|name| names.contains(name)));
     }
 
     /// All groups that a part may have had.
     pub fn groups(&self, lease: LeaseId) -> Option<PartCgroup> {
         self.cgroups.as_ref().map(|cgroups| cgroups.of_part(lease))
     }
+}
+
+/// Closing all GPUs but those whose files are known would close a part's own.
+fn unknown_devices(config: &AgentConfig) -> Option<String> {
+    if config.simulated {
+        return None;
+    }
+    let facts = config.hardware.as_deref().map_or(&[][..], |h| &h.gpus);
+    let known = |index| facts.iter().any(|f| f.index == index && !f.device_files.is_empty());
+    let unknown = config.gpus.iter().find(|gpu| !known(gpu.index))?;
+    Some(format!("the device files of GPU {} are not known", unknown.index))
 }
 
 /// CPUs near the part's GPUs.

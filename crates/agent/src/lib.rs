@@ -33,6 +33,7 @@ mod network;
 mod node;
 mod parts;
 mod plan;
+mod private;
 mod progress;
 mod seen;
 mod shim;

@@ -7,7 +7,7 @@
 //!                         └──────────── error, Stop ────────────────────────────►─┘
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
     Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress, PartReport,
@@ -523,6 +523,11 @@ impl Machine {
     /// Nothing runs or may still start.
     pub fn is_idle(&self) -> bool {
         self.parts.values().all(Part::is_over)
+    }
+
+    /// Parts that run or may still start.
+    pub fn live(&self) -> BTreeSet<LeaseId> {
+        self.parts.iter().filter(|(_, part)| !part.is_over()).map(|(lease, _)| *lease).collect()
     }
 
     pub fn is_preparing(&self, lease: LeaseId) -> bool {

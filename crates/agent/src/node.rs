@@ -60,7 +60,7 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
         node.take_over()?;
         let result = node.live(&mut term, &mut int).await;
         node.places.leave();
-        node.isolation.leave();
+        node.isolation.leave(&node.machine.live());
         result
     });
     // A thread that waits for a dead file system or a process that can't die is left behind.
@@ -178,6 +178,7 @@ impl Node {
             }
             self.step(Input::Found { record, state });
         }
+        self.isolation.sweep_all_but(&self.machine.live());
         Ok(())
     }
 
@@ -308,6 +309,9 @@ impl Node {
             self.telemetry.lets_go(lease);
             self.ports.remove(&lease);
             self.isolation.part_over(lease);
+            if let Some(rooms) = self.isolation.rooms() {
+                tokio::task::spawn_blocking(move || rooms.sweep(lease));
+            }
             self.part_over(lease);
         } else if let Some(launch) = self.machine.launch(lease) {
             self.telemetry.holds(lease, &launch.gpus);

@@ -8,6 +8,7 @@ use tutti_model::{LeaseId, Rank};
 use crate::cgroup::PartCgroup;
 use crate::env::ByRank;
 use crate::logs::LogLimits;
+use crate::private::Private;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -31,6 +32,8 @@ pub struct Plan {
     pub identity: Option<Identity>,
     pub stdin: bool,
     pub cgroup: Option<PartCgroup>,
+    /// None: it sees what everybody sees.
+    pub private: Option<Private>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -112,10 +112,17 @@ struct Stopping {
     exits_before: usize,
 }
 
+/// Where the part's processes are born.
+#[derive(Default)]
+struct Place {
+    cgroup: Option<Made>,
+    namespace: Option<OwnedFd>,
+}
+
 struct Shim<'a> {
     plan: &'a Plan,
     claim: Claim,
-    cgroup: Option<Made>,
+    place: Place,
     ranks: Ranks<'a>,
     execs: Execs,
     progress: Progress<'a>,
@@ -130,7 +137,7 @@ impl<'a> Shim<'a> {
         Shim {
             plan,
             claim,
-            cgroup: None,
+            place: Place::default(),
             ranks: Ranks::new(plan),
             execs: Execs::default(),
             progress: Progress::new(plan),
@@ -163,10 +170,15 @@ impl<'a> Shim<'a> {
         let node = |message: String| PartError { message, blame: Blame::Node };
         if let Some(cgroup) = &self.plan.cgroup {
             let made = cgroup.make().map_err(|e| node(crate::node::chain(&e)))?;
-            self.cgroup = Some(made);
+            self.place.cgroup = Some(made);
         }
         let opened = self.progress.open();
-        self.ranks.start(self.cgroup.as_ref())?;
+        // After the socket is there: it may have to be kept in sight.
+        if let Some(private) = &self.plan.private {
+            let made = private.make(self.plan.identity.as_ref());
+            self.place.namespace = Some(made.map_err(|e| node(crate::node::chain(&e)))?);
+        }
+        self.ranks.start(&self.place)?;
         if let Err(error) = opened {
             let text =
                 format!("progress can't be reported: {}: {error}", self.plan.progress.display());
@@ -229,8 +241,8 @@ impl<'a> Shim<'a> {
             ToShim::Stdin { rank, data, eof } => self.ranks.input(rank, &data, eof),
             ToShim::Watch { rank, seen } => self.ranks.watch(rank, seen, &mut self.link),
             ToShim::Exec { request, rank, argv } => {
-                let cgroup = self.cgroup.as_ref();
-                self.execs.start(self.plan, request, rank, &argv, cgroup, &mut self.link);
+                let place = &self.place;
+                self.execs.start(self.plan, request, rank, &argv, place, &mut self.link);
             }
             ToShim::StdinCut { rank } => self.ranks.input_cut(rank),
             ToShim::ExecInput { request, data, eof } => {

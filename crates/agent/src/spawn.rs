@@ -62,6 +62,8 @@ pub struct Setting<'a> {
     pub workdir: &'a Workdir,
     pub identity: Option<&'a Identity>,
     pub cgroup: Option<&'a Made>,
+    /// The mount namespace of the part, if it has one.
+    pub namespace: Option<BorrowedFd<'a>>,
 }
 
 /// The three standard streams.
@@ -219,6 +221,10 @@ fn become_job(child: &Child<'_>) -> Result<(), (String, io::Error)> {
         // Everything is close-on-exec already; this is for descriptors that somebody else's
         // library opened. Older kernels do not have it.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, 1 << 2);
+        if let Some(namespace) = child.setting.namespace {
+            let entered = libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS);
+            check("can't enter the part's namespace", entered)?;
+        }
         check("can't make a process group", libc::setpgid(0, 0))?;
         libc::umask(0o022);
         if let Some(identity) = child.setting.identity {

@@ -111,3 +111,48 @@ fn a_part_runs_on_its_own_cpus() {
     n.controller.stop(first.lease, 0);
     n.controller.wait_until_done(first.lease);
 }
+
+#[test]
+fn a_part_has_its_own_tmp_and_finds_what_it_needs() {
+    let Some(mut n) = node(&[], &["private-tmp"]) else { return };
+    // The data dir is below /tmp here, and so is the socket; and the working directory.
+    let (host, work) = (n.dir.path().join("of-the-host"), n.dir.path().join("work"));
+    std::fs::write(&host, "").unwrap();
+    std::fs::create_dir(&work).unwrap();
+    let mine = format!("tutti-mine-{}", std::process::id());
+    let line = format!(
+        "test -S $TUTTI_PROGRESS && test ! -e {host} \
+         && touch {mine} /tmp/{mine} /var/tmp/{mine} /dev/shm/{mine} && touch /tmp/rank-$RANK \
+         && until test -e /tmp/rank-0 -a -e /tmp/rank-1; do :; done && ls /dev/shm && pwd",
+        host = host.display()
+    );
+    let mut launch = part("1", &[0], &line);
+    let mut spec = (*launch.spec).clone();
+    spec.workdir = Some(work.display().to_string());
+    launch.spec = spec.into();
+    (launch.ranks, launch.world_size) = (2, 2);
+    n.controller.run(&launch);
+    let (exits, error) = n.controller.wait_until_done(launch.lease);
+    let log = n.controller.whole_log(launch.lease.task, 0);
+    assert!(error.is_none() && exits.iter().all(|e| e.status.is_success()), "{error:?} {log}");
+    assert_eq!(log, format!("{mine}\n{}\n", work.display()));
+    assert!(work.join(&mine).exists(), "what it wrote to its directory stays");
+    for dir in ["/tmp", "/var/tmp", "/dev/shm"] {
+        assert!(!std::path::Path::new(dir).join(&mine).exists(), "{dir}");
+    }
+    // The next one starts with nothing, and nothing stays behind.
+    assert_eq!(
+        n.controller.status_of(&part(
+            "2",
+            &[0],
+            "test -z \"$(ls -A /tmp | grep -v tutti-agent-test)\""
+        )),
+        ExitStatus::Code(0)
+    );
+    n.agent.terminate();
+    let left = std::fs::read_dir("/tmp").unwrap().flatten().map(|e| e.file_name());
+    let data = n.dir.path().join("node");
+    let mark = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
+    let own = format!(".tutti-{}", &mark[..16]);
+    assert!(left.into_iter().all(|name| name != own.as_str()), "{own}");
+}

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use tutti_model::{GpuIndex, Hardware};
+use tutti_model::{GpuFacts, GpuIndex, Hardware, Vendor};
 
 use super::{Kind, Rule, Rules, Verdict};
 
@@ -18,6 +18,8 @@ const FIXED: [u32; 2] = [195, 226];
 const DRIVERS: [&str; 4] = ["nvidia", "drm", "kfd", "accel"];
 /// GPUDirect Storage: a way to files, which is of no use without a GPU.
 const NOT_A_GPU: &str = "nvidia-fs";
+
+const UNIFIED_MEMORY: &str = "nvidia-uvm";
 
 /// What a machine has, read anew for every part: drivers are loaded when somebody first needs them.
 pub struct Seen {
@@ -57,6 +59,8 @@ pub fn rules(hardware: Option<&Hardware>, gpus: &[GpuIndex], seen: &Seen) -> Rul
         }
         all.extend(files);
     }
+    let of_nvidia = |gpu: &&GpuFacts| gpu.vendor == Vendor::Nvidia && gpus.contains(&gpu.index);
+    let uses_nvidia = hardware.iter().flat_map(|h| &h.gpus).find(of_nvidia).is_some();
     for file in hardware.iter().flat_map(|h| &h.control_files).filter_map(number) {
         if !gpus.is_empty() {
             own.insert(file);
@@ -67,24 +71,31 @@ pub fn rules(hardware: Option<&Hardware>, gpus: &[GpuIndex], seen: &Seen) -> Rul
     let foreign: Vec<_> = all.difference(&own).copied().collect();
     let drivers = majors(&seen.drivers);
     let whole = drivers.iter().map(|&major| Rule::new(Verdict::Deny, Kind::Char, major, None));
-    let list = own.iter().map(one(Verdict::Allow)).chain(foreign.iter().map(one(Verdict::Deny)));
+    // The files of this driver may be made after the agent has looked, when somebody first needs them.
+    let memory = named(&seen.drivers, |name| name == UNIFIED_MEMORY);
+    let memory = memory.filter(|_| uses_nvidia);
+    let memory = memory.map(|major| Rule::new(Verdict::Allow, Kind::Char, major, None));
+    let own = own.iter().map(one(Verdict::Allow)).chain(memory);
+    let list = own.chain(foreign.iter().map(one(Verdict::Deny)));
     Rules { list: list.chain(whole).collect(), otherwise: Verdict::Allow }
 }
 
 /// Character devices of GPU drivers.
 fn majors(devices: &str) -> BTreeSet<u32> {
-    let named = devices.lines().take_while(|line| !line.starts_with("Block")).filter_map(|line| {
+    let ours = |name: &str| DRIVERS.iter().any(|d| name.starts_with(d)) && name != NOT_A_GPU;
+    FIXED.into_iter().chain(named(devices, ours)).collect()
+}
+
+fn named(devices: &str, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u32> {
+    let chars = devices.lines().take_while(|line| !line.starts_with("Block"));
+    chars.filter_map(move |line| {
         let (major, name) = line.trim().split_once(' ')?;
-        let ours = DRIVERS.iter().any(|driver| name.starts_with(driver)) && name != NOT_A_GPU;
-        ours.then(|| major.parse::<u32>().ok()).flatten()
-    });
-    FIXED.into_iter().chain(named).collect()
+        wanted(name).then(|| major.parse::<u32>().ok()).flatten()
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use tutti_model::GpuFacts;
-
     use super::*;
 
     const DEVICES: &str = "Character devices:\n  1 mem\n 10 misc\n195 nvidia\n195 nvidiactl\n\
@@ -130,6 +141,7 @@ mod tests {
             "allow c 195:1 rwm",
             "allow c 195:255 rwm",
             "allow c 238:0 rwm",
+            "allow c 238:* rwm",
             "deny c 195:0 rwm",
             "deny c 195:* rwm",
             "deny c 226:* rwm",

@@ -16,6 +16,7 @@ use crate::machine::{Input, Ports};
 use crate::network::{self, Network};
 use crate::parts::Record;
 use crate::plan::{Plan, Workdir};
+use crate::private::Rooms;
 use crate::shim::tree;
 use crate::user::Account;
 
@@ -91,7 +92,10 @@ impl Node {
         self.look_at_network();
         let cgroup = self.isolation.of_part(&record.launch, &self.config);
         let plan = match self.plan(&record.launch, ports) {
-            Ok(plan) => Plan { cgroup, ..plan },
+            Ok(plan) => {
+                let private = self.isolation.private(&plan, &record.launch, &self.program);
+                Plan { cgroup, private, ..plan }
+            }
             Err(error) => return failed(error.message),
         };
         let written = if record.launch.wait_for_go {
@@ -132,9 +136,9 @@ impl Node {
         let devices = Devices {
             gpus: &config.gpus,
             hardware: config.hardware.as_deref(),
-            // Nothing keeps a part from opening the devices of others.
-            confined: false,
+            confined: self.isolation.confines(),
         };
+        let rooms = self.isolation.rooms().is_some();
         let around = Surroundings {
             devices,
             node: &config.name,
@@ -146,7 +150,8 @@ impl Node {
             network: self.network.as_ref().unwrap_or(&unknown),
             part: &stem,
             progress: &progress,
-            tmpdir: self.tmpdir.as_deref(),
+            // One inside of /tmp is not there for a part that has its own.
+            tmpdir: self.tmpdir.as_deref().filter(|dir| !(rooms && Rooms::hides(dir))),
             program: &self.program,
             as_root: account.identity.is_none() && nix::unistd::Uid::effective().is_root(),
             now: super::now(),
@@ -166,6 +171,7 @@ impl Node {
             workdir: workdir(launch, &account),
             stdin: launch.spec.stdin,
             cgroup: None,
+            private: None,
             identity: account.identity,
             stem,
         })

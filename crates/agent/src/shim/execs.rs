@@ -12,8 +12,7 @@ use tutti_wire::stream::{LogStream, RequestId};
 use super::feed::{Feed, FeedError};
 use super::link::Link;
 use super::ranks::{nonblocking, pipe, program, read_some, setting, waiting};
-use super::{Pipe, Token};
-use crate::cgroup::Made;
+use super::{Pipe, Place, Token};
 use crate::messages::FromShim;
 use crate::plan::Plan;
 use crate::spawn::{Stdio, spawn};
@@ -40,12 +39,12 @@ impl Execs {
         request: RequestId,
         rank: Rank,
         argv: &[String],
-        cgroup: Option<&Made>,
+        place: &Place,
         link: &mut Link,
     ) {
         let here = plan.first_rank.0..plan.first_rank.0 + plan.ranks;
         let started = if here.contains(&rank.0) {
-            start(plan, request, rank, argv, cgroup).map_err(|e| e.to_string())
+            start(plan, request, rank, argv, place).map_err(|e| e.to_string())
         } else {
             Err(format!("rank {rank} does not run here"))
         };
@@ -126,7 +125,7 @@ fn start(
     request: RequestId,
     rank: Rank,
     argv: &[String],
-    cgroup: Option<&Made>,
+    place: &Place,
 ) -> io::Result<Exec> {
     let program = program(plan, rank, argv).map_err(io::Error::other)?;
     let (stdout, stdout_child) = pipe()?;
@@ -137,7 +136,7 @@ fn start(
         stdout: stdout_child.as_fd(),
         stderr: stderr_child.as_fd(),
     };
-    let pid = spawn(&program, &setting(plan, cgroup), &stdio)?;
+    let pid = spawn(&program, &setting(plan, place), &stdio)?;
     Ok(Exec {
         request,
         pid,

@@ -12,8 +12,7 @@ use tutti_wire::stream::LogStream;
 
 use super::feed::{Feed, FeedError};
 use super::link::Link;
-use super::{Pipe, Token, unix_ms};
-use crate::cgroup::Made;
+use super::{Pipe, Place, Token, unix_ms};
 use crate::logs::write::LogWriter;
 use crate::messages::FromShim;
 use crate::plan::Plan;
@@ -70,11 +69,11 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    pub fn start(&mut self, cgroup: Option<&Made>) -> Result<(), PartError> {
+    pub fn start(&mut self, place: &Place) -> Result<(), PartError> {
         let first = self.plan.first_rank;
         for rank in first.0..first.0 + self.plan.ranks {
             let rank = Rank(rank);
-            let started = self.start_one(rank, cgroup).map_err(|e| PartError {
+            let started = self.start_one(rank, place).map_err(|e| PartError {
                 message: format!("rank {rank} can't be started: {e}"),
                 blame: Blame::Node,
             })?;
@@ -83,10 +82,10 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    fn start_one(&self, rank: Rank, cgroup: Option<&Made>) -> io::Result<RankProcess> {
+    fn start_one(&self, rank: Rank, place: &Place) -> io::Result<RankProcess> {
         let plan = self.plan;
         let program = program(plan, rank, &plan.argv).map_err(io::Error::other)?;
-        let setting = setting(plan, cgroup);
+        let setting = setting(plan, place);
         let (stdout, stdout_child) = pipe()?;
         let (stderr, stderr_child) = pipe()?;
         let stdin = if plan.stdin { Some(pipe()?) } else { None };
@@ -321,8 +320,13 @@ pub fn program(
     Program::new(argv, plan.env.iter().cloned().chain(own))
 }
 
-pub fn setting<'a>(plan: &'a Plan, cgroup: Option<&'a Made>) -> Setting<'a> {
-    Setting { workdir: &plan.workdir, identity: plan.identity.as_ref(), cgroup }
+pub fn setting<'a>(plan: &'a Plan, place: &'a Place) -> Setting<'a> {
+    Setting {
+        workdir: &plan.workdir,
+        identity: plan.identity.as_ref(),
+        cgroup: place.cgroup.as_ref(),
+        namespace: place.namespace.as_ref().map(AsFd::as_fd),
+    }
 }
 
 /// Reading end, writing end; neither survives an exec.

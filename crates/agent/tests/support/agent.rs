@@ -30,7 +30,7 @@ fn main() {
     let hardware = Hardware { gpus: files.enumerate().map(facts).collect(), ..Hardware::default() };
     let config = AgentConfig {
         join_token: Some(token.parse().expect("a join token")),
-        gpus: (0..8).map(gpu).collect(),
+        gpus: (0..if has("real") { hardware.gpus.len() as u16 } else { 8 }).map(gpu).collect(),
         simulated: !has("real"),
         hardware: has("real").then(|| Box::new(hardware)),
         isolation: match () {

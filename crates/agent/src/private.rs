@@ -1,0 +1,323 @@
+//! Directories that a part has for itself: `/tmp`, `/var/tmp` and `/dev/shm` are empty when it starts,
+//! shared by its ranks, seen by nobody else, and gone with it.
+//!
+//! ```text
+//! /tmp/.tutti-1f6e0c2a9b3d4857/12_3@7  ──bound over──►  /tmp      in the part's own mount namespace
+//!   what the part needs of the real /tmp: its working directory, its socket   ──bound into it
+//! ```
+//!
+//! The shim makes the namespace and stays outside; each rank enters it before it becomes the job's
+//! user. The directories are on the file systems that they stand for, so that they are as large and as
+//! fast as those.
+
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use serde::{Deserialize, Serialize};
+use tutti_model::LeaseId;
+
+use crate::plan::Identity;
+
+/// Where everybody may write.
+const SHARED: [&str; 2] = ["/tmp", "/var/tmp"];
+const MEMORY: &str = "/dev/shm";
+
+/// What a shim makes for its part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Private {
+    /// Fresh directories, and what each is put over.
+    pub dirs: Vec<(PathBuf, PathBuf)>,
+    /// Its own `/dev/shm` as well.
+    pub memory: bool,
+    /// What stays reachable under its own name, if it is there.
+    pub keep: Vec<Keep>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Keep {
+    pub path: PathBuf,
+    /// The job named it: only what its user can reach is bound, or this would be a way around the
+    /// permissions of the directories above it.
+    pub named: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no private directories: can't {what} {path}")]
+pub struct PrivateError {
+    what: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrivateError {
+    let path = path.to_owned();
+    move |source| PrivateError { what, path, source }
+}
+
+/// The agent's own directory in each of the shared ones.
+#[derive(Clone, Debug)]
+pub struct Rooms {
+    bases: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Rooms {
+    pub fn new(data_dir: &Path) -> Rooms {
+        let mark = blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex();
+        let name = format!(".tutti-{}", &mark[..16]);
+        // One may be a link to the other; and /var/tmp is not everywhere.
+        let mut bases: Vec<(PathBuf, PathBuf)> = Vec::new();
+        for target in SHARED.map(PathBuf::from) {
+            let Ok(real) = fs::canonicalize(&target) else { continue };
+            if !bases.iter().any(|(base, _)| base.starts_with(&real)) {
+                bases.push((real.join(&name), target));
+            }
+        }
+        Rooms { bases }
+    }
+
+    /// Makes a namespace as for a part and forgets it, on a thread of its own: what is entered there
+    /// is left with it.
+    pub fn probe(&self) -> Result<(), PrivateError> {
+        let name = format!("probe-{}", std::process::id());
+        let private = Private { dirs: self.dirs(&name), memory: true, keep: Vec::new() };
+        let (dirs, tried) = (private.dirs.clone(), std::thread::spawn(move || private.enter(None)));
+        let tried = tried.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken));
+        for (dir, _) in dirs {
+            let _ = fs::remove_dir(dir);
+        }
+        tried
+    }
+
+    /// `keep` is what the part needs, wherever that is.
+    pub fn of_part(&self, lease: LeaseId, memory: bool, keep: Vec<Keep>) -> Private {
+        Private { dirs: self.dirs(&lease.to_string()), memory, keep: self.hidden(keep) }
+    }
+
+    fn dirs(&self, name: &str) -> Vec<(PathBuf, PathBuf)> {
+        self.bases.iter().map(|(base, target)| (base.join(name), target.clone())).collect()
+    }
+
+    /// What would be out of sight, without what lies inside another.
+    fn hidden(&self, mut keep: Vec<Keep>) -> Vec<Keep> {
+        let below = |path: &Path, dir: &Path| path != dir && path.starts_with(dir);
+        keep.retain(|k| SHARED.iter().any(|dir| below(&k.path, Path::new(dir))));
+        keep.retain(|k| !k.path.components().any(|c| c.as_os_str() == ".."));
+        keep.sort();
+        let mut kept: Vec<Keep> = Vec::new();
+        for k in keep {
+            // One that the job named may turn out to be closed to it, and then it holds nothing.
+            let inside =
+                |outer: &Keep| k.path.starts_with(&outer.path) && (k.named || !outer.named);
+            if !kept.iter().any(inside) {
+                kept.push(k);
+            }
+        }
+        kept
+    }
+
+    /// Whether this is one of the directories that parts have for themselves.
+    pub fn hides(path: &str) -> bool {
+        SHARED.iter().any(|dir| Path::new(path).starts_with(dir) && path != *dir)
+    }
+
+    /// Removes what a part had. May take long.
+    pub fn sweep(&self, lease: LeaseId) {
+        for (dir, _) in self.dirs(&lease.to_string()) {
+            remove(&dir);
+        }
+    }
+
+    /// Removes what parts left that are over; a crash of the agent may have kept it from that.
+    pub fn sweep_all_but(&self, live: impl Fn(&str) -> bool) {
+        for (base, _) in &self.bases {
+            for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+                if !entry.file_name().to_str().is_some_and(&live) {
+                    remove(&entry.path());
+                }
+            }
+            // Not empty while a part is there; and the next one makes it again.
+            let _ = fs::remove_dir(base);
+        }
+    }
+}
+
+fn remove(dir: &Path) {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("{} stays behind: {error}", dir.display());
+        }
+        _ => {}
+    }
+}
+
+impl Private {
+    /// The part's namespace. This process is where it was before.
+    pub fn make(&self, identity: Option<&Identity>) -> Result<OwnedFd, PrivateError> {
+        let own = Path::new("/proc/self/ns/mnt");
+        let back = File::open(own).map_err(failed("open", own))?;
+        let here = std::env::current_dir().map_err(failed("find", Path::new(".")))?;
+        let entered = self.enter(identity);
+        let made = entered.and_then(|()| File::open(own).map_err(failed("open", own)));
+        setns(&back, CloneFlags::CLONE_NEWNS).map_err(|e| failed("return to", own)(e.into()))?;
+        std::env::set_current_dir(&here).map_err(failed("return to", &here))?;
+        made.map(OwnedFd::from)
+    }
+
+    /// Leaves this thread in the new namespace, or half way to it.
+    fn enter(&self, identity: Option<&Identity>) -> Result<(), PrivateError> {
+        for (dir, _) in &self.dirs {
+            make_dir(dir)?;
+        }
+        let root = Path::new("/");
+        unshare(CloneFlags::CLONE_NEWNS).map_err(|e| failed("leave", root)(e.into()))?;
+        // What the host mounts later appears here too, but not the other way round.
+        attach(None, root, None, MsFlags::MS_SLAVE | MsFlags::MS_REC)?;
+        // By descriptor: once the new directories are there, the names mean something else.
+        let kept: Vec<(&Path, File)> =
+            self.keep.iter().filter_map(|k| Some((k.path.as_path(), k.open(identity)?))).collect();
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        for (dir, target) in &self.dirs {
+            attach(Some(dir), target, None, bind)?;
+        }
+        if self.memory && Path::new(MEMORY).is_dir() {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            attach(None, Path::new(MEMORY), Some("tmpfs"), flags)?;
+        }
+        for (path, file) in kept {
+            make_place(path, &file)?;
+            let from = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            attach(Some(&from), path, None, bind)?;
+        }
+        Ok(())
+    }
+}
+
+impl Keep {
+    /// None: it is not there, or closed to the job's user.
+    fn open(&self, identity: Option<&Identity>) -> Option<File> {
+        let open = || File::options().read(true).custom_flags(libc::O_PATH).open(&self.path).ok();
+        match identity.filter(|_| self.named) {
+            Some(identity) => as_user(identity, open)?,
+            None => open(),
+        }
+    }
+}
+
+/// With this user's view of the file system. Only in a process of one thread.
+fn as_user<T>(identity: &Identity, look: impl FnOnce() -> T) -> Option<T> {
+    let groups = nix::unistd::getgroups().ok()?;
+    // SAFETY: plain system calls on valid lists; they change this thread only, which is the only one.
+    unsafe {
+        let own = &identity.groups;
+        if libc::syscall(libc::SYS_setgroups, own.len(), own.as_ptr()) != 0 {
+            return None;
+        }
+        let gid = libc::setfsgid(identity.gid);
+        let uid = libc::setfsuid(identity.uid);
+        // They say no more than who it was before; asking again says who it is.
+        let switched = libc::setfsuid(u32::MAX) == identity.uid as i32;
+        let found = switched.then(look);
+        libc::setfsuid(uid as u32);
+        libc::setfsgid(gid as u32);
+        let groups: Vec<u32> = groups.iter().map(|g| g.as_raw()).collect();
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+        found
+    }
+}
+
+fn attach(
+    from: Option<&Path>,
+    at: &Path,
+    kind: Option<&str>,
+    flags: MsFlags,
+) -> Result<(), PrivateError> {
+    let options = kind.map(|_| "mode=1777");
+    mount(from.or(Some(Path::new("none"))), at, kind, flags, options)
+        .map_err(|e| failed("mount over", at)(e.into()))
+}
+
+/// Open to everybody inside a directory that nobody else can enter.
+fn make_dir(dir: &Path) -> Result<(), PrivateError> {
+    let base = dir.parent().unwrap_or(Path::new("/"));
+    match DirBuilder::new().mode(0o700).create(base) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", base)(e)),
+        _ => {}
+    }
+    // In a place like /tmp somebody else may have been there first.
+    let found = fs::symlink_metadata(base).map_err(failed("look at", base))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+        return Err(failed("trust", base)(io::ErrorKind::PermissionDenied.into()));
+    }
+    match fs::create_dir(dir) {
+        // Of a shim that was killed.
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", dir)(e)),
+        _ => {}
+    }
+    let mode = fs::Permissions::from_mode(0o1777);
+    fs::set_permissions(dir, mode).map_err(failed("open up", dir))
+}
+
+/// Something to bind over, of the same kind.
+fn make_place(path: &Path, file: &File) -> Result<(), PrivateError> {
+    let is_dir = file.metadata().map_err(failed("look at", path))?.is_dir();
+    let dirs = if is_dir { path } else { path.parent().unwrap_or(path) };
+    DirBuilder::new().recursive(true).mode(0o755).create(dirs).map_err(failed("make", dirs))?;
+    if !is_dir {
+        let name = CString::new(path.as_os_str().as_bytes())
+            .map_err(|e| failed("name", path)(e.into()))?;
+        // SAFETY: a valid C string.
+        let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFREG | 0o600, 0) };
+        if made != 0 && io::Error::last_os_error().kind() != io::ErrorKind::AlreadyExists {
+            return Err(failed("make", path)(io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(path: &str, named: bool) -> Keep {
+        Keep { path: path.into(), named }
+    }
+
+    #[test]
+    fn only_what_would_be_out_of_sight_is_kept_and_once() {
+        let rooms = Rooms::new(Path::new("/var/lib/tutti"));
+        let all = [
+            "/home/a",
+            "/tmp",
+            "/tmpfile",
+            "/tmp/../etc/secret",
+            "/tmp/w",
+            "/tmp/w/x",
+            "/var/tmp/y",
+        ];
+        let kept = rooms.hidden(all.iter().map(|path| keep(path, true)).collect());
+        assert_eq!(kept, [keep("/tmp/w", true), keep("/var/tmp/y", true)]);
+        // The job may be unable to reach the outer one; the socket must be there all the same.
+        let both = rooms.hidden(vec![keep("/tmp/w", true), keep("/tmp/w/run/1@1", false)]);
+        assert_eq!(both.len(), 2);
+    }
+
+    #[test]
+    fn each_part_has_its_own_and_no_other_user_of_the_machine_can_guess_into_it() {
+        let rooms = Rooms::new(Path::new("/var/lib/tutti"));
+        let lease = crate::testing::launch("12_3", 7).lease;
+        let private = rooms.of_part(lease, true, Vec::new());
+        let (dir, target) = &private.dirs[0];
+        assert_eq!(target, Path::new("/tmp"));
+        assert!(dir.ends_with("12_3@7") && dir.starts_with("/tmp/"), "{}", dir.display());
+        assert!(Rooms::hides("/tmp/x") && !Rooms::hides("/tmp") && !Rooms::hides("/scratch/tmp"));
+    }
+}
