@@ -12,7 +12,7 @@ mod tree;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -83,6 +83,18 @@ pub struct Made {
     pub dir: fs::File,
     /// Files into which a process writes itself before it becomes the job.
     pub join: Vec<CString>,
+    /// The program that says which devices may be opened.
+    devices: Option<OwnedFd>,
+}
+
+impl Made {
+    /// Other devices from now on. Nothing where devices are as the file system has them.
+    pub fn allow(&mut self, rules: &Rules) -> Result<(), bpf::BpfError> {
+        if let Some(old) = &self.devices {
+            self.devices = Some(bpf::restrict(self.dir.as_fd(), rules, Some(old.as_fd()))?);
+        }
+        Ok(())
+    }
 }
 
 impl PartCgroup {
@@ -98,12 +110,13 @@ impl PartCgroup {
             join.push(name.map_err(|e| failed("can't name", &procs)(e.into()))?);
         }
         let dir = fs::File::open(&self.path).map_err(failed("can't open", &self.path))?;
-        if let Some(rules) = &self.devices {
+        let restrict = |rules| {
             let path = self.path.clone();
-            let restricted = bpf::restrict(dir.as_fd(), rules);
-            restricted.map_err(|source| CgroupError::Devices { path, source })?;
-        }
-        Ok(Made { dir, join })
+            let restricted = bpf::restrict(dir.as_fd(), rules, None);
+            restricted.map_err(|source| CgroupError::Devices { path, source })
+        };
+        let devices = self.devices.as_ref().map(restrict).transpose()?;
+        Ok(Made { dir, join, devices })
     }
 
     /// SIGKILL to everything in the group, however it forks.

@@ -40,6 +40,8 @@ pub struct AgentConfig {
     pub kill_jobs_on_term: Option<Span>,
     /// How often the machine is looked at.
     pub sample_every: Duration,
+    /// Switch the machine's huge pages on while GPU state is moved to host memory and back.
+    pub huge_pages: bool,
 }
 
 /// Where the controller is.
@@ -88,6 +90,7 @@ impl AgentConfig {
             labels: BTreeMap::new(),
             kill_jobs_on_term: None,
             sample_every: crate::telemetry::EVERY,
+            huge_pages: true,
         }
     }
 }

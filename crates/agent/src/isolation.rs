@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use tutti_model::{Hardware, Lack, Launch, LeaseId, PartError};
+use tutti_model::{GpuIndex, Hardware, Lack, Launch, LeaseId, PartError};
 
 use crate::cgroup::{Cgroups, PartCgroup, Wanted};
 use crate::config::AgentConfig;
 use crate::cpus::{self, Cpus, Machine};
-use crate::devices::files;
+use crate::devices::{Rules, files};
 use crate::plan::{Plan, Workdir};
 use crate::private::{Keep, Private, Rooms};
 
@@ -141,12 +141,17 @@ impl Isolation {
         Some(PartError { message, blame: tutti_model::Blame::Node })
     }
 
+    /// What a part that has these GPUs may open.
+    pub fn devices(&self, gpus: &[GpuIndex], config: &AgentConfig) -> Option<Rules> {
+        self.cgroups.as_ref().filter(|_| self.confines())?;
+        Some(files::rules(config.hardware.as_deref(), gpus, &files::Seen::now()))
+    }
+
     /// The groups of a part that is about to start.
     pub fn of_part(&mut self, launch: &Launch, config: &AgentConfig) -> Option<PartCgroup> {
         let cgroups = self.cgroups.as_ref()?;
         let hardware = config.hardware.as_deref();
-        let rules = || files::rules(hardware, &launch.gpus, &files::Seen::now());
-        let devices = self.confines().then(rules);
+        let devices = self.devices(&launch.gpus, config);
         let mut wanted = Wanted { devices, ..Wanted::default() };
         // What a simulated node offers is not what this machine has.
         if !config.simulated {

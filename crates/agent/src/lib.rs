@@ -38,6 +38,7 @@ mod progress;
 mod seen;
 mod shim;
 mod spawn;
+pub mod suspend;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

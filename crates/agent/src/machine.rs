@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
     Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress, PartReport,
-    RankExit, ReportedPhase, Span, TaskId, Time,
+    RankExit, ReportedPhase, Span, Suspension, TaskId, Time,
 };
 
 use crate::messages::{End, ToShim};
@@ -74,11 +74,26 @@ pub enum Input {
     Found {
         record: Box<Record>,
         state: FoundState,
+        /// How far it was with being suspended, and on which GPUs it is.
+        moved: Option<Moved>,
+    },
+    /// The shim says how far its part is with being suspended.
+    Suspension {
+        lease: LeaseId,
+        moved: Moved,
     },
     /// The node is being taken down with all that runs on it.
     Shutdown {
         grace: Span,
     },
+}
+
+/// Where a part stands that was told to leave its GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    pub suspension: Option<Suspension>,
+    /// Where it is, or was; none if that is not known.
+    pub gpus: Option<Vec<GpuIndex>>,
 }
 
 /// Ports that were free on the nodes of the gang when they prepared.
@@ -107,6 +122,11 @@ pub enum Action {
         lease: LeaseId,
         message: ToShim,
     },
+    /// Tell it to take these GPUs and go on.
+    TellWake {
+        lease: LeaseId,
+        gpus: Vec<GpuIndex>,
+    },
     /// Look at the part's record on disk after this long.
     Look {
         lease: LeaseId,
@@ -117,6 +137,8 @@ pub enum Action {
     Revoke(LeaseId),
     /// Kill what a dead shim left behind.
     Sweep(LeaseId),
+    /// Say it where the operator looks.
+    Complain(String),
     /// Remember on disk that this lease must never start.
     Bar(LeaseId),
     Report(LeaseId),
@@ -145,11 +167,32 @@ struct Part {
     because: Option<PartError>,
     /// What its ranks said of themselves, and when that came.
     progress: Option<(Box<PartProgress>, Time)>,
+    suspension: Option<Suspension>,
+    /// Those it was woken on, where that was elsewhere than it began.
+    gpus: Option<Vec<GpuIndex>>,
+    /// An order that its shim has not been told, because it was not there.
+    untold: Option<Untold>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Untold {
+    Suspend,
+    Wake(Vec<GpuIndex>),
 }
 
 impl Part {
     fn new(launch: Option<Box<Launch>>, phase: Phase) -> Part {
-        Part { launch, phase, kill_at: None, signal: None, because: None, progress: None }
+        Part {
+            launch,
+            phase,
+            kill_at: None,
+            signal: None,
+            because: None,
+            progress: None,
+            suspension: None,
+            gpus: None,
+            untold: None,
+        }
     }
     fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done { .. })
@@ -157,8 +200,19 @@ impl Part {
     fn shares(&self) -> bool {
         self.launch.as_deref().is_some_and(takes_share)
     }
+    fn gpus(&self) -> &[GpuIndex] {
+        let first = self.launch.as_ref().map_or(&[][..], |l| &l.gpus);
+        self.gpus.as_deref().unwrap_or(first)
+    }
+    fn is_suspended(&self) -> bool {
+        matches!(self.suspension, Some(Suspension::Suspended { .. }))
+    }
+    /// Can its ranks do anything?
+    fn is_paused(&self) -> bool {
+        !matches!(self.suspension, None | Some(Suspension::Refused { .. }))
+    }
     fn holds(&self, gpu: GpuIndex) -> bool {
-        !self.is_over() && self.launch.as_ref().is_some_and(|l| l.gpus.contains(&gpu))
+        !self.is_over() && !self.is_suspended() && self.gpus().contains(&gpu)
     }
 }
 
@@ -216,8 +270,13 @@ impl Machine {
             Input::Order(Order::Stop { lease, grace, signal }) => {
                 self.stop(now, lease, grace, signal, &mut out);
             }
-            // No agent says yet that it can suspend, so none is asked to.
-            Input::Order(Order::Suspend { .. } | Order::Wake { .. }) => {}
+            Input::Order(Order::Suspend { lease }) => {
+                self.relocate(lease, Untold::Suspend, &mut out);
+            }
+            Input::Order(Order::Wake { lease, gpus }) => {
+                self.relocate(lease, Untold::Wake(gpus), &mut out);
+            }
+            Input::Suspension { lease, moved } => self.moved(now, lease, moved, &mut out),
             Input::Order(Order::Forget { lease }) => self.forget(lease, &mut out),
             Input::Prepared { lease, result } => self.prepared(lease, result, &mut out),
             Input::LaunchFailed { lease, message } => {
@@ -230,7 +289,9 @@ impl Machine {
             Input::Gone { lease } => self.gone(lease, &mut out),
             Input::Looked { lease, fate } => self.looked(now, lease, fate, &mut out),
             Input::Swept { lease } => self.swept(lease, &mut out),
-            Input::Found { record, state } => self.found(now, *record, state, &mut out),
+            Input::Found { record, state, moved } => {
+                self.found(now, *record, state, moved, &mut out);
+            }
             Input::Shutdown { grace } => self.shutdown(now, grace, &mut out),
         }
         out
@@ -365,6 +426,82 @@ impl Machine {
         }
     }
 
+    /// Out of its GPUs, or back onto some.
+    fn relocate(&mut self, lease: LeaseId, order: Untold, out: &mut Vec<Action>) {
+        let taken = match &order {
+            Untold::Wake(gpus) => self.holder_of(lease, gpus),
+            Untold::Suspend => None,
+        };
+        let Some(part) = self.parts.get_mut(&lease) else {
+            let error = node_error(format!("this node has no part of {lease}"));
+            return self.remember_done(lease, Some(error), out);
+        };
+        match (&part.phase, order) {
+            (Phase::Done { .. }, _) => out.push(Action::Report(lease)),
+            (Phase::Preparing | Phase::Waiting { .. }, Untold::Wake(_)) => {}
+            (Phase::Preparing | Phase::Waiting { .. }, Untold::Suspend) => {
+                let why = "it has not started yet".to_owned();
+                part.suspension = Some(Suspension::Refused { why });
+                out.push(Action::Report(lease));
+            }
+            (_, Untold::Wake(_)) if taken.is_some() => {
+                let (gpu, holder) = taken.expect("just looked");
+                out.push(Action::Complain(format!(
+                    "{lease} can't be woken on GPU {gpu}: {holder} holds it"
+                )));
+            }
+            (Phase::Launched { .. } | Phase::Running { .. }, order) => {
+                if let (Untold::Wake(gpus), true) = (&order, part.is_suspended()) {
+                    // From now on nobody else may have them.
+                    part.gpus = Some(gpus.clone());
+                    part.suspension = Some(Suspension::Waking);
+                }
+                part.untold = Some(order);
+                self.tell_order(lease, out);
+                out.push(Action::Report(lease));
+            }
+        }
+    }
+
+    fn holder_of(&self, lease: LeaseId, gpus: &[GpuIndex]) -> Option<(GpuIndex, LeaseId)> {
+        let shares = self.parts.get(&lease).is_some_and(Part::shares);
+        gpus.iter().find_map(|&gpu| {
+            let bars = |p: &Part| p.holds(gpu) && !(shares && p.shares());
+            let (holder, _) = self.parts.iter().find(|(l, p)| **l != lease && bars(p))?;
+            Some((gpu, *holder))
+        })
+    }
+
+    /// What its shim was not there to hear.
+    fn tell_order(&mut self, lease: LeaseId, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        if !matches!(part.phase, Phase::Running { connected: true, .. }) {
+            return;
+        }
+        match part.untold.take() {
+            Some(Untold::Suspend) => {
+                out.push(Action::Tell { lease, message: ToShim::Suspend });
+            }
+            Some(Untold::Wake(gpus)) => out.push(Action::TellWake { lease, gpus }),
+            None => {}
+        }
+    }
+
+    fn moved(&mut self, now: Time, lease: LeaseId, moved: Moved, out: &mut Vec<Action>) {
+        let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
+        let paused = part.is_paused();
+        part.suspension = moved.suspension;
+        // While it waits for GPUs, those it had are nobody's business.
+        part.gpus = moved.gpus.or(part.gpus.take());
+        if let (true, Some((said, at))) = (paused != part.is_paused(), &mut part.progress) {
+            // Time in which it can't do anything does not count.
+            let age = if paused { Span(0) } else { now.since(*at) };
+            **said = (**said).clone().aged(age);
+            *at = now;
+        }
+        out.push(Action::Report(lease));
+    }
+
     fn forget(&mut self, lease: LeaseId, out: &mut Vec<Action>) {
         if self.parts.get(&lease).is_some_and(Part::is_over) {
             self.parts.remove(&lease);
@@ -381,6 +518,7 @@ impl Machine {
                     out.push(Action::Report(lease));
                 }
                 self.tell_stop(now, lease, out);
+                self.tell_order(lease, out);
             }
             // Nobody knows this part, or it was given up: it must not run on.
             _ => out.push(Action::Tell {
@@ -481,7 +619,14 @@ impl Machine {
         self.end(lease, exits, Some(error), out);
     }
 
-    fn found(&mut self, now: Time, record: Record, state: FoundState, out: &mut Vec<Action>) {
+    fn found(
+        &mut self,
+        now: Time,
+        record: Record,
+        state: FoundState,
+        moved: Option<Moved>,
+        out: &mut Vec<Action>,
+    ) {
         let Record { launch, port } = record;
         let lease = launch.lease;
         self.seen.insert(lease);
@@ -506,7 +651,10 @@ impl Machine {
                 Phase::Done { exits: end.exits, error: end.error }
             }
         };
-        let part = Part { progress, ..Part::new(Some(Box::new(launch)), phase) };
+        let mut part = Part { progress, ..Part::new(Some(Box::new(launch)), phase) };
+        if let Some(moved) = moved.filter(|_| !part.is_over()) {
+            (part.suspension, part.gpus) = (moved.suspension, moved.gpus);
+        }
         self.parts.insert(lease, part);
     }
 
@@ -558,10 +706,12 @@ impl Machine {
             }
         };
         let aged = |(said, at): &(Box<PartProgress>, Time)| {
-            Box::new((**said).clone().aged(now.since(*at)))
+            let age = if part.is_paused() { Span(0) } else { now.since(*at) };
+            Box::new((**said).clone().aged(age))
         };
         Some(PartReport {
             progress: part.progress.as_ref().map(aged),
+            suspension: part.suspension.clone().filter(|_| !part.is_over()),
             ..PartReport::new(lease, phase)
         })
     }
@@ -572,6 +722,12 @@ impl Machine {
 
     pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {
         self.parts.get(&lease)?.launch.as_deref()
+    }
+
+    /// The GPUs that the part has now; none while it is suspended.
+    pub fn held(&self, lease: LeaseId) -> &[GpuIndex] {
+        let part = self.parts.get(&lease).filter(|p| !p.is_over() && !p.is_suspended());
+        part.map_or(&[], Part::gpus)
     }
 
     /// The port that was found for the part.

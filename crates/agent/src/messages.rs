@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
 use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
 
+use crate::devices::Rules;
+use crate::suspend::Level;
+
 /// How a part ended: written behind the part's record on disk, then told to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
@@ -30,6 +33,10 @@ pub enum FromShim {
     /// every hello.
     Progress {
         progress: Box<PartProgress>,
+    },
+    /// How far it is with being suspended: on every change, and after a hello if it ever was.
+    Suspension {
+        level: Level,
     },
     /// No process of the part is left, and the end is on disk. The shim leaves after this.
     Ended(End),
@@ -64,6 +71,15 @@ pub enum ToShim {
         #[serde(default)]
         signal: Option<String>,
         because: Option<PartError>,
+    },
+    /// GPU state to host memory, and all processes frozen; or a refusal.
+    Suspend,
+    /// Back, onto these GPUs, in the order of those it had.
+    Wake {
+        gpus: Vec<String>,
+        /// What it may open from now on, where it is held to that.
+        #[serde(default)]
+        devices: Option<Rules>,
     },
     Stdin {
         rank: Rank,

@@ -7,6 +7,7 @@ mod lookup;
 mod requests;
 mod session;
 mod shims;
+mod suspend;
 mod zygote;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +37,7 @@ use lookup::Lookups;
 use requests::Requests;
 use session::Uplink;
 use shims::{Conn, Listener, Shims};
+use suspend::Suspending;
 use zygote::ZygoteLink;
 
 /// How often logs are looked through for those that are no longer kept.
@@ -118,6 +120,8 @@ pub(crate) struct Node {
     uplink: Uplink,
     requests: Requests,
     telemetry: Telemetry,
+    /// Whether parts can be suspended here, or why not.
+    suspending: Suspending,
     sweeping: BTreeSet<LeaseId>,
     swept: mpsc::UnboundedSender<LeaseId>,
     swept_in: mpsc::UnboundedReceiver<LeaseId>,
@@ -155,6 +159,7 @@ impl Node {
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
             requests: Requests::default(),
             telemetry,
+            suspending: Suspending::find(&config),
             sweeping: BTreeSet::new(),
             swept,
             swept_in,
@@ -173,10 +178,11 @@ impl Node {
             if matches!(state, FoundState::Alive | FoundState::Unclaimed) {
                 self.isolation.adopt(record.launch.lease);
             }
+            let moved = found.level.map(|level| self.moved(level));
             if state == FoundState::Prepared {
                 self.lookups.look_up_now(&record.launch.user);
             }
-            self.step(Input::Found { record, state });
+            self.step(Input::Found { record, state, moved });
         }
         self.isolation.sweep_all_but(&self.machine.live());
         Ok(())
@@ -229,10 +235,10 @@ impl Node {
         self.zygote.flush();
         if self.uplink.is_up() {
             let changed = std::mem::take(&mut self.changed);
-            for report in changed.into_iter().filter_map(|lease| self.machine.report(now(), lease))
-            {
-                let report = self.with_memory(report);
-                self.uplink.say(&ToController::Report { report });
+            for lease in changed {
+                if let Some(report) = self.report(lease) {
+                    self.uplink.say(&ToController::Report { report });
+                }
             }
         } else if !self.uplink.has_greeted() {
             // The greeting will say it all.
@@ -283,6 +289,8 @@ impl Node {
             Action::Launch { lease, ports } => return self.launch(lease, &ports),
             Action::Revoke(lease) => return self.revoke(lease),
             Action::Tell { lease, message } => self.shims.tell(lease, &message),
+            Action::TellWake { lease, gpus } => self.tell_wake(lease, &gpus),
+            Action::Complain(text) => tracing::error!("{text}"),
             Action::Look { lease, after } => {
                 self.looks.insert((Instant::now() + Duration::from_millis(after.0), lease));
             }
@@ -313,8 +321,11 @@ impl Node {
                 tokio::task::spawn_blocking(move || rooms.sweep(lease));
             }
             self.part_over(lease);
-        } else if let Some(launch) = self.machine.launch(lease) {
-            self.telemetry.holds(lease, &launch.gpus);
+        } else {
+            match self.machine.held(lease) {
+                [] => self.telemetry.lets_go(lease),
+                gpus => self.telemetry.holds(lease, gpus),
+            }
         }
     }
 
@@ -442,6 +453,10 @@ impl Node {
             FromShim::Hello { .. } => {}
             FromShim::Exits { exits } => self.step(Input::Exits { lease, exits }),
             FromShim::Progress { progress } => self.step(Input::Progress { lease, progress }),
+            FromShim::Suspension { level } => {
+                let moved = self.moved(level);
+                self.step(Input::Suspension { lease, moved });
+            }
             FromShim::Ended(end) => self.step(Input::Ended { lease, end }),
             FromShim::Grew { rank } => self.log_grew(lease, rank),
             FromShim::ExecData { request, stream, data } => {

@@ -29,6 +29,7 @@ use tutti_model::{Generation, Launch, LeaseId};
 
 use crate::frames::{self, Inbox};
 use crate::messages::End;
+use crate::suspend::Level;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PartsError {
@@ -54,6 +55,8 @@ pub struct Record {
 pub struct Found {
     pub record: Record,
     pub state: FoundState,
+    /// What its shim wrote down, if it was ever suspended.
+    pub level: Option<Level>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +78,9 @@ pub enum Fate {
     Dead,
     Ended(End),
 }
+
+/// Ending of the file that says how far a part is with being suspended.
+const LEVEL: &str = "level";
 
 /// More are not kept; that many parts rarely end between two that start.
 const SPARES: usize = 256;
@@ -146,6 +152,13 @@ impl Parts {
 
     pub fn remove(&mut self, lease: LeaseId) -> Result<(), PartsError> {
         let stem = self.stem(lease);
+        let level = with_ending(&stem, LEVEL);
+        match std::fs::remove_file(&level) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &level)(e));
+            }
+            _ => {}
+        }
         for ending in ["running", "prepared", "launch"] {
             let path = with_ending(&stem, ending);
             match self.retire(&path) {
@@ -264,7 +277,26 @@ fn scan_one(path: &Path) -> Result<Option<(LeaseId, Found)>, PartsError> {
         (_, None) if held => FoundState::Alive,
         (_, None) => FoundState::Dead,
     };
-    Ok(Some((lease, Found { record, state })))
+    let level = read_level(&path.with_extension(LEVEL))?;
+    Ok(Some((lease, Found { record, state, level })))
+}
+
+/// Beside the part's record, while it is not simply running where it began. Whole, or not there.
+pub fn write_level(stem: &Path, level: &Level) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    frames::put(&mut bytes, level);
+    let fresh = with_ending(stem, "level-new");
+    std::fs::write(&fresh, &bytes)?;
+    std::fs::rename(&fresh, with_ending(stem, LEVEL))
+}
+
+fn read_level(path: &Path) -> Result<Option<Level>, PartsError> {
+    let Some(mut file) = open_if_there(path)? else { return Ok(None) };
+    let mut inbox = Inbox::default();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed("read", path))?;
+    inbox.push(&bytes);
+    inbox.next().map_err(|e| failed("read", path)(io::Error::other(e)))
 }
 
 /// The shim's hold on its part. Dropping it, by any way of dying, lets go.

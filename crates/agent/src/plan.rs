@@ -9,6 +9,7 @@ use crate::cgroup::PartCgroup;
 use crate::env::ByRank;
 use crate::logs::LogLimits;
 use crate::private::Private;
+use crate::suspend::Ability;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -34,6 +35,11 @@ pub struct Plan {
     pub cgroup: Option<PartCgroup>,
     /// None: it sees what everybody sees.
     pub private: Option<Private>,
+    /// This binary, for the helper that speaks with the CUDA driver.
+    pub program: String,
+    /// UUIDs of its GPUs, in its own order.
+    pub gpus: Vec<String>,
+    pub suspend: Ability,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,6 +39,8 @@ pub struct Fold {
     /// With the rank that said where it is.
     saved: Option<(SavedPoint, Instant, Rank)>,
     fault: Option<Fault>,
+    /// Since when nothing grows older.
+    paused: Option<Instant>,
 }
 
 /// One rank.
@@ -56,7 +58,21 @@ impl Fold {
     /// For a part of so many ranks.
     pub fn new(ranks: u32) -> Fold {
         let ranks_max = (ranks as usize).max(RANKS_MIN);
-        Fold { ranks: BTreeMap::new(), ranks_max, saved: None, fault: None }
+        Fold { ranks: BTreeMap::new(), ranks_max, saved: None, fault: None, paused: None }
+    }
+
+    /// The part can't do anything for a while, and nobody shall hold it against it.
+    pub fn pause(&mut self, now: Instant) {
+        self.paused.get_or_insert(now);
+    }
+
+    pub fn go_on(&mut self, now: Instant) {
+        let Some(since) = self.paused.take() else { return };
+        let lost = now.saturating_duration_since(since);
+        self.ranks.values_mut().for_each(|steps| steps.at += lost);
+        if let Some((_, at, _)) = &mut self.saved {
+            *at += lost;
+        }
     }
 
     /// Takes in what `rank` said.
@@ -133,6 +149,7 @@ impl Fold {
         if self.ranks.is_empty() && self.saved.is_none() && self.fault.is_none() {
             return None;
         }
+        let now = self.paused.unwrap_or(now);
         let rank = |(&rank, steps): (&Rank, &Steps)| RankProgress {
             rank,
             step: steps.step,

@@ -12,9 +12,11 @@
 
 mod execs;
 mod feed;
+mod freeze;
 mod link;
 mod progress;
 mod ranks;
+mod suspend;
 pub(crate) mod tree;
 
 use std::io;
@@ -26,13 +28,16 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use tutti_model::{Blame, PartError, RankExit, Time};
 
 use crate::cgroup::Made;
+use crate::devices::Rules;
 use crate::messages::{End, FromShim, ToShim};
 use crate::parts::Claim;
 use crate::plan::Plan;
+use crate::suspend::Input;
 use execs::Execs;
 use link::Link;
 use progress::Progress;
 use ranks::Ranks;
+use suspend::Suspend;
 
 /// While processes are being killed, how often it is looked whether new ones have appeared.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
@@ -108,6 +113,8 @@ struct Stopping {
     /// Its processes were asked to save; SIGTERM follows at this time.
     term_at: Option<Instant>,
     because: Option<PartError>,
+    /// Its processes have not heard of it yet: they are on their way out of their GPUs or back.
+    unheard: Option<Unheard>,
     /// How many ranks had ended of themselves by then.
     exits_before: usize,
 }
@@ -119,6 +126,10 @@ struct Place {
     namespace: Option<OwnedFd>,
 }
 
+struct Unheard {
+    signal: Option<String>,
+}
+
 struct Shim<'a> {
     plan: &'a Plan,
     claim: Claim,
@@ -126,6 +137,7 @@ struct Shim<'a> {
     ranks: Ranks<'a>,
     execs: Execs,
     progress: Progress<'a>,
+    suspend: Suspend<'a>,
     link: Link,
     exits: Vec<RankExit>,
     stopping: Option<Stopping>,
@@ -141,6 +153,7 @@ impl<'a> Shim<'a> {
             ranks: Ranks::new(plan),
             execs: Execs::default(),
             progress: Progress::new(plan),
+            suspend: Suspend::new(plan),
             link: Link::new(plan),
             exits: Vec::new(),
             stopping: None,
@@ -156,6 +169,7 @@ impl<'a> Shim<'a> {
             self.turn();
         }
         self.bury();
+        self.suspend.leave();
         let end = self.end();
         // If the disk refuses, the agent still hears it; should it miss that too, it finds the
         // part dead and says so.
@@ -197,6 +211,7 @@ impl<'a> Shim<'a> {
         self.link.poll(&mut fds, &mut tokens);
         self.ranks.poll(&mut fds, &mut tokens);
         self.progress.poll(&mut fds, &mut tokens);
+        self.suspend.poll(&mut fds, &mut tokens);
         if !self.link.is_clogged() {
             self.execs.poll(&mut fds, &mut tokens);
         }
@@ -229,6 +244,7 @@ impl<'a> Shim<'a> {
             }
             Token::Rank { slot, pipe } => self.ranks.ready(slot, pipe, &mut self.link),
             Token::Exec { slot, pipe } => self.execs.ready(slot, pipe, &mut self.link),
+            Token::Helper => self.suspend.ready(&mut self.ranks, &mut self.link),
             Token::Progress { speaker } => self.progress.ready(speaker, &mut self.ranks),
         }
     }
@@ -238,8 +254,17 @@ impl<'a> Shim<'a> {
             ToShim::Stop { grace, signal, because } => {
                 self.stop(Duration::from_millis(grace.0), signal.as_deref(), because);
             }
+            ToShim::Suspend => self.move_part(Input::Suspend),
+            ToShim::Wake { gpus, devices } => {
+                self.allow(devices);
+                self.move_part(Input::Wake { gpus });
+            }
             ToShim::Stdin { rank, data, eof } => self.ranks.input(rank, &data, eof),
             ToShim::Watch { rank, seen } => self.ranks.watch(rank, seen, &mut self.link),
+            ToShim::Exec { request, .. } if !self.suspend.is_running() => {
+                let reason = "the job is suspended".to_owned();
+                self.link.say(&FromShim::ExecFailed { request, reason });
+            }
             ToShim::Exec { request, rank, argv } => {
                 let place = &self.place;
                 self.execs.start(self.plan, request, rank, &argv, place, &mut self.link);
@@ -250,6 +275,19 @@ impl<'a> Shim<'a> {
             }
             ToShim::ExecKill { request } => self.execs.kill(request),
         }
+    }
+
+    /// A part that comes back on other GPUs may open those.
+    fn allow(&mut self, devices: Option<Rules>) {
+        let Some((made, rules)) = self.place.cgroup.as_mut().zip(devices) else { return };
+        if let Err(error) = made.allow(&rules) {
+            let text = format!("its GPUs can't be opened to it: {error}");
+            self.ranks.note(self.plan.first_rank, &text);
+        }
+    }
+
+    fn move_part(&mut self, input: Input) {
+        self.suspend.step(input, &mut self.ranks, &mut self.link);
     }
 
     /// A second order can only shorten the grace.
@@ -264,14 +302,42 @@ impl<'a> Shim<'a> {
             }
             None => {
                 let exits_before = self.exits.len();
-                let asked = signal.and_then(signal_number).is_some_and(tree::signal_listeners);
-                let term_at = asked.then_some(term_at);
-                self.stopping = Some(Stopping { kill_at, term_at, because, exits_before });
-                if !asked {
-                    terminate();
-                }
+                let unheard = Some(Unheard { signal: signal.map(str::to_owned) });
+                let term_at = Some(term_at);
+                self.stopping = Some(Stopping { kill_at, term_at, because, unheard, exits_before });
+                self.move_part(Input::Stop);
+                self.ask_to_end();
             }
         }
+    }
+
+    /// Tells the processes to end, once they can hear it. Those whose GPU state is in host memory
+    /// can do nothing about it, so they are not asked.
+    fn ask_to_end(&mut self) {
+        let Some(stopping) = self.stopping.as_mut().filter(|s| s.unheard.is_some()) else { return };
+        if self.suspend.is_out() {
+            (stopping.unheard, stopping.term_at) = (None, None);
+            stopping.kill_at = Instant::now();
+        } else if self.suspend.is_running()
+            && let Some(Unheard { signal }) = stopping.unheard.take()
+        {
+            let number = signal.as_deref().and_then(signal_number);
+            if !number.is_some_and(tree::signal_listeners) {
+                stopping.term_at = None;
+                terminate();
+            }
+        }
+    }
+
+    /// A part that can neither go on nor back ends.
+    fn watch_suspension(&mut self, now: Instant) {
+        self.suspend.timers(now, &mut self.ranks, &mut self.link);
+        self.progress.follow(now, self.suspend.is_running());
+        if let Some(why) = self.suspend.take_broken() {
+            let message = format!("its GPU state could not be moved: {why}");
+            self.stop(Duration::ZERO, None, Some(PartError { message, blame: Blame::Node }));
+        }
+        self.ask_to_end();
     }
 
     fn kill_all(&self) {
@@ -287,7 +353,7 @@ impl<'a> Shim<'a> {
         while let Some((pid, status)) = tree::reap_one() {
             if let Some(rank) = self.ranks.ended(pid, &mut self.link) {
                 self.exits.push(RankExit { rank, status, at: now() });
-            } else {
+            } else if !self.suspend.reaped(pid) {
                 self.execs.ended(pid, status, &mut self.link);
             }
         }
@@ -299,7 +365,9 @@ impl<'a> Shim<'a> {
 
     fn timers(&mut self) {
         let now = Instant::now();
+        self.watch_suspension(now);
         if let Some(stopping) = &mut self.stopping
+            && stopping.unheard.is_none()
             && stopping.term_at.is_some_and(|at| at <= now)
         {
             stopping.term_at = None;
@@ -310,6 +378,7 @@ impl<'a> Shim<'a> {
         }
         self.ranks.flush_quiet(now, &mut self.link);
         if self.link.dial_if_due(now, &self.exits) {
+            self.suspend.say(&mut self.link);
             self.progress.say(now, &mut self.link);
         }
         self.progress.tell(now, &mut self.link);
@@ -320,11 +389,14 @@ impl<'a> Shim<'a> {
             || self.stopping.as_ref().is_some_and(|s| s.kill_at <= Instant::now());
         let kill = match &self.stopping {
             _ if killing => Some(Instant::now() + KILL_AGAIN),
+            Some(stopping) if stopping.unheard.is_some() => Some(stopping.kill_at),
             Some(stopping) => Some(stopping.term_at.unwrap_or(stopping.kill_at)),
             None => None,
         };
         let progress = self.progress.next_timer(&self.link);
-        [kill, self.ranks.next_flush(), self.link.next_dial(), progress].into_iter().flatten().min()
+        let suspend = self.suspend.next_timer();
+        let times = [kill, self.ranks.next_flush(), self.link.next_dial(), progress, suspend];
+        times.into_iter().flatten().min()
     }
 
     /// After the last rank: no process of the part stays, and nothing they wrote is lost. Takes as
@@ -388,6 +460,8 @@ enum Token {
         slot: usize,
         pipe: Pipe,
     },
+    /// The one that speaks with the CUDA driver.
+    Helper,
     /// Without a speaker, somebody wants to become one.
     Progress {
         speaker: Option<usize>,

@@ -89,6 +89,9 @@ pub enum Verb {
     /// A rank of a gang whose framework starts processes itself
     #[command(hide = true, name = tutti_agent::helper::LAUNCH)]
     Launch(cmd::helper::LaunchArgs),
+    /// Speaks with the CUDA driver for a part's supervisor
+    #[command(hide = true, name = tutti_agent::suspend::serve::VERB)]
+    Cuda(cmd::cuda::CudaArgs),
     /// What mpirun calls instead of ssh
     #[command(hide = true, name = tutti_agent::helper::RSH)]
     Rsh(cmd::helper::RshArgs),

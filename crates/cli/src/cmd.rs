@@ -6,6 +6,7 @@ pub mod bench;
 pub mod change;
 pub mod ckpt;
 pub mod controller;
+pub mod cuda;
 pub mod demo;
 pub mod doctor;
 pub mod down;

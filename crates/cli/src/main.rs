@@ -71,6 +71,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::BenchRank(args) => cmd::bench::rank::run(args),
         Verb::Demo(args) => cmd::demo::run(args),
         Verb::Launch(args) => cmd::helper::launch(args),
+        Verb::Cuda(args) => cmd::cuda::run(args),
         Verb::Rsh(args) => cmd::helper::rsh(args),
         Verb::Completions(args) => cmd::generate::completions(args),
         Verb::Man(args) => cmd::generate::man(args),

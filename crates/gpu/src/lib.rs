@@ -16,10 +16,12 @@
 
 mod amd;
 mod assemble;
+pub mod cuda;
 mod drm;
 mod files;
 mod host;
 mod intel;
+pub mod memory;
 mod model_name;
 mod nvidia;
 mod nvml;

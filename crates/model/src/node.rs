@@ -32,6 +32,9 @@ pub struct NodeFacts {
     /// Its agent can move a running program's GPU state to host memory and back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub can_suspend: bool,
+    /// Why it can't, where one might expect it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend_note: Option<String>,
 }
 
 /// Something that should keep jobs apart, and why this host does not have it.

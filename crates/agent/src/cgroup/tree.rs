@@ -182,7 +182,7 @@ impl Cgroups {
         });
         let group =
             PartCgroup { path: self.dir.join(&name), older: older.collect(), ..group.clone() };
-        let probed = group.make().and_then(|Made { dir, join }| {
+        let probed = group.make().and_then(|Made { dir, join, .. }| {
             let started = crate::spawn::probe(dir.as_fd(), &join);
             started.map_err(failed("can't start a process in", &group.path))
         });

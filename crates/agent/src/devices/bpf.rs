@@ -12,6 +12,7 @@ const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 /// Programs of the groups above are asked as well, and each may refuse.
 const ALLOW_MULTI: u32 = 2;
+const REPLACE: u32 = 1 << 2;
 const LOG_SIZE: usize = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,18 +55,22 @@ struct AttachArgs {
 }
 
 /// From now on these rules hold for every process in the group, and for what they start. They stay
-/// for as long as the group does.
-pub fn restrict(cgroup: BorrowedFd<'_>, rules: &Rules) -> Result<(), BpfError> {
+/// for as long as the group does. With `instead`, they take the place of those.
+pub fn restrict(
+    cgroup: BorrowedFd<'_>,
+    rules: &Rules,
+    instead: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, BpfError> {
     let program = load(&rules.program())?;
     let args = AttachArgs {
         target: cgroup.as_raw_fd() as u32,
         program: program.as_raw_fd() as u32,
         kind: ATTACH_CGROUP_DEVICE,
-        flags: ALLOW_MULTI,
-        replaced: 0,
+        flags: if instead.is_some() { ALLOW_MULTI | REPLACE } else { ALLOW_MULTI },
+        replaced: instead.map_or(0, |old| old.as_raw_fd() as u32),
     };
     bpf(PROG_ATTACH, &args).map_err(BpfError::Attach)?;
-    Ok(())
+    Ok(program)
 }
 
 /// The log costs the kernel time, so it is asked for only after a refusal.

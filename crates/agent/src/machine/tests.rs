@@ -276,7 +276,7 @@ fn a_starting_agent_takes_over_what_it_finds() {
     ] {
         let mut c = case();
         let record = Box::new(Record { launch: launch("1", 1), port: 7 });
-        let actions = c.step(Input::Found { record, state });
+        let actions = c.step(Input::Found { record, state, moved: None });
         assert_eq!(actions, action.into_iter().collect::<Vec<_>>());
         assert_eq!(c.phase(l), phase);
         assert_eq!(c.step(start("1", 1)), [Action::Report(l)], "known, so not started again");
@@ -394,7 +394,7 @@ fn the_last_progress_is_in_the_end_however_that_is_learned() {
 
     let mut c = case();
     let record = Box::new(Record { launch: launch("1", 1), port: 1 });
-    c.step(Input::Found { record, state: FoundState::Ended(end) });
+    c.step(Input::Found { record, state: FoundState::Ended(end), moved: None });
     assert_eq!(last(&c), Some(9));
 
     // A supervisor that died said nothing more.
@@ -402,4 +402,91 @@ fn the_last_progress_is_in_the_end_however_that_is_learned() {
     c.step(Input::Progress { lease: l, progress: at_step(5, None) });
     c.step(Input::Swept { lease: l });
     assert_eq!(last(&c), Some(5));
+}
+
+fn suspend(task: &str, generation: u64) -> Input {
+    Input::Order(Order::Suspend { lease: lease(task, generation) })
+}
+
+fn wake(task: &str, generation: u64, gpu: u16) -> Input {
+    Input::Order(Order::Wake { lease: lease(task, generation), gpus: vec![GpuIndex(gpu)] })
+}
+
+fn says(task: &str, suspension: Option<Suspension>, gpu: u16) -> Input {
+    let moved = Moved { suspension, gpus: Some(vec![GpuIndex(gpu)]) };
+    Input::Suspension { lease: lease(task, 1), moved }
+}
+
+fn out() -> Option<Suspension> {
+    Some(Suspension::Suspended { bytes: tutti_model::Bytes::gib(1) })
+}
+
+#[test]
+fn a_suspended_part_has_no_gpu_until_it_is_woken() {
+    let mut c = case().running("1", 1);
+    let l = lease("1", 1);
+    let told = c.step(suspend("1", 1));
+    assert!(told.contains(&Action::Tell { lease: l, message: ToShim::Suspend }), "{told:?}");
+    c.step(says("1", Some(Suspension::Suspending), 0));
+    let refused = |c: &mut Case, task, generation| {
+        c.step(start(task, generation)).contains(&Action::Report(lease(task, generation)))
+    };
+    assert!(refused(&mut c, "2", 2), "still there");
+    c.step(says("1", out(), 0));
+    assert!(!refused(&mut c, "3", 3), "it is free");
+    // The controller would wake it on a GPU that another part holds.
+    let complaint = c.step(wake("1", 1, 0));
+    assert!(matches!(&complaint[..], [Action::Complain(text)] if text.contains("3@3")));
+    let told = c.step(wake("1", 1, 4));
+    assert!(told.contains(&Action::TellWake { lease: l, gpus: vec![GpuIndex(4)] }), "{told:?}");
+    let report = c.machine.report(NOW, l).unwrap();
+    assert_eq!(report.suspension, Some(Suspension::Waking));
+    let mut on_four = launch("4", 4);
+    on_four.gpus = vec![GpuIndex(4)];
+    c.step(Input::Order(Order::Start(Box::new(on_four))));
+    assert!(matches!(c.phase(lease("4", 4)), ReportedPhase::Done { error: Some(_), .. }));
+}
+
+#[test]
+fn an_order_waits_for_a_shim_that_is_not_there() {
+    let mut c = case().running("1", 1).unheard("1", 1);
+    let l = lease("1", 1);
+    let tells = |actions: Vec<Action>| {
+        actions.into_iter().filter(|a| matches!(a, Action::Tell { .. })).count()
+    };
+    assert_eq!(tells(c.step(suspend("1", 1))), 0);
+    assert_eq!(tells(c.step(Input::Hello { lease: l, exits: vec![] })), 1);
+    c.step(Input::Gone { lease: l });
+    assert_eq!(tells(c.step(Input::Hello { lease: l, exits: vec![] })), 0, "it was told");
+    let mut c = case();
+    c.step(gang("1", 1));
+    c.step(suspend("1", 1));
+    c.step(Input::Prepared { lease: l, result: Ok(4000) });
+    let report = c.machine.report(NOW, l).unwrap();
+    assert!(matches!(report.suspension, Some(Suspension::Refused { .. })), "{report:?}");
+    let unknown = case().step(suspend("9", 9));
+    assert!(unknown.contains(&Action::Report(lease("9", 9))), "{unknown:?}");
+}
+
+#[test]
+fn nothing_grows_old_while_it_is_suspended() {
+    let mut c = case().running("1", 1);
+    let l = lease("1", 1);
+    let rank = RankProgress {
+        rank: Rank(0),
+        step: 7,
+        loss: None,
+        tokens: None,
+        age: Span(100),
+        pace: None,
+    };
+    let progress = Box::new(PartProgress { ranks: vec![rank], ..PartProgress::default() });
+    c.step(Input::Progress { lease: l, progress });
+    let at = |ms| Time(NOW.0 + ms);
+    let age = |c: &Case, ms| c.machine.report(at(ms), l).unwrap().progress.unwrap().ranks[0].age.0;
+    assert_eq!(age(&c, 50), 150);
+    c.machine.step(at(200), says("1", out(), 0));
+    assert_eq!(age(&c, 900_000), 300);
+    c.machine.step(at(900_000), says("1", None, 0));
+    assert_eq!(age(&c, 900_010), 310);
 }

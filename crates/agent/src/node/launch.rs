@@ -174,6 +174,9 @@ impl Node {
             private: None,
             identity: account.identity,
             stem,
+            program: self.program.clone(),
+            gpus: self.uuids(&launch.gpus),
+            suspend: self.suspending.of_part(launch),
         })
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
-use tutti_model::{Epoch, Greeting, NodeFacts, PartReport};
+use tutti_model::{Epoch, Greeting, NodeFacts};
 use tutti_wire::frame::{self, FrameError};
 use tutti_wire::pki::{NodeIdentity, replace_file};
 use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
@@ -270,16 +270,6 @@ impl Node {
         self.uplink.say(&hello);
     }
 
-    fn reports(&self) -> Vec<PartReport> {
-        let reports = self.machine.reports(super::now()).into_iter();
-        reports.map(|report| self.with_memory(report)).collect()
-    }
-
-    /// With what its processes have on GPUs.
-    pub(super) fn with_memory(&self, report: PartReport) -> PartReport {
-        PartReport { gpu_mem: self.telemetry.memory_of(report.lease.task), ..report }
-    }
-
     pub(super) fn tell_samples(&mut self, samples: &Samples) {
         if self.uplink.has_time_for_samples() {
             let sample = Box::new((*samples.newest).clone());
@@ -301,7 +291,8 @@ impl Node {
             agent_version: env!("CARGO_PKG_VERSION").into(),
             labels: config.labels.clone(),
             hardware: config.hardware.clone(),
-            ..NodeFacts::default()
+            can_suspend: self.suspending.can(),
+            suspend_note: self.suspending.why_not(),
         }
     }
 

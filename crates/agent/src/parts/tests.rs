@@ -61,7 +61,7 @@ fn the_end_is_found_again() {
     drop(claim);
     assert_eq!(parts.fate(lease).unwrap(), Fate::Ended(end.clone()));
     let found = parts.scan().unwrap();
-    assert_eq!(found[&lease], Found { record, state: FoundState::Ended(end) });
+    assert_eq!(found[&lease], Found { record, state: FoundState::Ended(end), level: None });
     parts.remove(lease).unwrap();
     assert!(parts.scan().unwrap().is_empty());
 }
@@ -106,7 +106,7 @@ fn a_reused_record_holds_nothing_of_the_one_before() {
     parts.write_launch(&second).unwrap();
     assert!(parts.spares.is_empty());
     let found = parts.scan().unwrap();
-    let wanted = Found { record: second.clone(), state: FoundState::Unclaimed };
+    let wanted = Found { record: second.clone(), state: FoundState::Unclaimed, level: None };
     assert_eq!(found, BTreeMap::from([(second.launch.lease, wanted)]));
     drop(Claim::take(&parts.stem(second.launch.lease)).unwrap().unwrap());
     assert_eq!(parts.fate(second.launch.lease).unwrap(), Fate::Dead, "not the end of the first");

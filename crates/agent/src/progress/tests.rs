@@ -164,3 +164,21 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_part_that_can_not_run_does_not_grow_old() {
+    let mut c = Clocked::new(1);
+    for step in 1..=4 {
+        c.after(100).says(0, &format!(r#"{{"step": {step}, "saved": {step}}}"#));
+    }
+    let paused_at = c.after(30).now;
+    c.fold.pause(paused_at);
+    let later = c.after(60_000).now;
+    c.fold.pause(later);
+    assert_eq!((c.level().ranks[0].age, c.level().saved_age), (Span(30), Span(30)));
+    c.after(1000);
+    c.fold.go_on(c.now);
+    assert_eq!(c.after(70).level().ranks[0].age, Span(100));
+    c.says(0, r#"{"step": 5}"#);
+    assert_eq!(c.pace(), Some(100), "the step took no longer for it");
+}

@@ -157,6 +157,14 @@ impl<'a> Progress<'a> {
         Ok(())
     }
 
+    /// While the part is not running, nothing it said grows older.
+    pub fn follow(&mut self, now: Instant, running: bool) {
+        match running {
+            true => self.fold.go_on(now),
+            false => self.fold.pause(now),
+        }
+    }
+
     pub fn poll<'b>(&'b self, fds: &mut Vec<PollFd<'b>>, tokens: &mut Vec<Token>) {
         if self.budget.pause_until.is_some() {
             return;

@@ -54,6 +54,11 @@ impl<'a> Ranks<'a> {
         self.all.iter().any(|r| r.pid.is_some())
     }
 
+    /// Of those that live, in rank order.
+    pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.all.iter().filter_map(|r| r.pid)
+    }
+
     /// The rank whose process this is.
     pub fn rank_of(&self, pid: i32) -> Option<Rank> {
         self.all.iter().find(|r| r.pid == Some(pid)).map(|r| r.rank)

@@ -8,7 +8,12 @@ use tutti_model::ExitStatus;
 
 /// Signals every descendant, and again as long as new ones turn up.
 pub fn signal_all(signal: libc::c_int) {
-    let mut signalled: Vec<i32> = Vec::new();
+    signal_others(signal, None);
+}
+
+/// The same, but for one child.
+pub fn signal_others(signal: libc::c_int, except: Option<i32>) {
+    let mut signalled: Vec<i32> = except.into_iter().collect();
     // A tree that forks faster than this sees it is met again at the next call.
     for _ in 0..8 {
         let fresh: Vec<i32> =
@@ -44,20 +49,30 @@ fn catches(pid: i32, signal: libc::c_int) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-fn descendants() -> Vec<i32> {
-    let me = std::process::id() as i32;
+pub fn descendants() -> Vec<i32> {
+    below(std::process::id() as i32)
+}
+
+/// The process and all that it has started.
+pub fn family(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    all.extend(below(pid));
+    all
+}
+
+fn below(root: i32) -> Vec<i32> {
+    let Some(mut queue) = children(root) else { return scan_descendants(root) };
     let mut all = Vec::new();
-    match children(me) {
-        Some(first) => {
-            let mut queue = first;
-            while let Some(pid) = queue.pop() {
-                queue.extend(children(pid).unwrap_or_default());
-                all.push(pid);
-            }
-        }
-        None => all = scan_descendants(me),
+    while let Some(pid) = queue.pop() {
+        queue.extend(children(pid).unwrap_or_default());
+        all.push(pid);
     }
     all
+}
+
+/// Stopped, or gone.
+pub fn is_still(pid: i32) -> bool {
+    stat(pid).is_none_or(|stat| matches!(stat[0].as_str(), "T" | "t" | "Z" | "X"))
 }
 
 /// What the kernel lists for each thread; none where it was built without that list, or when the

@@ -59,6 +59,9 @@ pub struct AgentArgs {
     /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
     #[arg(long, value_name = "GRACE")]
     stop_jobs: Option<Span>,
+    /// Leave the machine's huge pages alone while jobs are suspended; that is slower
+    #[arg(long)]
+    no_huge_pages: bool,
 }
 
 pub fn run(args: AgentArgs) -> Result<ExitCode, Fail> {
@@ -110,6 +113,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.pids = args.pids.unwrap_or(config.pids);
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;
+    config.huge_pages = !args.no_huge_pages;
     Ok(config)
 }
 

@@ -1,0 +1,163 @@
+//! Whether this node can suspend parts, and between GPUs as the controller counts them and as their
+//! driver names them.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tutti_model::{Bytes, GpuIndex, Launch, LeaseId, PartReport, ReportedPhase};
+
+use super::Node;
+use crate::config::AgentConfig;
+use crate::machine::Moved;
+use crate::messages::ToShim;
+use crate::suspend::huge_pages::HugePages;
+use crate::suspend::serve::{self, Probe};
+use crate::suspend::{Ability, Level};
+
+/// What a part on an imagined GPU is said to hold there, unless the job says otherwise.
+const SIMULATED: Bytes = Bytes::gib(1);
+/// The job's variable that does.
+pub const SIMULATED_VARIABLE: &str = "TUTTI_SIM_GPU_MEM";
+/// A driver that hangs must not keep the agent from starting.
+const PROBE_WITHIN: Duration = Duration::from_secs(20);
+
+pub enum Suspending {
+    Simulated,
+    Cuda {
+        huge_pages: bool,
+    },
+    /// None: nobody would expect it to.
+    Not {
+        why: Option<String>,
+    },
+}
+
+impl Suspending {
+    pub fn find(config: &AgentConfig) -> Suspending {
+        if config.simulated {
+            return Suspending::Simulated;
+        }
+        if config.gpus.is_empty() {
+            return Suspending::Not { why: None };
+        }
+        if let Err(error) = HugePages::new(&config.data_dir).mend() {
+            tracing::warn!(%error, "the setting of huge pages can't be put back");
+        }
+        match probe() {
+            Ok(probe) => {
+                tracing::info!(cuda = probe.cuda, "jobs can be suspended");
+                Suspending::Cuda { huge_pages: config.huge_pages }
+            }
+            Err(why) => {
+                tracing::warn!("jobs can't be suspended on this node: {why}");
+                Suspending::Not { why: Some(why) }
+            }
+        }
+    }
+
+    pub fn can(&self) -> bool {
+        !matches!(self, Suspending::Not { .. })
+    }
+
+    pub fn why_not(&self) -> Option<String> {
+        match self {
+            Suspending::Not { why } => why.clone(),
+            _ => None,
+        }
+    }
+
+    pub fn of_part(&self, launch: &Launch) -> Ability {
+        match self {
+            Suspending::Simulated => Ability::Simulated { bytes: imagined(launch) },
+            Suspending::Cuda { huge_pages } => Ability::Cuda { huge_pages: *huge_pages },
+            Suspending::Not { why } => {
+                let why = why.clone().unwrap_or_else(|| "this node has no GPUs".to_owned());
+                Ability::Not { why }
+            }
+        }
+    }
+}
+
+/// What the part holds on imagined GPUs.
+fn imagined(launch: &Launch) -> Bytes {
+    let told = launch.spec.env.get(SIMULATED_VARIABLE).and_then(|text| text.parse().ok());
+    let each = told.unwrap_or(SIMULATED).0 as f64 * launch.spec.gpu_share.unwrap_or(1.0);
+    Bytes(each as u64 * launch.gpus.len() as u64)
+}
+
+/// In a process of its own: the driver's library stays out of the agent.
+fn probe() -> Result<Probe, String> {
+    let program = super::program().map_err(|e| super::chain(&e))?;
+    let mut child = Command::new(program)
+        .args([serve::VERB, "--probe"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("the CUDA driver can't be looked at: {e}"))?;
+    let deadline = Instant::now() + PROBE_WITHIN;
+    let status = loop {
+        match child.try_wait().map_err(|e| e.to_string())? {
+            Some(status) => break status,
+            None if deadline <= Instant::now() => {
+                // It may hang in the kernel; then it is left behind.
+                let _ = child.kill();
+                return Err("the CUDA driver does not answer".to_owned());
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let mut text = String::new();
+    let read = |from: Option<&mut dyn Read>, text: &mut String| match from {
+        Some(from) => from.read_to_string(text).map(|_| ()).map_err(|e| e.to_string()),
+        None => Ok(()),
+    };
+    if !status.success() {
+        read(child.stderr.as_mut().map(|s| s as &mut dyn Read), &mut text)?;
+        let last = text.lines().last().unwrap_or("the CUDA helper says nothing");
+        return Err(last.trim_start_matches("error: ").to_owned());
+    }
+    read(child.stdout.as_mut().map(|s| s as &mut dyn Read), &mut text)?;
+    serde_json::from_str(&text).map_err(|e| format!("the CUDA helper speaks nonsense: {e}"))
+}
+
+impl Node {
+    pub(super) fn uuids(&self, gpus: &[GpuIndex]) -> Vec<String> {
+        let known = |index: &GpuIndex| self.config.gpus.iter().find(|g| g.index == *index);
+        gpus.iter().filter_map(|index| known(index).map(|g| g.uuid.clone())).collect()
+    }
+
+    pub(super) fn moved(&self, level: Level) -> Moved {
+        let index =
+            |uuid: &String| self.config.gpus.iter().find(|g| g.uuid == *uuid).map(|g| g.index);
+        Moved { suspension: level.suspension, gpus: level.gpus.iter().map(index).collect() }
+    }
+
+    pub(super) fn tell_wake(&self, lease: LeaseId, gpus: &[GpuIndex]) {
+        let devices = self.isolation.devices(gpus, &self.config);
+        self.shims.tell(lease, &ToShim::Wake { gpus: self.uuids(gpus), devices });
+    }
+
+    /// Where a part stands, with what it holds on GPUs.
+    pub(super) fn report(&self, lease: LeaseId) -> Option<PartReport> {
+        self.machine.report(super::now(), lease).map(|report| self.with_memory(report))
+    }
+
+    pub(super) fn reports(&self) -> Vec<PartReport> {
+        let reports = self.machine.reports(super::now());
+        reports.into_iter().map(|report| self.with_memory(report)).collect()
+    }
+
+    /// With what its processes have on GPUs, or what they are said to have there.
+    fn with_memory(&self, report: PartReport) -> PartReport {
+        let runs = matches!(report.phase, ReportedPhase::Running { .. });
+        let gpu_mem = match self.suspending {
+            Suspending::Simulated => {
+                self.machine.launch(report.lease).filter(|_| runs).map(imagined)
+            }
+            _ => self.telemetry.memory_of(report.lease.task),
+        };
+        PartReport { gpu_mem, ..report }
+    }
+}
