@@ -11,11 +11,23 @@ use tutti_wire::stream::{ExecOutput, ToAgent, ToController};
 struct Node {
     controller: Controller,
     dir: TempDir,
+    /// Where jobs and the test see the same files, though jobs may have a /tmp of their own.
+    shared: std::path::PathBuf,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.shared);
+    }
 }
 
 impl Node {
     fn new() -> Node {
-        Node { controller: Controller::start(), dir: TempDir::new() }
+        let dir = TempDir::new();
+        let name = dir.path().file_name().unwrap();
+        let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&shared).unwrap();
+        Node { controller: Controller::start(), dir, shared }
     }
 
     fn agent(&mut self, options: &[&str]) -> Agent {
@@ -40,7 +52,7 @@ impl Node {
     }
 
     fn count(&self, task: &str) -> std::path::PathBuf {
-        self.dir.path().join(format!("count-{task}"))
+        self.shared.join(format!("count-{task}"))
     }
 
     /// How far it has counted, without a gap.
