@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tutti_gpu::holdings::Holdings;
 use tutti_model::{Bytes, Gpu, Hardware, Span};
 use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
@@ -32,6 +34,8 @@ pub struct AgentConfig {
     pub isolation: IsolationMode,
     /// Processes and threads that a part may have.
     pub pids: u64,
+    /// Who says what is held on GPUs. None: the drivers of this machine.
+    pub holdings: Option<Arc<dyn Holdings>>,
     pub log_limits: LogLimits,
     pub log_retention: LogRetention,
     pub labels: BTreeMap<String, String>,
@@ -85,6 +89,7 @@ impl AgentConfig {
             hardware: None,
             isolation: IsolationMode::Auto,
             pids: crate::isolation::default_pids(),
+            holdings: None,
             log_limits: LogLimits::default(),
             log_retention: LogRetention::default(),
             labels: BTreeMap::new(),

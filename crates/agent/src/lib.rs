@@ -35,6 +35,7 @@ mod parts;
 mod plan;
 mod private;
 mod progress;
+mod release;
 mod seen;
 mod shim;
 mod spawn;

@@ -673,6 +673,11 @@ impl Machine {
         self.parts.values().all(Part::is_over)
     }
 
+    /// Whether a part that is not over has this GPU, another one than `but`.
+    pub fn is_held(&self, gpu: GpuIndex, but: Option<LeaseId>) -> bool {
+        self.parts.iter().any(|(lease, part)| Some(*lease) != but && part.holds(gpu))
+    }
+
     /// Parts that run or may still start.
     pub fn live(&self) -> BTreeSet<LeaseId> {
         self.parts.iter().filter(|(_, part)| !part.is_over()).map(|(lease, _)| *lease).collect()

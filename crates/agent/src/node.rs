@@ -4,6 +4,7 @@
 mod launch;
 mod logs;
 mod lookup;
+mod release;
 mod requests;
 mod session;
 mod shims;
@@ -34,6 +35,7 @@ use crate::progress::place::Places;
 use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
 use lookup::Lookups;
+use release::Releasing;
 use requests::Requests;
 use session::Uplink;
 use shims::{Conn, Listener, Shims};
@@ -104,6 +106,7 @@ pub(crate) struct Node {
     places: Places,
     lookups: Lookups,
     isolation: Isolation,
+    releasing: Releasing,
     tmpdir: Option<String>,
     /// None: to be looked at before the next part starts.
     network: Option<Network>,
@@ -145,6 +148,7 @@ impl Node {
         Ok(Node {
             machine: Machine::new(barred.leases()),
             isolation,
+            releasing: Releasing::new(&config),
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             network: None,
@@ -185,6 +189,7 @@ impl Node {
             self.step(Input::Found { record, state, moved });
         }
         self.isolation.sweep_all_but(&self.machine.live());
+        self.measure_idle();
         Ok(())
     }
 
@@ -205,6 +210,7 @@ impl Node {
                     self.sweeping.remove(&lease);
                     self.step(Input::Swept { lease });
                 }
+                Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 Some(samples) = self.telemetry.next() => self.tell_samples(&samples),
@@ -269,8 +275,14 @@ impl Node {
         self.uplink_alarm(now);
     }
 
-    /// One input, and everything that follows from it.
+    /// One input, unless it has to wait, and everything that follows from it.
     fn step(&mut self, input: Input) {
+        if let Some(input) = self.hold_end(input) {
+            self.take(input);
+        }
+    }
+
+    fn take(&mut self, input: Input) {
         tell_operator(&input);
         let mut actions = VecDeque::from(self.machine.step(now(), input));
         while let Some(action) = actions.pop_front() {

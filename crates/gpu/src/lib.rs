@@ -19,6 +19,7 @@ mod assemble;
 pub mod cuda;
 mod drm;
 mod files;
+pub mod holdings;
 mod host;
 mod intel;
 pub mod memory;

@@ -1,10 +1,28 @@
 //! A bare agent for the tests: `agent-for-tests DATA_DIR CONTROLLER NODE TOKEN [option...]`, with
 //! the options `kill-jobs` and `cgroups`, or `real` with files that stand for GPUs: `gpu=/dev/loop0`.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tutti_agent::{AgentConfig, Controller, IsolationMode, LogLimits, Zygote, run};
+use tutti_gpu::holdings::{Holding, HoldingError, Holdings};
 use tutti_model::{Bytes, Gpu, GpuFacts, GpuIndex, Hardware, Span};
+
+/// A GPU that holds as many MiB as a file says. Each look leaves a mark beside it.
+#[derive(Debug)]
+struct FromFile(PathBuf);
+
+impl Holdings for FromFile {
+    fn of(&self, _: GpuIndex) -> Result<Holding, HoldingError> {
+        let text = std::fs::read_to_string(&self.0).expect("the test writes it first");
+        let mark = File::options().append(true).create(true).open(self.0.with_extension("looks"));
+        mark.and_then(|mut file| writeln!(file, "{}", text.trim())).expect("a mark can be left");
+        let used = Bytes(text.trim().parse::<u64>().expect("a number") << 20);
+        Ok(Holding { used, ..Holding::default() })
+    }
+}
 
 #[allow(clippy::print_stderr)]
 fn main() {
@@ -39,6 +57,10 @@ fn main() {
             () => IsolationMode::Auto,
         },
         pids: options.iter().find_map(|o| o.strip_prefix("pids=")?.parse().ok()).unwrap_or(10_000),
+        holdings: options.iter().find_map(|o| o.strip_prefix("held=")).map(|file| {
+            let holdings: Arc<dyn Holdings> = Arc::new(FromFile(file.into()));
+            holdings
+        }),
         log_limits: LogLimits { segment_bytes: 64 << 10, segments: 4 },
         kill_jobs_on_term: has("kill-jobs").then_some(Span::millis(300)),
         ..AgentConfig::new(

@@ -194,6 +194,13 @@ impl Controller {
         })
     }
 
+    /// Whether the agent has said that the part is over, of all that it has said and nobody waited for.
+    pub fn has_heard_end(&mut self, lease: LeaseId) -> bool {
+        self.kept.extend(self.said.try_iter());
+        let is_end = |r: &PartReport| matches!(r.phase, ReportedPhase::Done { .. });
+        self.kept.iter().any(|m| reports_of(m, lease).any(is_end))
+    }
+
     pub fn wait_until_running(&mut self, lease: LeaseId) {
         self.wait_for_phase(lease, |p| matches!(p, ReportedPhase::Running { .. }).then_some(()));
     }

@@ -1,0 +1,105 @@
+//! Holds the end of a part back until its GPUs are free.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tutti_gpu::holdings::{Drivers, Holdings};
+use tutti_model::{GpuIndex, LeaseId, Vendor};
+
+use super::Node;
+use crate::config::AgentConfig;
+use crate::machine::Input;
+use crate::parts::Fate;
+use crate::release::{Left, PATIENCE, Releases};
+
+/// Parts whose processes are gone, and whose GPUs are being looked at.
+pub struct Releasing {
+    /// None on a node whose GPUs are imagined, or do not tell.
+    releases: Option<Releases>,
+    ends: BTreeMap<LeaseId, Input>,
+    looked: mpsc::UnboundedSender<(LeaseId, Vec<Left>)>,
+    looked_in: mpsc::UnboundedReceiver<(LeaseId, Vec<Left>)>,
+}
+
+impl Releasing {
+    pub fn new(config: &AgentConfig) -> Releasing {
+        let (looked, looked_in) = mpsc::unbounded_channel();
+        let releases = holdings(config).map(Releases::new);
+        Releasing { releases, ends: BTreeMap::new(), looked, looked_in }
+    }
+
+    pub async fn next(&mut self) -> Option<(LeaseId, Vec<Left>)> {
+        self.looked_in.recv().await
+    }
+}
+
+fn holdings(config: &AgentConfig) -> Option<Arc<dyn Holdings>> {
+    if let Some(given) = &config.holdings {
+        return Some(given.clone());
+    }
+    let hardware = config.hardware.as_deref().filter(|_| !config.simulated)?;
+    let tells = |vendor| matches!(vendor, Vendor::Nvidia | Vendor::Amd);
+    if !hardware.gpus.iter().any(|gpu| tells(gpu.vendor)) {
+        return None;
+    }
+    Some(Arc::new(Drivers::new("/".into(), &config.gpus, hardware)))
+}
+
+impl Node {
+    /// What GPUs hold when nobody uses them; those of running parts are left out.
+    pub(super) fn measure_idle(&self) {
+        let Some(releases) = self.releasing.releases.clone() else { return };
+        let free = |index: &GpuIndex| !self.machine.is_held(*index, None);
+        let gpus: Vec<GpuIndex> = self.config.gpus.iter().map(|g| g.index).filter(free).collect();
+        tokio::task::spawn_blocking(move || releases.measure_idle(&gpus));
+    }
+
+    /// Nothing, if this is the end of a part whose GPUs have to be looked at first.
+    pub(super) fn hold_end(&mut self, input: Input) -> Option<Input> {
+        let lease = match &input {
+            Input::Ended { lease, .. } | Input::Swept { lease } => *lease,
+            Input::Looked { lease, fate: Fate::Ended(_) } => *lease,
+            _ => return Some(input),
+        };
+        if self.releasing.ends.contains_key(&lease) {
+            return None;
+        }
+        let gpus = self.to_check(lease);
+        if gpus.is_empty() || self.releasing.releases.is_none() {
+            return Some(input);
+        }
+        self.releasing.ends.insert(lease, input);
+        self.look_at_gpus(lease, gpus);
+        None
+    }
+
+    /// The part's GPUs, without those that somebody else has a share of.
+    fn to_check(&self, lease: LeaseId) -> Vec<GpuIndex> {
+        let launch = self.machine.launch(lease).filter(|_| !self.machine.is_over(lease));
+        let gpus = launch.map_or(&[][..], |launch| &launch.gpus);
+        gpus.iter().copied().filter(|&gpu| !self.machine.is_held(gpu, Some(lease))).collect()
+    }
+
+    fn look_at_gpus(&self, lease: LeaseId, gpus: Vec<GpuIndex>) {
+        let Some(releases) = self.releasing.releases.clone() else { return };
+        let looked = self.releasing.looked.clone();
+        tokio::task::spawn_blocking(move || {
+            // The node is gone only when the agent is.
+            let _ = looked.send((lease, releases.wait(&gpus, PATIENCE)));
+        });
+    }
+
+    /// Until they are free: a GPU that is not must not be given to anybody.
+    pub(super) fn on_looked_at_gpus(&mut self, lease: LeaseId, left: &[Left]) {
+        for one in left {
+            tracing::error!(%lease, "{one}; it stays taken until that is gone");
+        }
+        if !left.is_empty() {
+            return self.look_at_gpus(lease, left.iter().map(|one| one.gpu).collect());
+        }
+        if let Some(end) = self.releasing.ends.remove(&lease) {
+            self.take(end);
+        }
+    }
+}
