@@ -136,6 +136,7 @@ mod tests {
             "tutti policy apply --topology t.toml",
             "tutti policy apply t.toml --topology",
             "tutti nodes --labels",
+            "tutti nodes --topology n1 n2 --json",
             "tutti up --nodes 8 --racks 2 --policy p.toml",
             "tutti submit train.sh one two",
             "tutti submit train.sh -- --lr 3",

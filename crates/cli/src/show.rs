@@ -11,6 +11,7 @@ pub mod quota;
 pub mod table;
 pub mod time;
 pub mod tokens;
+pub mod topology;
 pub mod why;
 
 /// `1 node`, `3 nodes`.

@@ -1,4 +1,4 @@
-//! What agents send once a second, and what people see of it.
+//! What agents say of their machines, once and every second, and what people see of it.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::Cluster;
 use common::agent::{self, Stream};
 use serde_json::Value;
-use tutti_model::{Bytes, GpuIndex, GpuSample, HostSample, NodeSample, Time};
+use tutti_model::{Bytes, GpuIndex, GpuSample, Hardware, HostSample, NodeSample, Time};
 use tutti_wire::frame;
 use tutti_wire::stream::ToController;
 
@@ -60,5 +60,23 @@ async fn the_newest_sample_is_shown_with_its_node() {
     assert_eq!(node["sample"]["host"]["cpu"], 0.25);
     assert_eq!((&node["name"], node["gpus"].as_u64()), (&Value::from("n1"), Some(2)));
     assert!(node["sample_age"].is_string() || node["sample_age"].is_u64(), "{node}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_is_made_of_is_shown_with_that_node_alone() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let mut stream = agent::dial(cluster.addr(), &identity).await.unwrap();
+    let mut facts = agent::facts("n1", 2);
+    let hardware = Hardware { driver: Some("580.159.04".into()), ..Hardware::default() };
+    facts.hardware = Some(Box::new(hardware));
+    frame::write(&mut stream, &agent::hello(facts)).await.unwrap();
+    let told = |node: &Value| node["hardware"]["driver"] == "580.159.04";
+    let node = until(&cluster, "/api/v1/nodes/n1", told).await;
+    assert_eq!(node["devices"][1]["uuid"], "n1-1");
+    let list = cluster.get("/api/v1/nodes").await;
+    assert_eq!(list[0]["name"], "n1");
+    assert!(list[0].get("hardware").is_none() && list[0].get("devices").is_none());
     cluster.stop().await;
 }

@@ -37,8 +37,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BurnIn, Bytes, EndReason, Grant, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample,
-    NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Gpu, Grant, Hardware, JobSpec, JobState, Lack, Milli, NodeFacts,
+    NodeSample, NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId,
+    Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -366,7 +367,7 @@ pub struct NodeRow {
     pub since: Option<Time>,
 }
 
-/// A node with what it did last.
+/// A node with what it is made of and what it did last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeDetail {
     #[serde(flatten)]
@@ -377,6 +378,12 @@ pub struct NodeDetail {
     /// How old the sample is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_age: Option<Span>,
+    /// Its GPUs as the scheduler knows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Gpu>,
+    /// None: its agent is too old to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Box<Hardware>>,
 }
 
 /// A GPU of which somebody has a part.

@@ -2,8 +2,12 @@
 
 use std::process::ExitCode;
 
+use tutti_model::{Gpu, Hardware};
+use tutti_wire::api::{NodeDetail, NodeRow};
+use tutti_wire::client::Client;
+
 use crate::fail::Fail;
-use crate::show::nodes::Columns;
+use crate::show::nodes::{Columns, NONE};
 use crate::show::table::terminal_width;
 use crate::style::Style;
 use crate::{session, show, terminal};
@@ -19,6 +23,9 @@ pub struct NodesArgs {
     /// Show what `tutti bench collectives` last measured
     #[arg(long)]
     links: bool,
+    /// Draw what they are made of: NUMA nodes, GPUs and how they are joined, adapters
+    #[arg(long, conflicts_with_all = ["labels", "links"])]
+    topology: bool,
     #[arg(long)]
     json: bool,
     /// Show again every second
@@ -34,6 +41,9 @@ pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
         }
         args.names.iter().map(|n| client.node(n).map_err(Fail::from)).collect()
     };
+    if args.topology {
+        return topology(&client, &args, &nodes);
+    }
     if args.json {
         terminal::json(&nodes()?)?;
         return Ok(ExitCode::SUCCESS);
@@ -41,6 +51,53 @@ pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
     let style = Style::of_stdout();
     let columns = Columns { labels: args.labels, links: args.links };
     let text = || Ok(show::nodes::table(&nodes()?, columns, style, terminal_width()));
+    if args.watch {
+        return terminal::watch(text);
+    }
+    terminal::say(&text()?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a node is made of, for programs.
+#[derive(serde::Serialize)]
+struct Made {
+    name: String,
+    simulated: bool,
+    gpus: Vec<Gpu>,
+    /// Null if its agent is too old to say.
+    hardware: Option<Box<Hardware>>,
+}
+
+/// The list says who there is, each node what it is made of: with thousands of them, the list would be
+/// too long with all of that in it.
+fn topology(
+    client: &Client,
+    args: &NodesArgs,
+    nodes: &dyn Fn() -> Result<Vec<NodeRow>, Fail>,
+) -> Result<ExitCode, Fail> {
+    let details = || -> Result<Vec<NodeDetail>, Fail> {
+        let names: Vec<String> = match args.names.is_empty() {
+            true => nodes()?.into_iter().map(|node| node.name).collect(),
+            false => args.names.clone(),
+        };
+        names.iter().map(|name| client.node_detail(name).map_err(Fail::from)).collect()
+    };
+    if args.json {
+        let made = |n: NodeDetail| Made {
+            name: n.row.name,
+            simulated: n.row.facts.simulated,
+            gpus: n.devices,
+            hardware: n.hardware,
+        };
+        terminal::json(&details()?.into_iter().map(made).collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = Style::of_stdout();
+    let text = || {
+        let drawings: Vec<String> =
+            details()?.iter().map(|node| show::topology::draw(node, style)).collect();
+        Ok(if drawings.is_empty() { NONE.to_owned() } else { drawings.join("\n\n") })
+    };
     if args.watch {
         return terminal::watch(text);
     }

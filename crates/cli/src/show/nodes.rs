@@ -12,6 +12,8 @@ const NOBODY: &str = "tutti";
 /// GPUs in parts that a row names; the rest is counted.
 const SHARED_SHOWN: usize = 2;
 
+pub const NONE: &str = "no nodes: tutti token create --join makes a token for tutti agent";
+
 /// What is shown beyond the usual.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Columns {
@@ -21,7 +23,7 @@ pub struct Columns {
 
 pub fn table(nodes: &[NodeRow], columns: Columns, style: Style, width: Option<u16>) -> String {
     if nodes.is_empty() {
-        return "no nodes: tutti token create --join makes a token for tutti agent".to_owned();
+        return NONE.to_owned();
     }
     let placed = nodes.iter().any(|n| n.place != Place::default());
     let mut head = vec!["NAME", "STATE"];

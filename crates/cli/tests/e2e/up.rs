@@ -51,6 +51,9 @@ fn imagined_nodes_stand_in_racks_and_a_policy_is_there_from_the_start() {
     let nodes = place.ask(&["nodes", "--labels"]).ok();
     let row = |node: &str| nodes.lines().find(|l| l.starts_with(node)).unwrap().to_owned();
     assert!(row("n1").contains("rack=r1") && row("n2").contains("rack=r2"), "{nodes}");
+    let drawn = place.ask(&["nodes", "--topology", "n2"]).ok();
+    assert!(drawn.starts_with("n2  4 × h100, simulated\nNUMA 0  CPUs 0-31"), "{drawn}");
+    assert!(drawn.contains("  GPU3  NV18  NV18  NV18  X"), "{drawn}");
     place.tutti(&["down"]).ok();
 }
 

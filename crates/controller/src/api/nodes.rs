@@ -31,7 +31,7 @@ pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Pro
     Ok(Json(rows.await?))
 }
 
-/// One node, with what its GPUs and the machine did last.
+/// One node, with what it is made of, and what its GPUs and the machine did last.
 #[utoipa::path(get, path = "/api/v1/nodes/{name}", tag = "nodes",
     params(("name" = String, Path)),
     responses((status = 200, body = NodeDetail), Problems))]
@@ -39,15 +39,16 @@ pub async fn show(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<NodeDetail>, Problem> {
-    let row = app.core.read(|world| {
-        let state = world.engine.state();
-        state.node_named(&name).map(|n| node_row(world, n, now()))
+    let node = app.core.read(|world| {
+        let node = world.engine.state().node_named(&name)?;
+        let facts = &node.facts;
+        Some((node_row(world, node, now()), facts.gpus.clone(), facts.hardware.clone()))
     });
-    let row = row.await?.ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
+    let (row, devices, hardware) = node.await?.ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
     let newest = app.telemetry.newest(&name);
     let sample_age = newest.as_ref().map(|newest| newest.age(now()));
     let sample = newest.map(|newest| (*newest.sample).clone());
-    Ok(Json(NodeDetail { row, sample, sample_age }))
+    Ok(Json(NodeDetail { row, sample, sample_age, devices, hardware }))
 }
 
 /// Nothing new starts on the node; what runs there goes on, unless it is evicted.

@@ -144,6 +144,11 @@ impl Client {
         self.get(&format!("/nodes/{}", part(name)))
     }
 
+    /// The same with what it is made of and what it did last.
+    pub fn node_detail(&self, name: &str) -> Result<NodeDetail, ClientError> {
+        self.get(&format!("/nodes/{}", part(name)))
+    }
+
     pub fn drain(&self, name: &str, reason: &str, evict: bool) -> Result<Changed, ClientError> {
         let path = format!("/nodes/{}/drain", part(name));
         let request = DrainRequest { reason: reason.to_owned(), evict };
