@@ -11,6 +11,7 @@ use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
 
+use crate::container::Runtime;
 use crate::isolation::IsolationMode;
 use crate::logs::LogLimits;
 use crate::parts::PartsError;
@@ -34,6 +35,8 @@ pub struct AgentConfig {
     pub isolation: IsolationMode,
     /// Processes and threads that a part may have.
     pub pids: u64,
+    /// The container runtime that is used, where there are several. None: whichever is there.
+    pub runtime: Option<Runtime>,
     /// Who says what is held on GPUs. None: the drivers of this machine.
     pub holdings: Option<Arc<dyn Holdings>>,
     pub log_limits: LogLimits,
@@ -89,6 +92,7 @@ impl AgentConfig {
             hardware: None,
             isolation: IsolationMode::Auto,
             pids: crate::isolation::default_pids(),
+            runtime: None,
             holdings: None,
             log_limits: LogLimits::default(),
             log_retention: LogRetention::default(),

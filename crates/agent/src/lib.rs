@@ -17,6 +17,7 @@
 mod barred;
 mod cgroup;
 mod config;
+mod container;
 mod cpus;
 mod devices;
 mod env;
@@ -47,6 +48,7 @@ mod user;
 mod zygote;
 
 pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
+pub use container::Runtime;
 pub use env::{
     ENVIRONMENT, SLURM_JOB, SLURM_TASK, VENDORS as VENDOR_ENVIRONMENT, launcher_environment,
 };

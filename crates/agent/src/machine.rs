@@ -673,6 +673,12 @@ impl Machine {
         self.parts.values().all(Part::is_over)
     }
 
+    /// The GPUs that a part has now; a suspended one may have come back on others.
+    pub fn gpus_of(&self, lease: LeaseId) -> &[GpuIndex] {
+        let live = self.parts.get(&lease).filter(|part| !part.is_over() && !part.is_suspended());
+        live.map_or(&[], Part::gpus)
+    }
+
     /// Whether a part that is not over has this GPU, another one than `but`.
     pub fn is_held(&self, gpu: GpuIndex, but: Option<LeaseId>) -> bool {
         self.parts.iter().any(|(lease, part)| Some(*lease) != but && part.holds(gpu))

@@ -1,6 +1,7 @@
 //! The shell around the state machine: feeds it orders, shims' words and time, and carries out
 //! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
 
+mod image;
 mod launch;
 mod logs;
 mod lookup;
@@ -26,6 +27,7 @@ use tutti_wire::stream::ToController;
 
 use crate::barred::Barred;
 use crate::config::{AgentConfig, AgentError};
+use crate::container::{self, Found};
 use crate::isolation::Isolation;
 use crate::join;
 use crate::machine::{Action, Input, Machine};
@@ -107,6 +109,8 @@ pub(crate) struct Node {
     lookups: Lookups,
     isolation: Isolation,
     releasing: Releasing,
+    /// Container runtimes that are here.
+    runtimes: Vec<Found>,
     tmpdir: Option<String>,
     /// None: to be looked at before the next part starts.
     network: Option<Network>,
@@ -149,6 +153,7 @@ impl Node {
             machine: Machine::new(barred.leases()),
             isolation,
             releasing: Releasing::new(&config),
+            runtimes: container::find(&search_path(), Path::new("/")),
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             network: None,
@@ -478,6 +483,11 @@ impl Node {
             FromShim::ExecFailed { request, reason } => self.exec_failed(request, reason),
         }
     }
+}
+
+/// Where programs are looked for.
+fn search_path() -> String {
+    std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned())
 }
 
 /// Where this binary is, for helpers that run as other users.

@@ -23,6 +23,10 @@ pub struct Plan {
     pub log_dir: PathBuf,
     pub log_limits: LogLimits,
     pub argv: Vec<String>,
+    /// Words before those of everything that runs in the part: its container runtime.
+    pub container: Vec<String>,
+    /// Set-uid programs work: a runtime needs them to make a container for a user.
+    pub new_privileges: bool,
     /// `NAME=value`, all but what differs between ranks.
     pub env: Vec<String>,
     pub by_rank: ByRank,

@@ -61,6 +61,8 @@ impl Program {
 pub struct Setting<'a> {
     pub workdir: &'a Workdir,
     pub identity: Option<&'a Identity>,
+    /// Set-uid programs work.
+    pub new_privileges: bool,
     pub cgroup: Option<&'a Made>,
     /// The mount namespace of the part, if it has one.
     pub namespace: Option<BorrowedFd<'a>>,
@@ -231,7 +233,10 @@ fn become_job(child: &Child<'_>) -> Result<(), (String, io::Error)> {
             switch_to(identity).map_err(|e| (format!("can't become user {}", identity.uid), e))?;
         }
         // After the switch: changing the user clears both.
-        check("can't forbid new privileges", libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        if !child.setting.new_privileges {
+            let forbidden = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            check("can't forbid new privileges", forbidden)?;
+        }
         check("can't be tied to the shim", libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
         if libc::getppid() != child.shim {
             libc::_exit(126);

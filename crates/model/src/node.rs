@@ -23,6 +23,9 @@ pub struct NodeFacts {
     /// What keeps jobs apart elsewhere and can't be had on this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<Lack>,
+    /// What can run images: "podman", "apptainer", "enroot".
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<String>,
     pub agent_version: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

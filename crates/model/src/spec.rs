@@ -77,6 +77,9 @@ pub struct JobSpec {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Runs inside this image, by a container runtime of its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<ArraySpec>,
     /// Wait for `tutti release`.
@@ -132,6 +135,7 @@ impl JobSpec {
             after: Vec::new(),
             env: BTreeMap::new(),
             workdir: None,
+            image: None,
             array: None,
             hold: false,
             grace: None,

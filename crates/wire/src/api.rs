@@ -408,6 +408,9 @@ pub struct NodeFactsRow {
     /// What keeps jobs apart elsewhere and can't be had on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<Lack>,
+    /// What can run images there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<String>,
     pub agent_version: String,
     pub labels: BTreeMap<String, String>,
 }
@@ -423,6 +426,7 @@ impl From<&NodeFacts> for NodeFactsRow {
             simulated: f.simulated,
             isolation: f.isolation.clone(),
             lacks: f.lacks.clone(),
+            runtimes: f.runtimes.clone(),
             agent_version: f.agent_version.clone(),
             labels: f.labels.clone(),
         }

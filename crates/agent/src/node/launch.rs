@@ -32,7 +32,10 @@ impl Node {
     pub(super) fn prepare(&mut self, lease: LeaseId) -> Option<Input> {
         let launch = self.machine.launch(lease).expect("asked for a part it knows");
         let objection = self.isolation.objection(&self.config.name);
-        if let Err(error) = check_text(launch).and_then(|()| objection.map_or(Ok(()), Err)) {
+        if let Err(error) = check_text(launch)
+            .and_then(|()| objection.map_or(Ok(()), Err))
+            .and_then(|()| self.check_image(launch))
+        {
             return Some(Input::Prepared { lease, result: Err(error) });
         }
         self.lookups.is_known(launch).then(|| self.prepared(lease))
@@ -91,7 +94,8 @@ impl Node {
         let failed = |message| Some(Input::LaunchFailed { lease, message });
         self.look_at_network();
         let cgroup = self.isolation.of_part(&record.launch, &self.config);
-        let plan = match self.plan(&record.launch, ports) {
+        let plan = self.plan(&record.launch, ports);
+        let plan = match plan.and_then(|plan| self.contain(&record.launch, plan)) {
             Ok(plan) => {
                 let private = self.isolation.private(&plan, &record.launch, &self.program);
                 Plan { cgroup, private, ..plan }
@@ -164,6 +168,8 @@ impl Node {
             log_limits: config.log_limits,
             progress: progress.clone(),
             argv: launcher::argv(launch, &self.program),
+            container: Vec::new(),
+            new_privileges: false,
             env: env.shared,
             by_rank: env.by_rank,
             first_rank: launch.first_rank,

@@ -76,9 +76,8 @@ impl Node {
 
     /// The part's GPUs, without those that somebody else has a share of.
     fn to_check(&self, lease: LeaseId) -> Vec<GpuIndex> {
-        let launch = self.machine.launch(lease).filter(|_| !self.machine.is_over(lease));
-        let gpus = launch.map_or(&[][..], |launch| &launch.gpus);
-        gpus.iter().copied().filter(|&gpu| !self.machine.is_held(gpu, Some(lease))).collect()
+        let gpus = self.machine.gpus_of(lease).iter();
+        gpus.copied().filter(|&gpu| !self.machine.is_held(gpu, Some(lease))).collect()
     }
 
     fn look_at_gpus(&self, lease: LeaseId, gpus: Vec<GpuIndex>) {

@@ -288,6 +288,7 @@ impl Node {
             simulated: config.simulated,
             isolation: self.isolation.describe().into(),
             lacks: self.isolation.lacks().to_vec(),
+            runtimes: self.runtimes.iter().map(|f| f.runtime.name().to_owned()).collect(),
             agent_version: env!("CARGO_PKG_VERSION").into(),
             labels: config.labels.clone(),
             hardware: config.hardware.clone(),

@@ -322,13 +322,15 @@ pub fn program(
     argv: &[String],
 ) -> Result<Program, crate::spawn::ZeroByte> {
     let own = plan.by_rank.values(rank, plan.first_rank);
-    Program::new(argv, plan.env.iter().cloned().chain(own))
+    let argv: Vec<String> = plan.container.iter().chain(argv).cloned().collect();
+    Program::new(&argv, plan.env.iter().cloned().chain(own))
 }
 
 pub fn setting<'a>(plan: &'a Plan, place: &'a Place) -> Setting<'a> {
     Setting {
         workdir: &plan.workdir,
         identity: plan.identity.as_ref(),
+        new_privileges: plan.new_privileges,
         cgroup: place.cgroup.as_ref(),
         namespace: place.namespace.as_ref().map(AsFd::as_fd),
     }

@@ -267,7 +267,13 @@ fn start(plan: &Plan) -> io::Result<Helper> {
     let stdio =
         Stdio { stdin: stdin_child.as_fd(), stdout: stdout_child.as_fd(), stderr: stderr.as_fd() };
     let workdir = Workdir::Asked("/".to_owned());
-    let setting = Setting { workdir: &workdir, identity: None, cgroup: None, namespace: None };
+    let setting = Setting {
+        workdir: &workdir,
+        identity: None,
+        new_privileges: false,
+        cgroup: None,
+        namespace: None,
+    };
     let pid = spawn(&program, &setting, &stdio)?;
     let stdout = File::from(stdout);
     // SAFETY: the descriptor is ours and open.

@@ -41,13 +41,27 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(controller: &Controller, data_dir: &Path, options: &[&str]) -> Agent {
-        let child = Command::new(env!("CARGO_BIN_EXE_agent-for-tests"))
+        Agent::spawn(controller, data_dir, options, None)
+    }
+
+    /// One that finds programs in this directory alone.
+    pub fn start_with_path(controller: &Controller, data_dir: &Path, path: &Path) -> Agent {
+        Agent::spawn(controller, data_dir, &[], Some(path))
+    }
+
+    fn spawn(
+        controller: &Controller,
+        data_dir: &Path,
+        options: &[&str],
+        path: Option<&Path>,
+    ) -> Agent {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agent-for-tests"));
+        command
             .arg(data_dir)
             .args([controller.address(), "n1".into(), controller.join_token()])
             .args(options)
-            .spawn()
-            .unwrap();
-        Agent { child }
+            .envs(path.map(|path| ("PATH", path)));
+        Agent { child: command.spawn().unwrap() }
     }
 
     pub fn kill(&mut self) {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_agent::{AgentConfig, Controller, IsolationMode, Zygote};
+use tutti_agent::{AgentConfig, Controller, IsolationMode, Runtime, Zygote};
 use tutti_model::{Bytes, Span};
 use tutti_wire::client::Endpoint;
 use tutti_wire::token::TokenText;
@@ -56,6 +56,10 @@ pub struct AgentArgs {
     /// Processes and threads that the ranks of a job may have together; 0: any number
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
+    /// The container runtime for jobs with an image: podman, apptainer or enroot [default: whichever is
+    /// there, in this order]
+    #[arg(long, value_name = "NAME")]
+    container_runtime: Option<Runtime>,
     /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
     #[arg(long, value_name = "GRACE")]
     stop_jobs: Option<Span>,
@@ -110,6 +114,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.gpus = hardware.gpus;
     config.simulated = hardware.simulated;
     config.isolation = args.isolation;
+    config.runtime = args.container_runtime;
     config.pids = args.pids.unwrap_or(config.pids);
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;

@@ -84,6 +84,9 @@ pub struct JobArgs {
     /// Where it runs [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
+    /// Run inside this image
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
     /// Set a variable; may be repeated
     #[arg(long, value_name = "K=V", value_parser = pair)]
     pub env: Vec<(String, String)>,
@@ -164,6 +167,7 @@ impl JobArgs {
         over(&mut spec.gpu_mem, self.gpu_mem);
         over(&mut spec.elastic, self.elastic);
         over(&mut spec.class, self.class);
+        over(&mut spec.image, self.image);
         spec.labels.extend(self.labels);
         spec.avoid_labels.extend(self.avoid_labels);
         spec.exclusive |= self.exclusive;

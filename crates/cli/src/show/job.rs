@@ -54,6 +54,7 @@ pub fn detail(
     );
     add("after", job.spec.after.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     add("workdir", job.spec.workdir.clone().unwrap_or_default());
+    add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
     if !job.parts.is_empty() {
         lines.push(String::new());

@@ -144,6 +144,7 @@ mod tests {
                 simulated: true,
                 isolation: "cgroup2".into(),
                 lacks: Vec::new(),
+                runtimes: Vec::new(),
                 agent_version: "0.1.0".into(),
                 labels: Default::default(),
             },

@@ -9,6 +9,7 @@ use crate::reject::Rejected;
 const SPEC_BYTES_MAX: usize = 1 << 20;
 const RANKS_PER_NODE_MAX: u32 = 4096;
 const NAME_CHARS_MAX: usize = 200;
+const IMAGE_BYTES_MAX: usize = 1000;
 
 const LABELS_MAX: usize = 64;
 
@@ -61,10 +62,25 @@ fn check_command(spec: &JobSpec) -> Result<(), Rejected> {
     if spec.workdir.as_deref().is_some_and(|d| !d.starts_with('/')) {
         return Err(bad("workdir", "must start with '/'"));
     }
+    if let Some(image) = &spec.image {
+        check_image(image)?;
+    }
     for (key, name) in [("name", &spec.name), ("team", &spec.team)] {
         if !name.as_deref().is_none_or(is_name) {
             return Err(bad(key, format!("has control characters or more than {NAME_CHARS_MAX}")));
         }
+    }
+    Ok(())
+}
+
+/// It becomes one word of a command line.
+fn check_image(image: &str) -> Result<(), Rejected> {
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    if image.is_empty() || image.starts_with('-') || image.contains(odd) {
+        return Err(bad("image", "write the name of an image, or the path of one"));
+    }
+    if image.len() > IMAGE_BYTES_MAX {
+        return Err(bad("image", format!("has more than {IMAGE_BYTES_MAX} bytes")));
     }
     Ok(())
 }
