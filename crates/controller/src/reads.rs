@@ -106,7 +106,7 @@ impl ArraySums {
         let order: &[JobState] = if self.counts.is_over() {
             &[JobState::Failed, JobState::Cancelled]
         } else {
-            &[JobState::Running, JobState::Starting, JobState::Stopping]
+            &[JobState::Running, JobState::Starting, JobState::Stopping, JobState::Suspended]
         };
         let rest = if self.counts.is_over() { JobState::Completed } else { JobState::Pending };
         order.iter().copied().find(|&s| self.counts.get(s) > 0).unwrap_or(rest)
@@ -283,6 +283,10 @@ pub fn task_of(event: &Event) -> Option<TaskId> {
         | Event::PartDone { lease, .. }
         | Event::PartLost { lease, .. }
         | Event::Stopping { lease, .. }
+        | Event::Suspending { lease, .. }
+        | Event::PartSuspended { lease, .. }
+        | Event::Waking { lease, .. }
+        | Event::PartWoken { lease, .. }
         | Event::Requeued { lease, .. } => Some(lease.task),
         _ => None,
     }
@@ -300,7 +304,13 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         Event::Claimed { task, .. }
         | Event::Unclaimed { task }
         | Event::Registered { task, .. } => vec![task.job],
-        Event::Saved { lease, .. } | Event::Accused { lease, .. } | Event::LetGo { lease } => {
+        Event::Saved { lease, .. }
+        | Event::Accused { lease, .. }
+        | Event::Disregarded { lease, .. }
+        | Event::PartHolds { lease, .. }
+        | Event::SuspensionHeld { lease, .. }
+        | Event::SuspensionReleased { lease, .. }
+        | Event::LetGo { lease } => {
             vec![lease.task.job]
         }
         event => task_of(event).map(|t| t.job).into_iter().collect(),

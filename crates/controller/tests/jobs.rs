@@ -216,3 +216,58 @@ async fn cancel_logs_and_exec() {
 
     cluster.stop().await;
 }
+
+async fn until(cluster: &Cluster, id: &str, state: &str) -> serde_json::Value {
+    for _ in 0..600 {
+        let row = cluster.get(&format!("/api/v1/jobs/{id}")).await;
+        if row["state"] == state {
+            return row;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{id} is never {state}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_suspended_and_resumed() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 2, Ranks::Sleepy).await;
+    let id = cluster.submit(json!({ "run": "train", "gpus_per_node": 2 })).await;
+    until(&cluster, &id, "running").await;
+    let change =
+        async |verb: &str| cluster.call("POST", &format!("/api/v1/jobs/{id}/{verb}"), None).await;
+    let early = change("resume").await;
+    assert_eq!((early.status, early.json()["message"].as_str()), (409, Some("1 is not suspended")));
+    // Without a word about what it has on its GPUs, all of their memory would have to fit.
+    loop {
+        let answer = change("suspend").await;
+        if answer.status == 200 {
+            break;
+        }
+        let error = answer.json();
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("takes 160GiB of host memory on node n1"), "{message}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let row = until(&cluster, &id, "suspended").await;
+    assert_eq!(row["gpus"], 2);
+    // Its GPUs are free for others.
+    let other = cluster.submit(json!({ "run": "other", "gpus_per_node": 1 })).await;
+    until(&cluster, &other, "running").await;
+    assert_eq!(change("resume").await.status, 200);
+    let why = cluster.get(&format!("/api/v1/jobs/{id}/why")).await;
+    assert_eq!(why["verdict"]["kind"], "suspended");
+    assert_eq!(why["holders"][0]["task"], json!(other));
+    cluster.call("POST", &format!("/api/v1/jobs/{other}/cancel"), None).await;
+    until(&cluster, &id, "running").await;
+    let detail = cluster.get(&format!("/api/v1/jobs/{id}")).await;
+    let suspension = &detail["suspensions"][0];
+    assert_eq!(
+        (&suspension["why"]["cause"], &suspension["bytes"]),
+        (&json!("asked"), &json!("1GiB"))
+    );
+    assert!(suspension["until"].is_number(), "{suspension}");
+    assert_eq!((&detail["attempt"], &detail["restarts"]), (&json!(1), &json!(0)));
+    cluster.stop().await;
+}

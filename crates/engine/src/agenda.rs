@@ -26,7 +26,9 @@ impl Agenda {
     pub fn note(&mut self, state: &State, event: &Event) {
         match event {
             Event::Placed { task, .. } => self.note_task(state, *task),
-            Event::PartRunning { lease, .. } => self.note_task(state, lease.task),
+            Event::PartRunning { lease, .. } | Event::PartWoken { lease, .. } => {
+                self.note_task(state, lease.task)
+            }
             Event::PolicyChanged { .. } => *self = Agenda::of(state),
             _ => {}
         }
@@ -46,7 +48,7 @@ impl Agenda {
     /// The task is left alone for so long after it has started.
     fn note_start(&mut self, task: &Task, left_alone: Span) {
         let Some(attempt) = task.attempt() else { return };
-        self.moments.insert(attempt.placed_at.plus(left_alone));
+        self.moments.insert(attempt.took_at().plus(left_alone));
         if let AttemptPhase::Running { since } = attempt.phase {
             self.moments.insert(since.plus(left_alone));
         }
@@ -64,8 +66,15 @@ impl Agenda {
         let waits = [policy.patience, policy.starve_after];
         let waited = waits.into_iter().filter_map(|span| first_to_wait(state, span, since));
         let reserved = policy.reservations.iter().flat_map(|r| [r.from, r.until]);
-        noted.into_iter().chain(waited).chain(reserved.filter(|t| *t > since)).min()
+        let asleep = suspended_too_long(state, policy.patience, since);
+        noted.into_iter().chain(asleep).chain(waited).chain(reserved.filter(|t| *t > since)).min()
     }
+}
+
+/// When the next suspended task will have been so for longer than `span`.
+fn suspended_too_long(state: &State, span: Span, since: Time) -> Option<Time> {
+    let over = state.index.asleep.iter().map(|(at, _)| at.plus(span).plus(Span(1)));
+    over.into_iter().find(|at| *at > since)
 }
 
 /// When the next task will have waited for longer than `span`.

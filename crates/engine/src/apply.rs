@@ -8,6 +8,7 @@ mod attempts;
 mod claims;
 mod health;
 mod jobs;
+mod suspend;
 
 use tutti_model::{
     Attempt, Job, LeaseId, Link, Node, NodeFacts, NodeId, Part, PartState, Phase, State, Task,
@@ -53,6 +54,7 @@ pub fn apply(state: &mut State, record: &Record) {
             let done = PartState::Done { exits: exits.clone(), error: error.clone() };
             attempts::set_part(state, *lease, *node, done);
             attempts::note_running(state, *lease, at);
+            suspend::settle(state, *lease, at);
         }
         Event::PartLost { lease, node } => {
             attempts::set_part(state, *lease, *node, PartState::Lost);
@@ -62,6 +64,14 @@ pub fn apply(state: &mut State, record: &Record) {
         Event::Registered { task, point } => attempts::registered(state, *task, point),
         Event::LetGo { lease } => attempts::let_go(state, *lease),
         Event::Accused { lease, accusation } => attempts::accused(state, *lease, accusation),
+        Event::PartHolds { .. }
+        | Event::Suspending { .. }
+        | Event::PartSuspended { .. }
+        | Event::Waking { .. }
+        | Event::PartWoken { .. }
+        | Event::SuspensionHeld { .. }
+        | Event::SuspensionReleased { .. }
+        | Event::Disregarded { .. } => suspension_changed(state, &record.event, at),
         Event::Requeued { lease, .. } => attempts::requeued(state, *lease, &record.event, at),
         Event::Ready { task } => change_task(state, *task, |t| {
             if let Phase::Pending { not_before, .. } = &mut t.phase {
@@ -90,6 +100,30 @@ pub fn apply(state: &mut State, record: &Record) {
         Event::TokenRevoked { id, .. } => {
             state.tokens.remove(id);
         }
+    }
+}
+
+fn suspension_changed(state: &mut State, event: &Event, at: Time) {
+    match event {
+        Event::PartHolds { lease, node, bytes } => {
+            suspend::part_holds(state, *lease, *node, *bytes);
+        }
+        Event::Suspending { lease, why, stays, moved } => {
+            suspend::suspending(state, *lease, why, *stays, moved, at);
+        }
+        Event::PartSuspended { lease, node, bytes } => {
+            suspend::part_suspended(state, *lease, *node, *bytes, at);
+        }
+        Event::Waking { lease, parts, refused } => {
+            suspend::waking(state, *lease, parts, refused.as_ref(), at);
+        }
+        Event::PartWoken { lease, node } => suspend::part_woken(state, *lease, *node, at),
+        Event::SuspensionHeld { lease, .. } => suspend::stays(state, *lease, true),
+        Event::SuspensionReleased { lease, .. } => suspend::stays(state, *lease, false),
+        Event::Disregarded { lease, accusation } => {
+            suspend::disregarded(state, *lease, accusation);
+        }
+        _ => {}
     }
 }
 

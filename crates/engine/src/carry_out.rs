@@ -1,7 +1,8 @@
 //! A checked plan as events, and which nodes an event changes.
 
 use tutti_model::{
-    ClaimCause, Generation, LeaseId, NewClaim, NodeId, Plan, State, Stop, StopCause, TaskId, Victim,
+    ClaimCause, Generation, LeaseId, NewClaim, NodeId, Plan, State, Stop, StopCause, SuspendCause,
+    TaskId, Victim,
 };
 
 use crate::event::Event;
@@ -11,6 +12,11 @@ pub(crate) fn events(state: &State, plan: &mut Plan) -> Vec<Event> {
     let mut events = Vec::new();
     let dropped = std::mem::take(&mut plan.dropped);
     events.extend(dropped.into_iter().map(|task| Event::Unclaimed { task }));
+    for wake in std::mem::take(&mut plan.wakes) {
+        let parts = wake.parts;
+        let woken = lease_of(state, wake.task);
+        events.extend(woken.map(|lease| Event::Waking { lease, parts, refused: None }));
+    }
     let first = state.next_generation.max(1);
     for (placement, generation) in std::mem::take(&mut plan.placements).into_iter().zip(first..) {
         let (task, parts) = (placement.task, placement.parts);
@@ -32,6 +38,11 @@ fn make_room(state: &State, claim: NewClaim, events: &mut Vec<Event>) {
         let Some(lease) = lease_of(state, victim) else { continue };
         let why = match how {
             _ if victim == task => StopCause::Resized { nodes },
+            Stop::Suspend { moved } => {
+                let why = SuspendCause::Preempted { for_job: task.job };
+                events.push(Event::Suspending { lease, why, stays: false, moved });
+                continue;
+            }
             Stop::Requeue => StopCause::Preempted { for_job: task.job },
             Stop::Shrink { keep } => {
                 let nodes = keep.len() as u32;
@@ -80,13 +91,22 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
             let of_job = state.claims.keys().filter(|t| t.job == *job);
             of_job.for_each(|task| claim_of(task, &mut touch));
         }
-        Event::Stopping { lease, .. } | Event::Requeued { lease, .. } | Event::LetGo { lease } => {
+        Event::Waking { lease, .. } => {
+            claim_of(&lease.task, &mut touch);
+            all_of(lease, &mut touch);
+        }
+        Event::Stopping { lease, .. }
+        | Event::Requeued { lease, .. }
+        | Event::Suspending { lease, .. }
+        | Event::PartSuspended { lease, .. }
+        | Event::PartWoken { lease, .. }
+        | Event::LetGo { lease } => {
             all_of(lease, &mut touch);
         }
         Event::PartDone { lease, node, .. } | Event::PartLost { lease, node, .. } => {
             touch(*node);
             // The first part that is over says that the others will be.
-            let first = attempt(lease).filter(|a| !a.is_ending());
+            let first = attempt(lease).filter(|a| !a.is_ending() || a.pause().is_some());
             first.into_iter().flat_map(|a| &a.parts).for_each(|p| touch(p.node));
         }
         Event::PartRunning { node, .. }

@@ -12,12 +12,14 @@ mod ask;
 mod books;
 mod quota;
 mod start;
+mod suspend;
 mod victims;
 mod violation;
+mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{ClaimCause, Job, NewClaim, Placement, Plan, State, TaskId, Time};
+use tutti_model::{ClaimCause, Job, NewClaim, Placement, Plan, State, TaskId, Time, Wake};
 
 use books::{Books, Tenant};
 use quota::Quota;
@@ -28,6 +30,7 @@ pub fn check(state: &State, plan: &Plan, now: Time) -> Result<(), Violation> {
         return Err(Violation::NoClaim(*task));
     }
     let mut checker = Checker::new(state, plan, now);
+    plan.wakes.iter().try_for_each(|w| checker.wake(w))?;
     plan.placements.iter().try_for_each(|p| checker.placement(p))?;
     plan.claims.iter().try_for_each(|c| checker.claim(c))
 }
@@ -39,6 +42,7 @@ pub(crate) fn sift(state: &State, plan: &mut Plan, now: Time) -> Option<Violatio
     plan.dropped.retain(|task| state.claims.contains_key(task));
     let mut checker = Checker::new(state, plan, now);
     let mut refused = Vec::new();
+    plan.wakes.retain(|w| checker.wake(w).is_ok());
     plan.placements.retain(|p| {
         let is_fine = checker.placement(p).is_ok();
         refused.extend((!is_fine).then_some(p.task));
@@ -50,6 +54,7 @@ pub(crate) fn sift(state: &State, plan: &mut Plan, now: Time) -> Option<Violatio
     plan.claims.retain(|c| checker.claim(c).is_ok());
     // What was refused may have left traces in the books.
     if check(state, plan, now).is_err() {
+        plan.wakes.clear();
         plan.placements.clear();
         plan.claims.clear();
         plan.dropped.clear();
@@ -104,6 +109,23 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// It has its memory and its place in an array already.
+    fn wake(&mut self, wake: &Wake) -> Result<(), Violation> {
+        let id = wake.task;
+        if !self.seen.insert(id) {
+            return Err(Violation::PlacedTwice(id));
+        }
+        let job = self.state.job(id.job).ok_or(Violation::NotPending(id))?;
+        let parts = wake::parts(self.state, job, wake)?;
+        start::not_reserved_again(self.state, job, id, &parts, self.now)?;
+        self.books.claim_ends(id);
+        self.books.fits_now(id, &parts, job.spec.exclusive)?;
+        self.quota.within_limit(job, id, &parts)?;
+        self.books.place(id, &parts, job.spec.exclusive);
+        self.quota.placed(job, id, &parts);
+        Ok(())
+    }
+
     /// Of an array, no more tasks than it allows.
     fn one_more(&mut self, job: &'a Job) -> Result<(), Violation> {
         let running = self.started.entry(job.id).or_insert_with(|| start::running_tasks(job));
@@ -119,13 +141,19 @@ impl<'a> Checker<'a> {
         }
         match claim.cause {
             ClaimCause::Resize => victims::may_resize(self.state, job, claim)?,
+            ClaimCause::Overdue if wake::is_suspended(job, id) => {
+                wake::may_claim(self.state, job, claim)?;
+            }
             _ => {
                 start::may_start(self.state, job, id)?;
                 self.one_more(job)?;
             }
         }
-        ask::is_met(self.state, job, id, parts)?;
+        if !wake::is_suspended(job, id) {
+            ask::is_met(self.state, job, id, parts)?;
+        }
         self.justified(claim)?;
+        suspend::memory_fits(self.state, &self.books, claim)?;
         self.books.fits_later(claim, job.spec.exclusive)?;
         for victim in claim.victims.iter().filter(|v| v.task != id) {
             if self.books.fits_without(claim, job.spec.exclusive, victim.task) {

@@ -39,6 +39,15 @@ pub enum Command {
         actor: Actor,
         job: JobId,
     },
+    /// Its GPUs are given up until somebody resumes it. Without an index, all tasks of an array.
+    Suspend {
+        actor: Actor,
+        target: TaskId,
+    },
+    Wake {
+        actor: Actor,
+        target: TaskId,
+    },
     SetPriority {
         actor: Actor,
         job: JobId,

@@ -5,7 +5,8 @@ mod blame;
 mod ending;
 
 use tutti_model::{
-    Claim, EndReason, Job, JobId, LeaseId, Link, NodeId, Phase, State, TaskId, Tasks, Time,
+    Attempt, Claim, EndReason, Job, JobId, LeaseId, Link, NodeId, PartPlacement, Phase, State,
+    StopCause, SuspendCause, TaskId, Tasks, Time,
 };
 
 use crate::decide::{View, ended_waiting, never_ran};
@@ -19,7 +20,9 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
     match event {
         Event::PartRunning { lease, .. }
         | Event::PartDone { lease, .. }
-        | Event::PartLost { lease, .. } => ending::of_attempt(view, *lease),
+        | Event::PartLost { lease, .. }
+        | Event::Waking { lease, .. }
+        | Event::PartWoken { lease, .. } => ending::of_attempt(view, *lease),
         Event::Accused { lease, .. } => {
             let mut events = ending::of_attempt(view, *lease);
             events.extend(confirmed_loss(state, *lease));
@@ -36,6 +39,8 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
             events.extend(taken_out(view, *node));
             events
         }
+        Event::PartSuspended { lease, .. } => too_large(state, *lease).into_iter().collect(),
+        Event::NodeDrained { node, drain } if drain.auto => suspended_there(state, *node),
         Event::Requeued { failed_on: Some(node), .. } => {
             taken_out(view, *node).into_iter().collect()
         }
@@ -72,6 +77,29 @@ fn taken_out(view: View<'_>, node: NodeId) -> Option<Event> {
 fn parts_lost(state: &State, node: NodeId) -> Vec<Event> {
     let leases = state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
     leases.map(|&lease| Event::PartLost { lease, node }).collect()
+}
+
+/// It takes more memory than was expected, and whoever it was suspended for has none left: it is
+/// stopped after all, or neither would ever run.
+fn too_large(state: &State, lease: LeaseId) -> Option<Event> {
+    let attempt = find_attempt(state, lease).filter(|a| a.is_suspended())?;
+    let SuspendCause::Preempted { for_job } = attempt.pause()?.why else { return None };
+    let short = |part: &PartPlacement| {
+        let here = attempt.part_on(part.node).is_some();
+        here && state.node(part.node).is_some_and(|n| n.free_mem() < part.mem)
+    };
+    let mut claims = state.claims.iter().filter(|(task, _)| task.job == for_job);
+    let is_short = claims.any(|(_, claim)| claim.parts.iter().any(short));
+    is_short.then_some(Event::Stopping { lease, why: StopCause::Preempted { for_job } })
+}
+
+/// A node that was taken out because too much goes wrong there is no place to wake on. On one that
+/// somebody drains, what is suspended wakes and goes on to its end, as what runs does.
+fn suspended_there(state: &State, node: NodeId) -> Vec<Event> {
+    let leases = state.node(node).into_iter().flat_map(|n| n.used.leases.iter().copied());
+    let asleep = |l: &LeaseId| find_attempt(state, *l).is_some_and(Attempt::is_suspended);
+    let why = || StopCause::Evicted { node, by: health::NOBODY.to_owned() };
+    leases.filter(asleep).map(|lease| Event::Stopping { lease, why: why() }).collect()
 }
 
 /// Claims that can't come true: nothing is kept for a held job, nor on a node that is gone.

@@ -6,6 +6,7 @@ mod nodes;
 mod policy;
 mod spec;
 mod submit;
+mod suspend;
 mod tick;
 mod tokens;
 
@@ -43,6 +44,8 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::Cancel { actor, target } => jobs::cancel(view, actor, *target),
         Command::Hold { actor, job } => jobs::hold(view, actor, *job),
         Command::Release { actor, job } => jobs::release(view, actor, *job),
+        Command::Suspend { actor, target } => suspend::suspend(view, actor, *target),
+        Command::Wake { actor, target } => suspend::wake(view, actor, *target),
         Command::SetPriority { actor, job, priority } => {
             jobs::set_priority(view, actor, *job, *priority)
         }

@@ -1,8 +1,8 @@
 //! What agents must be told after a record. Every order may be repeated.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, State,
-    StopCause, Tasks,
+    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, SleepStep,
+    State, StopCause, Tasks,
 };
 
 use crate::effect::Effect;
@@ -12,7 +12,9 @@ use crate::settings::Settings;
 pub fn effects(state: &State, settings: &Settings, record: &Record) -> Vec<Effect> {
     match &record.event {
         Event::Placed { task, generation, .. }
-        | Event::Stopping { lease: LeaseId { task, generation }, .. } => {
+        | Event::Stopping { lease: LeaseId { task, generation }, .. }
+        | Event::Suspending { lease: LeaseId { task, generation }, .. }
+        | Event::Waking { lease: LeaseId { task, generation }, .. } => {
             let lease = LeaseId { task: *task, generation: *generation };
             tell_all(state, settings, lease)
         }
@@ -68,6 +70,15 @@ pub(crate) fn order_for(
     }
     if let AttemptPhase::Stopping { why, .. } = &attempt.phase {
         return Some(stop(settings, job, lease, why));
+    }
+    if let Some(step) = part.sleep_step() {
+        return match (&attempt.phase, step) {
+            (AttemptPhase::Suspending { .. }, SleepStep::Going) => Some(Order::Suspend { lease }),
+            (AttemptPhase::Waking { .. }, _) => {
+                Some(Order::Wake { lease, gpus: part.gpus.clone() })
+            }
+            _ => None,
+        };
     }
     match part.phase {
         PartState::Sent => Some(Order::Start(Box::new(launch(state, job, attempt, part, lease)?))),

@@ -153,7 +153,10 @@ impl Engine {
     /// Is there anything that a plan could be about?
     fn has_choices(&self) -> bool {
         let index = &self.state.index;
-        !(index.queue.is_empty() && index.elastic.is_empty() && self.state.claims.is_empty())
+        !(index.queue.is_empty()
+            && index.elastic.is_empty()
+            && index.asleep.is_empty()
+            && self.state.claims.is_empty())
     }
 
     /// When a tick would next find something to do, beyond watching over nodes.
@@ -195,22 +198,23 @@ impl Engine {
 
     /// Before anything is decided: how far the ranks are decides what becomes of an attempt.
     fn note_levels(&mut self, command: &Command, now: Time) {
+        let Engine { state, live, .. } = self;
+        let sleeps = |lease| find_attempt(state, lease).is_some_and(|a| a.is_hardly_awake(now));
         match command {
             Command::Hello { greeting, .. } => {
-                let known = self.state.node_named(&greeting.facts.name).map(|n| n.id);
-                known.into_iter().for_each(|id| self.live.note_levels(id, &greeting.parts, now));
+                let known = state.node_named(&greeting.facts.name).map(|n| n.id);
+                if let Some(id) = known {
+                    live.note_levels(id, &greeting.parts, now, sleeps);
+                }
             }
-            Command::Heartbeat { node, session, parts }
-                if self.live.is_session(*node, *session) =>
-            {
-                self.live.note_levels(*node, parts, now);
+            Command::Heartbeat { node, session, parts } if live.is_session(*node, *session) => {
+                live.note_levels(*node, parts, now, sleeps);
             }
-            Command::Report { node, session, report } if self.live.is_session(*node, *session) => {
-                self.live.note_levels(*node, std::slice::from_ref(report), now);
+            Command::Report { node, session, report } if live.is_session(*node, *session) => {
+                live.note_levels(*node, std::slice::from_ref(report), now, sleeps);
             }
             Command::Tick => {
-                let state = &self.state;
-                self.live.forget_levels(|lease| find_attempt(state, lease).is_some());
+                live.forget_levels(|lease| find_attempt(state, lease).is_some());
             }
             _ => {}
         }
@@ -259,6 +263,11 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::Registered { .. }
         | Event::NodeMeasured { .. }
         | Event::Accused { .. }
+        | Event::Disregarded { .. }
+        | Event::PartHolds { .. }
+        | Event::Suspending { .. }
+        | Event::Waking { .. }
+        | Event::SuspensionHeld { .. }
         | Event::Claimed { .. }
         | Event::TokenAdded { .. }
         | Event::TokenUsed { .. }
@@ -266,7 +275,9 @@ fn opens_room(state: &State, event: &Event) -> bool {
         // Room that was kept there may have to be found elsewhere.
         Event::NodeAway { .. } | Event::NodeLost { .. } => !state.claims.is_empty(),
         // Only what runs may grow.
-        Event::PartRunning { lease, .. } => state.index.elastic.contains(&lease.task),
+        Event::PartRunning { lease, .. } | Event::PartWoken { lease, .. } => {
+            state.index.elastic.contains(&lease.task)
+        }
         _ => true,
     }
 }

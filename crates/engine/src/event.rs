@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec, LeaseId,
-    NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint, Seq,
-    StopCause, TaskId, Time, Token,
+    Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec,
+    LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit,
+    Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,6 +118,54 @@ pub enum Event {
     Accused {
         lease: LeaseId,
         accusation: Accusation,
+    },
+    /// They say so while the gang is suspended or has hardly woken: it does not count.
+    Disregarded {
+        lease: LeaseId,
+        accusation: Accusation,
+    },
+    /// What the processes of a part have on its GPUs is not what it was.
+    PartHolds {
+        lease: LeaseId,
+        node: NodeId,
+        bytes: Bytes,
+    },
+    /// Every part is told to leave its GPUs; this is kept for them in memory.
+    Suspending {
+        lease: LeaseId,
+        why: SuspendCause,
+        /// It does not wake by itself.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        stays: bool,
+        moved: Vec<Moved>,
+    },
+    /// A part is out of its GPUs, and takes this much memory. With the last one the GPUs are free.
+    PartSuspended {
+        lease: LeaseId,
+        node: NodeId,
+        bytes: Bytes,
+    },
+    /// The parts have GPUs, and are told to go on.
+    Waking {
+        lease: LeaseId,
+        parts: Vec<WakePart>,
+        /// It could not be suspended, and keeps its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused: Option<Refusal>,
+    },
+    /// A part runs as before. With the last one the attempt does.
+    PartWoken {
+        lease: LeaseId,
+        node: NodeId,
+    },
+    /// A suspended attempt does not wake by itself, or does again.
+    SuspensionHeld {
+        lease: LeaseId,
+        by: String,
+    },
+    SuspensionReleased {
+        lease: LeaseId,
+        by: String,
     },
     /// It takes so long to stop that what is free of it is given to others.
     LetGo {

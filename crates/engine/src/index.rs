@@ -183,6 +183,15 @@ fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
             if is_elastic_run(job, attempt) {
                 state.index.elastic.insert(id);
             }
+            match &attempt.phase {
+                AttemptPhase::Suspended { since, pause } if !pause.stays => {
+                    state.index.asleep.insert((*since, id));
+                }
+                AttemptPhase::Suspending { .. } | AttemptPhase::Waking { .. } => {
+                    state.index.moving.insert(id);
+                }
+                _ => {}
+            }
             if attempt.is_ending() && !attempt.is_over() {
                 state.index.ending.insert(id);
             }
@@ -205,6 +214,10 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
             state.index.active.remove(&id);
             state.index.elastic.remove(&id);
             state.index.ending.remove(&id);
+            state.index.moving.remove(&id);
+            if let AttemptPhase::Suspended { since, .. } = attempt.phase {
+                state.index.asleep.remove(&(since, id));
+            }
             if let Some(limit) = limit(job, id, attempt) {
                 state.index.limits.remove(&limit);
             }
@@ -225,7 +238,7 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
 fn limit(job: &Job, id: TaskId, attempt: &Attempt) -> Option<(Time, TaskId)> {
     match attempt.phase {
         AttemptPhase::Running { since } => Some((since.plus(job.spec.runs_for()?), id)),
-        AttemptPhase::Starting | AttemptPhase::Stopping { .. } => None,
+        _ => None,
     }
 }
 

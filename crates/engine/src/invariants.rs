@@ -13,6 +13,7 @@
 //! | Teams and users pay what their attempts are charged | `ledger_matches` |
 //! | No cause has used more retries than its budget since the task got further | `retries_within_budget` |
 //! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
+//! | A suspended attempt holds no GPU, and its memory is counted | `suspended_lends` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
 
@@ -29,6 +30,7 @@ mod no_lease_on_lost_node;
 mod preemption_pays;
 mod retries_within_budget;
 mod shares_within_gpu;
+mod suspended_lends;
 
 pub use history_forward::history_forward;
 pub use preemption_pays::PreemptionPays;
@@ -45,7 +47,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 11] = [
+    let checks: [Check; 12] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -57,6 +59,7 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("claims_sane", claims_sane::check),
         ("ledger_matches", ledger_matches::check),
         ("few_taken_out", few_taken_out::check),
+        ("suspended_lends", suspended_lends::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

@@ -52,8 +52,17 @@ impl Live {
     }
 
     /// Takes over what the ranks of these parts say of themselves.
-    pub fn note_levels(&mut self, node: NodeId, reports: &[PartReport], now: Time) {
-        reports.iter().for_each(|report| self.levels.note(node, report, now));
+    /// `sleeps` says whether an attempt is suspended or was a moment ago: such a pause is none.
+    pub fn note_levels(
+        &mut self,
+        node: NodeId,
+        reports: &[PartReport],
+        now: Time,
+        sleeps: impl Fn(LeaseId) -> bool,
+    ) {
+        for report in reports {
+            self.levels.note(node, report, now, sleeps(report.lease));
+        }
     }
 
     pub fn levels(&self) -> &Levels {

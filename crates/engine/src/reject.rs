@@ -1,6 +1,6 @@
 //! Why the engine refuses a command. Data first, words in one place.
 
-use tutti_model::{BadSpec, Impossible, JobId, NodeId, Role, TaskId};
+use tutti_model::{BadSpec, Bytes, Impossible, JobId, NodeId, Role, TaskId};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
@@ -46,6 +46,10 @@ pub enum Rejected {
     AlreadyEnded(JobId),
     #[error("{0} does not run now")]
     NotRunning(TaskId),
+    #[error("{0} is not suspended")]
+    NotSuspended(TaskId),
+    #[error("{task} can't be suspended: {why}")]
+    CantSuspend { task: TaskId, why: CantSuspend },
     #[error("the plan checker refused a plan: {0}")]
     PlanRefused(crate::check::Violation),
     #[error("the join token is used up, expired, or not for node '{0}'")]
@@ -54,4 +58,19 @@ pub enum Rejected {
         "node '{0}' is in the cluster already, and this token is not for it alone; to let it join again, make one that is: `tutti token create --join --node {0}`"
     )]
     NameTaken(String),
+}
+
+/// Why a running task can't give its GPUs up for a while.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CantSuspend {
+    #[error("it does not run now")]
+    NotRunning,
+    #[error("it was tried a moment ago, and node {node} refused: {why}")]
+    Refused { node: String, why: String },
+    #[error("it has a part of a GPU (gpu_share), and others use the same one")]
+    Share,
+    #[error("node {node} can't move GPU state to host memory: {why}")]
+    Node { node: String, why: String },
+    #[error("its GPU state takes {needs} of host memory on node {node}, and {free} are free there")]
+    Memory { node: String, needs: Bytes, free: Bytes },
 }

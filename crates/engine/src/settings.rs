@@ -1,7 +1,7 @@
 //! The operator's knobs of the engine, with defaults that suit a rack of GPU servers.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{DEFAULT_GRACE, Policy, Span};
+use tutti_model::{Bytes, DEFAULT_GRACE, Policy, Span};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -35,6 +35,10 @@ pub struct Settings {
     pub stall_floor: Span,
     /// It is started again, if it has saved anything, after this long at least.
     pub stall_restart: Span,
+    /// Suspending and waking take this long at most, and what moving the GPU state takes at this rate
+    /// in a second; what takes longer is undone, or stopped.
+    pub suspend_within: Span,
+    pub suspend_rate: Bytes,
     /// An order that shows no effect on the node after this long is sent again.
     pub resend_after: Span,
     /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
@@ -65,6 +69,8 @@ impl Default for Settings {
             stall_paces: 8,
             stall_floor: Span::secs(30),
             stall_restart: Span::secs(600),
+            suspend_within: Span::secs(120),
+            suspend_rate: Bytes(256 << 20),
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,

@@ -97,13 +97,16 @@ fn standing(view: View<'_>, lease: LeaseId) -> Option<Standing> {
         _ => None,
     };
     let behind = alone.then_some((last.rank.rank, last.node));
-    Some(Standing { stepped: last.stepped, pace, behind, after, restart_after })
+    // While it was suspended it could make none.
+    let stepped = last.stepped.max(attempt.woke_at().unwrap_or_default());
+    Some(Standing { stepped, pace, behind, after, restart_after })
 }
 
 /// All of it runs, nothing of it has ended, and its nodes are there to tell.
 fn may_be_judged(view: View<'_>, attempt: &Attempt) -> bool {
     let up = |node| view.state.node(node).is_some_and(|n| n.link == Link::Up);
     matches!(attempt.phase, AttemptPhase::Running { .. })
+        && !attempt.is_hardly_awake(view.now)
         && attempt.parts.iter().all(|p| p.phase.exits().is_empty() && up(p.node))
 }
 

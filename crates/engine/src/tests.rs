@@ -8,5 +8,6 @@ mod nodes;
 mod policy;
 mod preemption;
 mod progress;
+mod suspend;
 mod teams;
 pub(crate) mod world;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, IndexRanges, JobId, JobSpec, LeaseId, Milli,
-    NodeId, PartError, PartPlacement, Priority, Rank, RankExit, SavedPoint, Span, TaskId, Time,
+    Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, IndexRanges, JobId, JobSpec,
+    LeaseId, Milli, Nap, NodeId, PartError, PartPlacement, Pause, Priority, Rank, RankExit,
+    SavedPoint, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,6 +208,12 @@ pub struct Attempt {
     /// What its ranks said of each other, at most one accusation for each part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accusations: Vec<Accusation>,
+    /// What they said while it was suspended or had hardly woken, which does not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disregarded: Vec<Accusation>,
+    /// When it was suspended, oldest first; at most [`crate::NAPS_MAX`], the newest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub naps: Vec<Nap>,
 }
 
 /// The ranks of one part say that a rank of the gang is dead or hangs.
@@ -221,15 +228,22 @@ pub struct Accusation {
 pub enum AttemptPhase {
     /// Agents have been told; not every part runs yet.
     Starting,
-    Running {
+    /// Since when, less what it was suspended for.
+    Running { since: Time },
+    /// Told to leave its GPUs, which it holds until all of it is out.
+    Suspending { pause: Pause },
+    /// It holds no GPU; its processes stand still, and their GPU state is in memory.
+    Suspended { since: Time, pause: Pause },
+    /// It has GPUs again; not every part runs yet.
+    Waking {
         since: Time,
+        pause: Pause,
+        /// Why it is stopped as soon as it runs: it could not be suspended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        then: Option<StopCause>,
     },
     /// Told to stop; the lease is held until every part is gone.
-    Stopping {
-        since: Time,
-        running_since: Option<Time>,
-        why: StopCause,
-    },
+    Stopping { since: Time, running_since: Option<Time>, why: StopCause },
 }
 
 /// Why an attempt is being stopped. Decides what becomes of the task afterwards.
@@ -295,6 +309,12 @@ pub struct Part {
     /// Free on its node for the gang, known once the part is prepared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// What its processes have on its GPUs, as last heard, give or take a little.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_mem: Option<Bytes>,
+    /// It is suspended, or on its way out or back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asleep: Option<Box<Asleep>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -508,6 +528,9 @@ impl Task {
             Phase::Active(a) => match a.phase {
                 AttemptPhase::Starting => JobState::Starting,
                 AttemptPhase::Running { .. } => JobState::Running,
+                AttemptPhase::Suspending { .. }
+                | AttemptPhase::Suspended { .. }
+                | AttemptPhase::Waking { .. } => JobState::Suspended,
                 AttemptPhase::Stopping { .. } => JobState::Stopping,
             },
             Phase::Ended(e) => e.outcome.into(),
@@ -548,25 +571,35 @@ impl Attempt {
         });
         exits.flatten().map(|exit| exit.at).max()
     }
+    /// GPUs that it has, or had before it was suspended.
     pub fn gpu_count(&self) -> u32 {
-        self.parts.iter().map(|p| p.gpus.len() as u32).sum()
+        self.parts.iter().map(|p| p.home_gpus().len() as u32).sum()
     }
     /// GPU-milliseconds since it began to run.
     pub fn served(&self, now: Time) -> u64 {
-        let ran = self.running_since().map_or(0, |since| now.since(since).0);
+        let ran = self.ran(now).unwrap_or_default().0;
         ran.saturating_mul(self.gpu_count().into())
     }
-    pub fn running_since(&self) -> Option<Time> {
-        match self.phase {
+    /// How long all of it has run; its suspensions do not count. None if it never did.
+    pub fn ran(&self, now: Time) -> Option<Span> {
+        match &self.phase {
             AttemptPhase::Starting => None,
-            AttemptPhase::Running { since } => Some(since),
-            AttemptPhase::Stopping { running_since, .. } => running_since,
+            AttemptPhase::Running { since } => Some(now.since(*since)),
+            AttemptPhase::Suspending { pause }
+            | AttemptPhase::Suspended { pause, .. }
+            | AttemptPhase::Waking { pause, .. } => Some(pause.ran),
+            AttemptPhase::Stopping { running_since, .. } => running_since.map(|at| now.since(at)),
         }
+    }
+    /// Since when it would have run by now, had it never been suspended.
+    pub fn running_since(&self, now: Time) -> Option<Time> {
+        self.ran(now).map(|ran| Time(now.0.saturating_sub(ran.0)))
     }
     /// How long it has lasted: from when all of it ran, or from its placement if nobody said so
     /// before now. Short work is over before anybody says that it runs.
     pub fn lasted(&self, now: Time) -> Span {
-        now.since(self.running_since().filter(|since| *since < now).unwrap_or(self.placed_at))
+        let ran = self.ran(now).filter(|ran| ran.0 > 0);
+        ran.unwrap_or_else(|| now.since(self.placed_at))
     }
     pub fn part_of(&self, rank: Rank) -> Option<&Part> {
         let has = |p: &&Part| rank >= p.first_rank && rank.0 - p.first_rank.0 < p.ranks;
@@ -689,7 +722,7 @@ impl Job {
             Tasks::One(t) => t.state(),
             Tasks::Array(a) => {
                 let any = |s| a.live.values().any(|t| t.state() == s);
-                [JobState::Running, JobState::Starting, JobState::Stopping]
+                [JobState::Running, JobState::Starting, JobState::Stopping, JobState::Suspended]
                     .into_iter()
                     .find(|&s| any(s))
                     .unwrap_or(JobState::Pending)

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, Demand, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, TaskId, Time, Topology,
+    Bytes, Demand, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, SuspendCause, TaskId, Time,
+    Topology,
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +15,8 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     /// Room to be kept for tasks, and who is stopped for it.
     pub claims: Vec<NewClaim>,
+    /// Suspended tasks that go on.
+    pub wakes: Vec<Wake>,
     /// Claims that can no longer come true, or that nobody needs.
     pub dropped: Vec<TaskId>,
     /// Blocked tasks whose start must not be delayed, the first in line first.
@@ -72,6 +75,30 @@ pub enum Stop {
     Requeue,
     /// An elastic job goes on with these parts, which it holds now.
     Shrink { keep: Vec<PartPlacement> },
+    /// Its GPU state is moved to host memory, so much on each node, and it goes on later.
+    Suspend { moved: Vec<Moved> },
+}
+
+/// What leaves the GPUs of a node for its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Moved {
+    pub node: NodeId,
+    pub bytes: Bytes,
+}
+
+/// A suspended task goes on, on its own nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    pub task: TaskId,
+    /// One for each of its parts, in their order.
+    pub parts: Vec<WakePart>,
+}
+
+/// The GPUs that a suspended part gets, in the order of those it had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WakePart {
+    pub node: NodeId,
+    pub gpus: Vec<GpuIndex>,
 }
 
 /// A blocked task that has a time to start by.
@@ -134,8 +161,28 @@ pub enum Verdict {
     Reserved { reservation: String, until: Time, shortage: Shortage },
     /// Room is being made: it starts when these have stopped or ended.
     Claimed { cause: ClaimCause, waiting_for: Vec<TaskId> },
+    /// It is suspended, and wakes on its own nodes only.
+    Suspended {
+        why: SuspendCause,
+        /// Somebody wants it to stay so until it is resumed.
+        stays: bool,
+        needs: Vec<WakeNeed>,
+        /// What keeps it from waking although all that is free, in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        held_up: Option<String>,
+    },
     /// About to be tried in the next pass.
     Next,
+}
+
+/// What a suspended task needs on one of its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WakeNeed {
+    pub node: String,
+    pub gpus: u32,
+    pub model: String,
+    /// Of those, free and kept for nobody else.
+    pub free: u32,
 }
 
 /// What is missing, counted over nodes.

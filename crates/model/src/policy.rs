@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology};
+use crate::{Bytes, Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology};
 
 /// The team of jobs that name none and whose user is in none.
 pub const DEFAULT_TEAM: &str = "default";
@@ -171,11 +171,31 @@ pub struct PreemptionRule {
     pub not_again_within: Span,
     /// A set of more victims than this is no solution.
     pub victims_max: usize,
+    /// How much of a victim's GPU state leaves a node's GPUs in a second when it is suspended, and
+    /// how much comes back: what a suspension costs.
+    #[schema(value_type = String)]
+    pub suspend_out: Bytes,
+    #[schema(value_type = String)]
+    pub suspend_in: Bytes,
+}
+
+impl PreemptionRule {
+    /// How long moving this much out of GPUs and back takes.
+    pub fn out_and_in(&self, bytes: Bytes) -> Span {
+        let ms = |rate: Bytes| bytes.0.saturating_mul(1000) / rate.0.max(1);
+        Span(ms(self.suspend_out).saturating_add(ms(self.suspend_in)))
+    }
 }
 
 impl Default for PreemptionRule {
     fn default() -> Self {
-        PreemptionRule { enabled: true, not_again_within: Span::secs(1800), victims_max: 64 }
+        PreemptionRule {
+            enabled: true,
+            not_again_within: Span::secs(1800),
+            victims_max: 64,
+            suspend_out: Bytes(3 << 29),
+            suspend_in: Bytes(4 << 30),
+        }
     }
 }
 

@@ -54,6 +54,10 @@ pub struct Index {
     pub elastic: BTreeSet<TaskId>,
     /// Tasks with a lease of which a part is over and another is not.
     pub ending: BTreeSet<TaskId>,
+    /// Suspended tasks that go on as soon as they can, by since when they are.
+    pub asleep: BTreeSet<(Time, TaskId)>,
+    /// Tasks that are being suspended, or wake.
+    pub moving: BTreeSet<TaskId>,
     /// Waiting jobs by a job they wait for.
     pub dependents: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Tasks that may be started again at this time.

@@ -85,6 +85,9 @@ pub(crate) struct Ends<'a> {
 /// Time between SIGTERM and SIGKILL for a job that does not say.
 const GRACE: Span = Span::secs(30);
 
+/// About how long it takes until what is being suspended has left its GPUs.
+const SUSPENDS: Span = Span::secs(30);
+
 impl<'a> Ends<'a> {
     fn soonest(&self, cluster: &Cluster) -> Vec<(Time, TaskId)> {
         let (state, now) = (self.state, self.now);
@@ -130,6 +133,12 @@ impl<'a> Ends<'a> {
             AttemptPhase::Running { since } => ends_at(self.state, self.policy, job, since),
             // Its time begins when all of it runs.
             AttemptPhase::Starting => ends_at(self.state, self.policy, job, self.now),
+            AttemptPhase::Suspending { .. } => Some(self.now.plus(SUSPENDS)),
+            // What it still has it keeps until it has run on, and nobody knows when.
+            AttemptPhase::Suspended { .. } => None,
+            AttemptPhase::Waking { .. } => {
+                ends_at(self.state, self.policy, job, attempt.running_since(self.now)?)
+            }
         };
         // What has run longer than expected may end any moment.
         end.map(|end| end.max(self.now))
@@ -147,8 +156,10 @@ impl<'a> Ends<'a> {
         let job = self.state.job(id.job);
         let alone = job.is_some_and(|j| j.spec.exclusive);
         if let Some(attempt) = job.and_then(|j| j.task(id.index)).and_then(|t| t.attempt()) {
+            let suspends = matches!(attempt.phase, AttemptPhase::Suspending { .. });
             for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
-                give(part.node, HeldPart::of(part, alone));
+                let all = HeldPart::of(part, alone);
+                give(part.node, if suspends { all.lent() } else { all });
             }
         }
         for p in self.placed.get(&(at, id)).into_iter().flatten() {

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Claim, ClaimCause, GpuIndex, JobState, Link, NewClaim, Node, PartPlacement, Phase, Spread,
-    State, TaskId, Topology,
+    Attempt, Claim, ClaimCause, GpuIndex, JobState, Link, NewClaim, Node, PartPlacement, Phase,
+    Spread, State, TaskId, Topology,
 };
 
 use crate::ask::Ask;
@@ -36,6 +36,7 @@ pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
         Some(Phase::Active(_)) if claim.cause == ClaimCause::Resize => {
             return Standing::Waiting(vec![task]);
         }
+        Some(Phase::Active(attempt)) if may_wake(attempt) => {}
         Some(_) => return Standing::Void,
     }
     let (mut holders, mut away) = (Vec::new(), false);
@@ -55,6 +56,11 @@ pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
     Standing::Waiting(holders)
 }
 
+/// A suspended task waits for room on its nodes.
+fn may_wake(attempt: &Attempt) -> bool {
+    attempt.is_suspended() && attempt.pause().is_some_and(|pause| !pause.stays)
+}
+
 /// Whether the node is still large enough for the part, however empty.
 fn has(node: &Node, part: &PartPlacement) -> bool {
     let facts = &node.facts;
@@ -72,8 +78,9 @@ fn in_the_way(state: &State, task: TaskId, node: &Node, part: &PartPlacement) ->
         }
     }
     let alone = |task: &TaskId| state.job(task.job).is_some_and(|j| j.spec.exclusive);
-    let shared = alone(&task) && !node.used.leases.is_empty();
-    let others = || node.used.leases.iter().map(|lease| lease.task);
+    // What is suspended is there itself.
+    let others = || node.used.leases.iter().map(|lease| lease.task).filter(|t| *t != task);
+    let shared = alone(&task) && others().next().is_some();
     if node.free_cpus() < part.cpus
         || node.free_mem() < part.mem
         || shared

@@ -153,7 +153,7 @@ impl Slot {
         self.owed.mem.0 += held.mem.0.saturating_sub(self.free.mem.0);
         self.free.cpus = self.free.cpus.saturating_sub(held.cpus);
         self.free.mem.0 = self.free.mem.0.saturating_sub(held.mem.0);
-        self.tenants += 1;
+        self.tenants += u32::from(held.tenant);
         self.loners += u32::from(held.alone);
         self.alone = self.loners > 0;
         self.count_whole();
@@ -169,7 +169,7 @@ impl Slot {
         self.free.mem = self.free.mem.min(self.total.mem);
         self.owed.cpus = self.owed.cpus.saturating_sub(held.cpus);
         self.owed.mem.0 = self.owed.mem.0.saturating_sub(held.mem.0);
-        self.tenants = self.tenants.saturating_sub(1);
+        self.tenants = self.tenants.saturating_sub(u32::from(held.tenant));
         self.loners = self.loners.saturating_sub(u32::from(held.alone));
         self.alone = self.loners > 0;
         self.count_whole();
@@ -184,15 +184,41 @@ pub(crate) struct HeldPart<'a> {
     pub cpus: u32,
     pub mem: Bytes,
     pub alone: bool,
+    /// It is there as long as it holds this, and gone with it.
+    pub tenant: bool,
 }
 
 impl<'a> HeldPart<'a> {
     pub fn of(part: &'a tutti_model::Part, alone: bool) -> HeldPart<'a> {
-        HeldPart { gpus: &part.gpus, share: part.share, cpus: part.cpus, mem: part.mem, alone }
+        HeldPart {
+            gpus: &part.gpus,
+            share: part.share,
+            cpus: part.cpus,
+            mem: part.mem,
+            alone,
+            tenant: true,
+        }
+    }
+
+    /// What it gives to others while it is suspended. Its memory it keeps, and so it stays.
+    pub fn lent(self) -> HeldPart<'a> {
+        HeldPart { mem: Bytes(0), alone: false, tenant: false, ..self }
+    }
+
+    /// Memory alone, of somebody who is there already.
+    pub fn memory(mem: Bytes) -> HeldPart<'static> {
+        HeldPart { gpus: &[], share: Milli(0), cpus: 0, mem, alone: false, tenant: false }
     }
 
     pub fn placed(part: &'a PartPlacement, alone: bool) -> HeldPart<'a> {
-        HeldPart { gpus: &part.gpus, share: part.share, cpus: part.cpus, mem: part.mem, alone }
+        HeldPart {
+            gpus: &part.gpus,
+            share: part.share,
+            cpus: part.cpus,
+            mem: part.mem,
+            alone,
+            tenant: true,
+        }
     }
 }
 
@@ -476,13 +502,12 @@ fn tenants(state: &State, node: &Node, slot: &mut Slot) -> Tenants {
         slot.loners += u32::from(job.spec.exclusive);
         tenants.classes.push(job.class().to_owned());
         let attempt = job.task(lease.task.index).and_then(|t| t.attempt());
-        let phase = attempt.map(|a| &a.phase);
         let runs_on =
             |a: &Attempt| matches!(a.phase, AttemptPhase::Running { .. }) && !a.is_ending();
         if !attempt.is_some_and(runs_on) {
             tenants.unsettled.push(lease.task);
         }
-        let leaves = matches!(phase, Some(AttemptPhase::Stopping { .. }));
+        let leaves = attempt.is_some_and(Attempt::leaves);
         for card in &slot.cards {
             let of_lease = node.used.gpus.get(&card.index).and_then(|u| u.leases.get(lease));
             let Some(milli) = of_lease else { continue };

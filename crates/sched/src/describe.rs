@@ -2,11 +2,13 @@
 //! the same sentence with what is behind it.
 
 use tutti_model::{
-    Blocked, ClaimCause, DependOn, Dependency, Shortage, TaskId, Time, Topology, Verdict,
+    Blocked, ClaimCause, DependOn, Dependency, Shortage, SuspendCause, TaskId, Time, Topology,
+    Verdict, WakeNeed,
 };
 
 /// Jobs that are listed before the rest is counted.
 const JOBS_SHOWN: usize = 8;
+const NODES_SHOWN: usize = 3;
 
 /// A verdict for a page of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +64,36 @@ fn sentence(verdict: &Verdict, when: When<'_>) -> String {
             format!("nodes are reserved ({reservation}{until}): needs {wanted}, {fitting}")
         }
         Verdict::Claimed { cause, waiting_for } => claimed(*cause, waiting_for),
+        Verdict::Suspended { why, stays, needs, held_up } => {
+            asleep(why, *stays, needs, held_up.as_deref())
+        }
         Verdict::Next => "next in line".to_owned(),
     }
+}
+
+fn asleep(why: &SuspendCause, stays: bool, needs: &[WakeNeed], held_up: Option<&str>) -> String {
+    let why = match why {
+        SuspendCause::Preempted { for_job } => format!("suspended for job {for_job}"),
+        SuspendCause::Asked { by } => format!("suspended by {by}"),
+    };
+    if stays {
+        return format!("{why}; wakes when it is resumed");
+    }
+    let need = |n: &WakeNeed| format!("{} {} {} free on {}", n.gpus, n.model, are(n.gpus), n.node);
+    let shown: Vec<String> = needs.iter().take(NODES_SHOWN).map(need).collect();
+    let more = match needs.len().saturating_sub(NODES_SHOWN) {
+        0 => String::new(),
+        n => format!(" and the same for {n} more"),
+    };
+    match held_up {
+        Some(words) => format!("{why}; can't wake now: {words}"),
+        None if needs.is_empty() => format!("{why}; about to wake"),
+        None => format!("{why}; wakes when {}{more}", shown.join(", ")),
+    }
+}
+
+fn are(n: u32) -> &'static str {
+    if n == 1 { "is" } else { "are" }
 }
 
 fn shortage(verdict: &Verdict) -> Option<&Shortage> {
@@ -81,6 +111,13 @@ fn details(verdict: &Verdict) -> Vec<String> {
             let (jobs, have) =
                 if waiting_for.len() == 1 { ("job", "has") } else { ("jobs", "have") };
             vec![format!("it starts when {jobs} {} {have} {over}", list(waiting_for))]
+        }
+        Verdict::Suspended { needs, .. } => {
+            let free = |n: &WakeNeed| {
+                let (had, of) = (n.gpus, &n.node);
+                format!("{of}: it needs {had} {}, {} {} free", n.model, n.free, are(n.free))
+            };
+            needs.iter().map(free).collect()
         }
         _ => shortage(verdict).map_or_else(Vec::new, missing),
     }

@@ -18,7 +18,13 @@ const AT_ONCE: usize = 4;
 /// Grows running elastic jobs into nodes that are idle and that no waiting job could use.
 pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
     let wants_room = |v: &Verdict| {
-        matches!(v, Verdict::Busy(_) | Verdict::Behind { .. } | Verdict::NodesUnavailable(_))
+        matches!(
+            v,
+            Verdict::Busy(_)
+                | Verdict::Behind { .. }
+                | Verdict::NodesUnavailable(_)
+                | Verdict::Suspended { .. }
+        )
     };
     if pass.state.index.elastic.is_empty() || pass.verdicts().any(wants_room) {
         return;

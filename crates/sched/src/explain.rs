@@ -1,8 +1,11 @@
 //! The long answer of `tutti why`: its place in line, who holds what it needs, when it will start,
 //! and what would start it sooner.
 
+use std::collections::BTreeMap;
+
 use tutti_model::{
-    Demand, Explanation, Forecast, Holder, Job, NodeId, Plan, Policy, State, TaskId, Time, Verdict,
+    Attempt, Demand, Explanation, Forecast, Holder, Job, NodeId, Plan, Policy, State, TaskId, Time,
+    Verdict,
 };
 
 use crate::advice;
@@ -25,6 +28,20 @@ pub fn explain(
 ) -> Option<Explanation> {
     let verdict = verdict(state, plan, task, now)?;
     let job = state.job(task.job)?;
+    let attempt = job.task(task.index).and_then(|t| t.attempt());
+    if let Some(attempt) = attempt {
+        let holders = in_its_place(state, attempt, task, now);
+        let (ahead, advice) = (0, Vec::new());
+        return Some(Explanation {
+            task,
+            verdict,
+            ahead,
+            holders,
+            starts_by: None,
+            forecast: None,
+            advice,
+        });
+    }
     let ask = Ask::new(&Demand::of(&job.spec));
     let case = Case { state, plan, policy, now, job, task, ask, verdict: &verdict };
     let cluster = Cluster::new(state, policy);
@@ -38,6 +55,37 @@ pub fn explain(
         advice: advice::advice(&case),
         verdict,
     })
+}
+
+/// Who has GPUs of the nodes on which a suspended task waits to go on.
+fn in_its_place(state: &State, attempt: &Attempt, task: TaskId, now: Time) -> Vec<Holder> {
+    let mut gpus: BTreeMap<TaskId, (u32, u32)> = BTreeMap::new();
+    for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
+        let Some(node) = state.node(part.node) else { continue };
+        let mut here: BTreeMap<TaskId, u32> = BTreeMap::new();
+        let leases = node.used.gpus.values().flat_map(|u| u.leases.keys());
+        leases.for_each(|lease| *here.entry(lease.task).or_default() += 1);
+        for (other, n) in here.into_iter().filter(|(other, _)| *other != task) {
+            let sum = gpus.entry(other).or_default();
+            *sum = (sum.0 + n, sum.1 + 1);
+        }
+    }
+    let holder = |(task, (gpus, nodes)): (TaskId, (u32, u32))| {
+        let job = state.job(task.job)?;
+        let since = job.task(task.index)?.attempt()?.running_since(now);
+        Some(Holder {
+            task,
+            user: job.user.clone(),
+            name: job.spec.display_name().to_owned(),
+            gpus,
+            nodes,
+            ends_by: since.zip(job.spec.time).map(|(since, time)| since.plus(time)),
+        })
+    };
+    let mut holders: Vec<Holder> = gpus.into_iter().filter_map(holder).collect();
+    holders.sort_by_key(|h| (h.ends_by.is_none(), h.ends_by, h.task));
+    holders.truncate(HOLDERS_SHOWN);
+    holders
 }
 
 /// A question about one waiting task.
@@ -116,7 +164,7 @@ impl Case<'_> {
         if gpus == 0 && (nodes == 0 || !self.lacks_more_than_gpus()) {
             return None;
         }
-        let since = attempt.running_since();
+        let since = attempt.running_since(self.now);
         Some(Holder {
             task,
             user: job.user.clone(),

@@ -138,13 +138,18 @@ fn events(case: &Case<'_>, pace: Pace) -> BTreeSet<(Time, Event)> {
 fn end_of(state: &State, id: TaskId, pace: Pace, now: Time) -> Option<Time> {
     let job = state.job(id.job)?;
     let Phase::Active(attempt) = &job.task(id.index)?.phase else { return None };
-    match attempt.phase {
+    match &attempt.phase {
         AttemptPhase::Stopping { since, .. } => {
             Some(since.plus(job.spec.grace.unwrap_or(GRACE)).max(now))
         }
+        AttemptPhase::Suspended { .. } => None,
+        AttemptPhase::Suspending { pause } | AttemptPhase::Waking { pause, .. } => {
+            let left = usual(state, job, pace, pause.ran)?.0.saturating_sub(pause.ran.0);
+            Some(now.plus(Span(left)))
+        }
         AttemptPhase::Starting => Some(now.plus(usual(state, job, pace, Span(0))?)),
         AttemptPhase::Running { since } => {
-            Some(since.plus(usual(state, job, pace, now.since(since))?))
+            Some(since.plus(usual(state, job, pace, now.since(*since))?))
         }
     }
 }

@@ -124,6 +124,8 @@ impl World {
             ranks: p.ranks,
             phase: PartState::Running { exits: Vec::new() },
             port: None,
+            gpu_mem: None,
+            asleep: None,
         });
         self.state.next_generation += 1;
         Attempt {
@@ -139,6 +141,8 @@ impl World {
             advanced: false,
             let_go: false,
             accusations: Vec::new(),
+            disregarded: Vec::new(),
+            naps: Vec::new(),
         }
     }
 
@@ -163,7 +167,7 @@ impl World {
         let index = &mut self.state.index;
         index.active.remove(&id);
         index.elastic.remove(&id);
-        if let Some((since, time)) = attempt.running_since().zip(job.spec.time) {
+        if let Some((since, time)) = attempt.running_since(at).zip(job.spec.time) {
             index.limits.remove(&(since.plus(time), id));
         }
         let again = comes_back(attempt);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 mod bars;
 mod blocked;
 mod kept;
+mod wake;
 
 use tutti_model::{
     Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy, QueueKey, State, Task,
@@ -239,6 +240,9 @@ impl<'a> Pass<'a, '_> {
             classes.entry(rank).or_default().push(self.lanes.len());
             self.lanes.push(LaneView { head, ..LaneView::new(lane, keys, page, team, user) });
         }
+        for rank in self.asleep_ranks() {
+            classes.entry(std::cmp::Reverse(rank)).or_default();
+        }
         self.mark_claimed();
         self.starving(&mut classes);
         for (std::cmp::Reverse(rank), lanes) in classes {
@@ -254,6 +258,7 @@ impl<'a> Pass<'a, '_> {
                 let line = Line::new(of, &self.lanes, &self.teams);
                 self.run_line(line, rank, true);
             }
+            self.wake(rank);
             let line = Line::new(lanes.into_iter(), &self.lanes, &self.teams);
             self.run_line(line, rank, false);
         }

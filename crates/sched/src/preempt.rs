@@ -6,12 +6,13 @@
 //! done: the plan names the victims, the checker proves the choice again, the engine acts.
 
 mod hunt;
+mod suspend;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Attempt, AttemptPhase, ClaimCause, Job, NewClaim, Part, PartPlacement, PreemptMode, Span, Stop,
-    Task, TaskId, Victim,
+    Attempt, AttemptPhase, Bytes, ClaimCause, Job, Moved, NewClaim, NodeId, Part, PartPlacement,
+    PreemptMode, Span, Stop, Task, TaskId, Victim,
 };
 
 use crate::candidates::PageNo;
@@ -31,6 +32,27 @@ struct Candidate<'a> {
     alone: bool,
     /// A single part of an elastic attempt that can give up this many.
     of_group: Option<u32>,
+    /// It is suspended instead of being stopped, and takes this much memory of its nodes.
+    moved: Option<Vec<Moved>>,
+}
+
+impl Candidate<'_> {
+    /// What goes to memory on a node.
+    fn moved_on(&self, node: NodeId) -> Option<Bytes> {
+        self.moved.as_ref()?.iter().find(|m| m.node == node).map(|m| m.bytes)
+    }
+
+    /// Gives back what it would give back of this part.
+    fn leave(&self, slot: &mut Slot, part: &Part) {
+        let all = HeldPart::of(part, self.alone);
+        match self.moved_on(part.node) {
+            None => slot.give_back(&all),
+            Some(bytes) => {
+                slot.give_back(&all.lent());
+                slot.take(&HeldPart::memory(bytes));
+            }
+        }
+    }
 }
 
 /// Who wants room, and in what right.
@@ -60,7 +82,13 @@ pub(crate) fn search<'a>(
             _ => None,
         };
         let claimant = Claimant { task, job, team, rank, page, cause, guarantor };
-        let Some(claim) = for_cause(pass, &claimant) else { continue };
+        // Where memory is too short for those who would be suspended, all are stopped.
+        let claim = for_cause(pass, &claimant, true).or_else(|| {
+            let mut nodes = pass.state.nodes.values();
+            let any = nodes.any(|n| n.facts.can_suspend);
+            any.then(|| for_cause(pass, &claimant, false)).flatten()
+        });
+        let Some(claim) = claim else { continue };
         let cost = claim.victims.iter().map(|v| v.cost).sum();
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, claim));
@@ -69,11 +97,11 @@ pub(crate) fn search<'a>(
     best.map(|(_, claim)| claim)
 }
 
-fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim> {
+fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>, suspends: bool) -> Option<NewClaim> {
     if !could_help(pass, who) {
         return None;
     }
-    let candidates = candidates(pass, who);
+    let candidates = candidates(pass, who, suspends);
     let leaving = leaving(pass);
     if candidates.is_empty() && leaving.is_empty() {
         return None;
@@ -154,13 +182,16 @@ fn leaving(pass: &Pass<'_, '_>) -> BTreeMap<SlotNo, Slot> {
     for id in told {
         let Some(job) = pass.state.job(id.job) else { continue };
         let Some(attempt) = job.task(id.index).and_then(Task::attempt) else { continue };
-        if !matches!(attempt.phase, AttemptPhase::Stopping { .. }) && !pass.victims.contains(&id) {
+        if !attempt.leaves() && !pass.victims.contains(&id) {
             continue;
         }
+        let suspends =
+            matches!(attempt.phase, AttemptPhase::Suspending { .. }) || pass.suspends(id);
         for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
             let Some(no) = cluster.slot_of(part.node) else { continue };
             let slot = later.entry(no).or_insert_with(|| cluster.get(no).clone());
-            slot.give_back(&HeldPart::of(part, job.spec.exclusive));
+            let all = HeldPart::of(part, job.spec.exclusive);
+            slot.give_back(&if suspends { all.lent() } else { all });
         }
     }
     later
@@ -204,7 +235,7 @@ fn usable_slots(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> BTreeSet<SlotNo> {
     slots.filter(|&no| is_covered(no) && pass.may_take(no, who.job, who.page, who.task)).collect()
 }
 
-fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>) -> Vec<Candidate<'a>> {
+fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>, suspends: bool) -> Vec<Candidate<'a>> {
     let state = pass.state;
     let mut found = Vec::new();
     for &id in &state.index.active {
@@ -220,7 +251,7 @@ fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>) -> Vec<Candidate<'a>>
         let Some(task) = job.task(id.index) else { continue };
         let Some(attempt) = task.attempt() else { continue };
         if may_stop(pass, id, job, task, attempt) {
-            add(pass, id, job, attempt, &mut found);
+            add(pass, id, job, attempt, suspends, &mut found);
         }
     }
     found
@@ -234,10 +265,10 @@ fn borrows(pass: &Pass<'_, '_>, of: &str, guarantor: TeamNo) -> bool {
 
 fn may_stop(pass: &Pass<'_, '_>, id: TaskId, job: &Job, task: &Task, attempt: &Attempt) -> bool {
     let again = task.preempted_at.is_some()
-        && pass.now.since(attempt.placed_at) < pass.policy.preemption.not_again_within;
+        && pass.now.since(attempt.took_at()) < pass.policy.preemption.not_again_within;
     let never = job.spec.preempt.as_ref().is_some_and(|p| p.mode == PreemptMode::Never);
-    let stopping = matches!(attempt.phase, AttemptPhase::Stopping { .. });
-    !again && !never && !stopping && !pass.state.claims.contains_key(&id)
+    let holds = matches!(attempt.phase, AttemptPhase::Starting | AttemptPhase::Running { .. });
+    !again && !never && holds && !pass.state.claims.contains_key(&id)
 }
 
 fn add<'a>(
@@ -245,6 +276,7 @@ fn add<'a>(
     task: TaskId,
     job: &'a Job,
     attempt: &'a Attempt,
+    suspends: bool,
     found: &mut Vec<Candidate<'a>>,
 ) {
     let cluster = &pass.view.cluster;
@@ -265,11 +297,14 @@ fn add<'a>(
         for part in parts.iter().filter(|_| spare > 0) {
             let parts = vec![*part];
             let (cost, team) = (0, pass.teams.find(&job.team));
-            found.push(Candidate { task, team, cost, parts, alone, of_group: Some(spare) });
+            let of_group = Some(spare);
+            found.push(Candidate { task, team, cost, parts, alone, of_group, moved: None });
         }
     }
     let (cost, team) = (cost(job, attempt, pass.now), pass.teams.find(&job.team));
-    found.push(Candidate { task, team, cost, parts, alone, of_group: None });
+    let suspension = suspends.then(|| suspend::suspension(pass, job, attempt, cost)).flatten();
+    let (cost, moved) = suspension.map_or((cost, None), |(cost, moved)| (cost, Some(moved)));
+    found.push(Candidate { task, team, cost, parts, alone, of_group: None, moved });
 }
 
 /// GPU-milliseconds of work lost: since the last time it was safe; of a job that saves when it is
@@ -277,7 +312,7 @@ fn add<'a>(
 fn cost(job: &Job, attempt: &Attempt, now: tutti_model::Time) -> u64 {
     let gpus = u64::from(attempt.gpu_count());
     let saves = job.spec.checkpoint.as_ref().filter(|c| c.signal.is_some());
-    let lost = match (saves, attempt.running_since()) {
+    let lost = match (saves, attempt.running_since(now)) {
         (_, None) => Span(0),
         (Some(c), Some(_)) => c.grace.or(job.spec.grace).unwrap_or(Span::secs(30)),
         (None, Some(since)) => now.since(since.max(attempt.saved_at.unwrap_or(since))),
@@ -303,7 +338,10 @@ fn victims(candidates: &[Candidate<'_>], chosen: &Set, pass: &Pass<'_, '_>) -> V
     let victim = |(task, of): (TaskId, Vec<&Candidate<'_>>)| {
         let cost = of.iter().map(|c| c.cost).sum();
         let how = match of.iter().all(|c| c.of_group.is_some()) {
-            false => Stop::Requeue,
+            false => match of.iter().find_map(|c| c.moved.clone()) {
+                Some(moved) => Stop::Suspend { moved },
+                None => Stop::Requeue,
+            },
             true => {
                 let gone: BTreeSet<_> =
                     of.iter().flat_map(|c| &c.parts).map(|(_, p)| p.node).collect();
@@ -315,11 +353,7 @@ fn victims(candidates: &[Candidate<'_>], chosen: &Set, pass: &Pass<'_, '_>) -> V
     by_task.into_iter().map(victim).collect()
 }
 
-fn kept(
-    pass: &Pass<'_, '_>,
-    task: TaskId,
-    gone: &BTreeSet<tutti_model::NodeId>,
-) -> Vec<PartPlacement> {
+fn kept(pass: &Pass<'_, '_>, task: TaskId, gone: &BTreeSet<NodeId>) -> Vec<PartPlacement> {
     let attempt = pass.state.job(task.job).and_then(|j| j.task(task.index)).and_then(Task::attempt);
     let parts = attempt.into_iter().flat_map(|a| &a.parts);
     parts.filter(|p| !gone.contains(&p.node)).map(PartPlacement::from).collect()

@@ -149,7 +149,7 @@ fn check_busy(state: &State, plan: &Plan) {
 fn claimed_nodes(plan: &Plan) -> BTreeSet<NodeId> {
     let kept = plan.claims.iter().flat_map(|c| &c.victims).flat_map(|v| match &v.how {
         Stop::Shrink { keep } => keep.as_slice(),
-        Stop::Requeue => &[],
+        Stop::Requeue | Stop::Suspend { .. } => &[],
     });
     plan.claims.iter().flat_map(|c| &c.parts).chain(kept).map(|p| p.node).collect()
 }

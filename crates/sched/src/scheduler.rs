@@ -28,7 +28,10 @@ pub fn plan(state: &State, policy: &Policy, now: Time) -> Plan {
 /// Nothing waits, and nothing that runs wants more.
 fn is_idle(state: &State) -> bool {
     let index = &state.index;
-    index.queue.is_empty() && index.elastic.is_empty() && state.claims.is_empty()
+    index.queue.is_empty()
+        && index.elastic.is_empty()
+        && index.asleep.is_empty()
+        && state.claims.is_empty()
 }
 
 impl Scheduler {

@@ -356,10 +356,11 @@ pub(crate) fn show_parts(parts: &[PartPlacement]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join("+")
 }
 
-/// `2@n1:0 guarantee [1]`: for whom, where, why, and who is stopped; `1>n1` is shrunk to n1.
+/// `2@n1:0 guarantee [1]`: for whom, where, why, and who is stopped; `1>n1` is shrunk to n1, `~1` suspended.
 pub(crate) fn show_claim(claim: &NewClaim) -> String {
     let victim = |v: &Victim| match &v.how {
         Stop::Requeue => v.task.to_string(),
+        Stop::Suspend { .. } => format!("~{}", v.task),
         Stop::Shrink { keep } => {
             let nodes: Vec<String> = keep.iter().map(|p| format!("n{}", p.node)).collect();
             format!("{}>{}", v.task, nodes.join("+"))
@@ -387,6 +388,8 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         ranks: p.ranks,
         phase: PartState::Running { exits: Vec::new() },
         port: None,
+        gpu_mem: None,
+        asleep: None,
     };
     task.attempts += 1;
     task.phase = Phase::Active(Box::new(Attempt {
@@ -402,6 +405,8 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         advanced: false,
         let_go: false,
         accusations: Vec::new(),
+        disregarded: Vec::new(),
+        naps: Vec::new(),
     }));
 }
 

@@ -1,18 +1,29 @@
 //! The one reason why a pending task is pending.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Dependency, Job, JobState, Lane, Phase, Plan, State, TaskId, Tasks, Time, Verdict,
+    Attempt, Dependency, Job, JobState, Lane, Phase, Plan, State, Task, TaskId, Tasks, Time,
+    Verdict, WakeNeed,
 };
 
 use crate::claims;
 use crate::lanes::{self, active_tasks};
 
-/// None if there is no such task or it is not pending. An array without an index stands for its
+/// None if there is no such task or it is neither pending nor suspended. An array without an index stands for its
 /// untouched rest or, once all have started, for the first task that waits again.
 pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Verdict> {
     let job = state.job(task.job)?;
+    if let Some(attempt) = job.task(task.index).and_then(Task::attempt).filter(|a| a.is_suspended())
+    {
+        let kept = || claimed(state, job, task).filter(|_| state.claims.contains_key(&task));
+        let known = plan.by_task.get(&task).filter(|v| matches!(v, Verdict::Suspended { .. }));
+        let held_up = match known {
+            Some(Verdict::Suspended { held_up, .. }) => held_up.clone(),
+            _ => None,
+        };
+        return kept().or_else(|| suspended(state, attempt, held_up));
+    }
     let waiting = Waiting::find(job, task.index)?;
     if job.held {
         return Some(Verdict::Held);
@@ -29,6 +40,31 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
     let limit = || array_limit(state, plan, job, task);
     let found = claimed(state, job, task).or_else(limit);
     Some(found.unwrap_or_else(|| planned(plan, job, task, waiting)))
+}
+
+/// What a suspended attempt waits for: so many GPUs of its models, on its own nodes.
+pub(crate) fn suspended(
+    state: &State,
+    attempt: &Attempt,
+    held_up: Option<String>,
+) -> Option<Verdict> {
+    let pause = attempt.pause()?;
+    let mut needs = Vec::new();
+    for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
+        let Some(node) = state.node(part.node) else { continue };
+        let mut models: BTreeMap<&str, u32> = BTreeMap::new();
+        for index in part.home_gpus() {
+            let gpu = node.facts.gpus.iter().find(|g| g.index == *index);
+            *models.entry(gpu.map_or("gpu", |g| g.model.as_str())).or_default() += 1;
+        }
+        for (model, gpus) in models {
+            let free = node.free_gpus().filter(|g| g.model == model).count() as u32;
+            let (node, model) = (node.facts.name.clone(), model.to_owned());
+            needs.push(WakeNeed { node, gpus, model, free });
+        }
+    }
+    let (why, stays) = (pause.why.clone(), pause.stays);
+    Some(Verdict::Suspended { why, stays, needs, held_up })
 }
 
 /// Of an array that limits them, as many tasks run as may, or will by this plan or a claim.

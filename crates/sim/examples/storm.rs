@@ -8,7 +8,7 @@ fn main() {
     let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
     let (mut failures, mut stale, mut restarts) = (0, 0, 0);
     let (mut preempting, mut started) = (0, 0);
-    let mut sums = [0u32; 6];
+    let mut sums = [0u32; 10];
     for seed in first..first + count {
         match run(seed, &Storm::default()) {
             Ok(s) => {
@@ -17,8 +17,18 @@ fn main() {
                 preempting += s.preempting;
                 started += s.preempting_started;
                 let c = s.counts;
-                let all =
-                    [c.resizes, c.evictions, c.peer_faults, c.stalls, c.crash_loops, c.taken_out];
+                let all = [
+                    c.resizes,
+                    c.evictions,
+                    c.peer_faults,
+                    c.stalls,
+                    c.crash_loops,
+                    c.taken_out,
+                    c.suspensions,
+                    c.woken,
+                    c.refusals,
+                    c.not_woken,
+                ];
                 sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
             }
             Err(failure) => {
@@ -29,9 +39,13 @@ fn main() {
     }
     println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
     println!("{preempting} claims stopped others, {started} of them started");
-    let [resizes, evictions, peer_faults, stalls, crash_loops, taken_out] = sums;
+    let [resizes, evictions, peer_faults, stalls, crash_loops, taken_out, rest @ ..] = sums;
+    let [suspensions, woken, refusals, not_woken] = rest;
     println!(
         "{resizes} resizes, {evictions} evictions, {peer_faults} peer faults, {stalls} stalls"
     );
     println!("{crash_loops} crash loops, {taken_out} nodes taken out");
+    println!(
+        "{suspensions} suspensions: {woken} woken, {refusals} refused, {not_woken} could not wake"
+    );
 }

@@ -40,6 +40,11 @@ pub struct Counts {
     pub stalls: u32,
     pub crash_loops: u32,
     pub taken_out: u32,
+    /// Suspensions for others and by hand, those that came to nothing, and parts that could not wake.
+    pub suspensions: u32,
+    pub refusals: u32,
+    pub not_woken: u32,
+    pub woken: u32,
 }
 
 pub struct Done {
@@ -110,6 +115,16 @@ impl Controller {
                 *self.moves.entry(lease.task).or_default() += 1;
             }
             Event::Stopping { why: StopCause::PeerFault { .. }, .. } => counts.peer_faults += 1,
+            Event::Suspending { .. } => counts.suspensions += 1,
+            Event::Waking { refused, .. } => match refused {
+                Some(_) => counts.refusals += 1,
+                None => counts.woken += 1,
+            },
+            Event::Stopping { why: StopCause::LaunchFailed { error, .. }, .. }
+                if error.starts_with("it could not be woken") =>
+            {
+                counts.not_woken += 1;
+            }
             Event::Stopping { why: StopCause::Stalled { .. }, .. } => counts.stalls += 1,
             Event::NodeDrained { drain, .. } if drain.auto => counts.taken_out += 1,
             Event::TaskEnded { ended, .. } => {

@@ -12,6 +12,10 @@ use tutti_model::{
 
 use crate::workload::Fate;
 
+mod sleep;
+
+use sleep::Sleep;
+
 pub struct Node {
     pub facts: NodeFacts,
     /// On disk: survives an agent restart; processes survive it too.
@@ -22,6 +26,9 @@ pub struct Node {
     /// Every lease whose ranks were started here, to prove that none was started twice.
     pub launched: BTreeMap<LeaseId, u32>,
     pub down_until: Option<Time>,
+    /// So many of the next suspensions are refused, and so many parts can't wake.
+    pub refuses: u32,
+    pub fails_to_wake: u32,
 }
 
 struct Part {
@@ -31,11 +38,12 @@ struct Part {
     since: Time,
     hung: Option<Time>,
     said: Option<Box<PartProgress>>,
+    sleep: Sleep,
 }
 
 impl Part {
     fn new(launch: Box<Launch>, phase: PartPhase) -> Part {
-        Part { launch, phase, since: Time(0), hung: None, said: None }
+        Part { launch, phase, since: Time(0), hung: None, said: None, sleep: Sleep::Awake }
     }
 
     /// Its ranks say that this one is dead or hangs, and leave.
@@ -97,6 +105,7 @@ impl Node {
                 isolation: "none".into(),
                 agent_version: "sim".into(),
                 labels: labels(name),
+                can_suspend: true,
                 ..NodeFacts::default()
             },
             parts: BTreeMap::new(),
@@ -104,6 +113,8 @@ impl Node {
             gpu_generation: BTreeMap::new(),
             launched: BTreeMap::new(),
             down_until: None,
+            refuses: 0,
+            fails_to_wake: 0,
         }
     }
 
@@ -144,8 +155,18 @@ impl Node {
             Order::Start(launch) => self.start(launch, now),
             Order::Go { .. } => self.go(lease, now),
             Order::Stop { grace, .. } => self.stop(lease, grace, now),
-            // Simulated agents do not say that they can suspend, so none is asked to.
-            Order::Suspend { .. } | Order::Wake { .. } => {}
+            Order::Suspend { .. } => {
+                if let Some(part) = self.parts.get_mut(&lease).filter(|p| p.is_awake()) {
+                    part.suspend(self.refuses > 0, now);
+                    self.refuses = self.refuses.saturating_sub(1);
+                }
+            }
+            Order::Wake { gpus, .. } => {
+                if let Some(part) = self.parts.get_mut(&lease) {
+                    part.wake(gpus, self.fails_to_wake > 0, now);
+                    self.fails_to_wake = self.fails_to_wake.saturating_sub(1);
+                }
+            }
             Order::Forget { .. } => {
                 if matches!(
                     self.parts.get(&lease),
@@ -217,7 +238,10 @@ impl Node {
                 part.phase = PartPhase::Done { exits: Vec::new(), error: None };
             }
             PartPhase::Running { until, .. } => {
-                let ends = if Fate::of(&part.launch.spec).ignores_term {
+                // What stands still can't save anything, and is killed as it is.
+                let ends = if !part.is_awake() {
+                    Time(now.0 + 50)
+                } else if Fate::of(&part.launch.spec).ignores_term {
                     now.plus(grace)
                 } else {
                     Time(now.0 + 50)
@@ -231,8 +255,10 @@ impl Node {
     /// The ranks of some gang find that another one is dead or hangs, say so and leave. Perhaps at
     /// once, so that both are heard together.
     pub fn accuse(&mut self, rng: &mut ChaCha8Rng, now: Time) {
-        let gang =
-            |p: &&mut Part| matches!(p.phase, PartPhase::Running { .. }) && p.launch.world_size > 1;
+        let gang = |p: &&mut Part| {
+            let running = matches!(p.phase, PartPhase::Running { .. }) && p.is_awake();
+            running && p.launch.world_size > 1
+        };
         let Some(part) = self.parts.values_mut().find(gang) else { return };
         let rank = Rank(rng.random_range(0..part.launch.world_size));
         part.accuse(rank, now.plus(Span(rng.random_range(0..300))));
@@ -241,7 +267,7 @@ impl Node {
     /// The ranks of a part that would be found out make no more steps, and never end by themselves.
     pub fn hang(&mut self, now: Time) {
         let found_out = |p: &&mut Part| {
-            let running = matches!(p.phase, PartPhase::Running { .. });
+            let running = matches!(p.phase, PartPhase::Running { .. }) && p.is_awake();
             running
                 && p.hung.is_none()
                 && p.launch.spec.stall.is_some()
@@ -257,10 +283,14 @@ impl Node {
     pub fn tick(&mut self, now: Time) -> Vec<PartReport> {
         let mut out = Vec::new();
         for (&lease, part) in &mut self.parts {
-            if matches!(part.phase, PartPhase::Running { .. }) {
+            if matches!(part.phase, PartPhase::Running { .. }) && part.turn_over(now) {
+                out.push(report(lease, part));
+            }
+            if matches!(part.phase, PartPhase::Running { .. }) && part.is_awake() {
                 part.speak(now);
             }
             let status = match part.phase {
+                PartPhase::Running { .. } if !part.is_awake() => continue,
                 PartPhase::Running { until, fate } if until <= now => fate,
                 PartPhase::Stopping { until } if until <= now => ExitStatus::Signal(15),
                 _ => continue,
@@ -279,7 +309,9 @@ impl Node {
     pub fn busy_gpus(&self) -> BTreeMap<GpuIndex, Vec<(LeaseId, u32)>> {
         let mut busy: BTreeMap<GpuIndex, Vec<(LeaseId, u32)>> = BTreeMap::new();
         for (lease, part) in &self.parts {
-            if matches!(part.phase, PartPhase::Running { .. } | PartPhase::Stopping { .. }) {
+            let alive =
+                matches!(part.phase, PartPhase::Running { .. } | PartPhase::Stopping { .. });
+            if alive && part.is_on_gpus() {
                 let of = (*lease, share(&part.launch));
                 part.launch.gpus.iter().for_each(|&g| busy.entry(g).or_default().push(of));
             }
@@ -318,5 +350,8 @@ fn report(lease: LeaseId, part: &Part) -> PartReport {
             ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
         }
     };
-    PartReport { progress: part.said.clone(), ..PartReport::new(lease, phase) }
+    let alive = matches!(part.phase, PartPhase::Running { .. });
+    let (suspension, gpu_mem) = (part.suspension(), Some(part.held()));
+    let (suspension, gpu_mem) = if alive { (suspension, gpu_mem) } else { (None, None) };
+    PartReport { progress: part.said.clone(), suspension, gpu_mem, ..PartReport::new(lease, phase) }
 }

@@ -36,6 +36,8 @@ pub struct Storm {
     /// Ranks accuse others, or hang.
     pub accuse: u32,
     pub hang: u32,
+    /// The next part can't be suspended, or can't wake.
+    pub refuse: u32,
     pub clock_jump: u32,
     /// People cancel, hold, release, drain and resume.
     pub meddling: u32,
@@ -57,6 +59,7 @@ impl Default for Storm {
             cut_off: 4,
             accuse: 6,
             hang: 6,
+            refuse: 2,
             clock_jump: 3,
             meddling: 25,
         }
@@ -185,6 +188,7 @@ impl World {
         for _ in 0..self.storm.calm_steps {
             self.tick()?;
             self.release_held()?;
+            self.wake_suspended()?;
             self.resume_taken_out()?;
             if self.healed().is_ok() {
                 return self.final_checks();
@@ -219,6 +223,12 @@ impl World {
             if chance(&mut self.rng, storm.hang) {
                 self.nodes[i].hang(self.now);
             }
+            if chance(&mut self.rng, storm.refuse) {
+                self.nodes[i].refuses += 1;
+            }
+            if chance(&mut self.rng, storm.refuse) {
+                self.nodes[i].fails_to_wake += 1;
+            }
             if chance(&mut self.rng, storm.cut_off) {
                 self.links[i].clear();
                 self.links[i].cut = true;
@@ -251,7 +261,7 @@ impl World {
             0 => return Ok(()),
             n => jobs[self.rng.random_range(0..n)],
         };
-        let command = match self.rng.random_range(0..10) {
+        let command = match self.rng.random_range(0..13) {
             0 => Command::Cancel { actor, target: TaskId::single(job) },
             1 => {
                 let index = Some(self.rng.random_range(0..6));
@@ -271,10 +281,24 @@ impl World {
             },
             7 => Command::Saved { actor, task: TaskId::single(job) },
             8 => Command::SetPolicy { actor, policy: Box::new(random_policy(&mut self.rng)) },
+            9 | 10 => Command::Suspend { actor, target: self.somebody_active(job) },
+            11 => Command::Wake { actor, target: self.somebody_active(job) },
             _ => Command::Resume { actor, node },
         };
         self.command(command)?;
         Ok(())
+    }
+
+    /// A task that has a lease, if any has one.
+    fn somebody_active(&mut self, else_job: JobId) -> TaskId {
+        let active = &self.controller.engine.state().index.active;
+        match active.len() {
+            0 => TaskId::single(else_job),
+            n => {
+                let at = self.rng.random_range(0..n);
+                active.iter().nth(at).copied().unwrap_or(TaskId::single(else_job))
+            }
+        }
     }
 
     /// Undoes what people did that would keep work waiting for ever.
@@ -284,6 +308,21 @@ impl World {
             self.controller.engine.state().nodes.values().map(|n| n.facts.name.clone()).collect();
         for node in nodes {
             self.command(Command::Resume { actor: actor.clone(), node })?;
+        }
+        Ok(())
+    }
+
+    /// The same for those that somebody suspended.
+    fn wake_suspended(&mut self) -> Result<(), Failure> {
+        let state = self.controller.engine.state();
+        let stays = |id: &&TaskId| {
+            let task = state.job(id.job).and_then(|j| j.task(id.index));
+            task.and_then(|t| t.attempt()?.pause()).is_some_and(|pause| pause.stays)
+        };
+        let asleep: Vec<TaskId> = state.index.active.iter().filter(stays).copied().collect();
+        for target in asleep {
+            let actor = Actor { user: "root".into(), role: Role::Admin };
+            self.command(Command::Wake { actor, target })?;
         }
         Ok(())
     }

@@ -131,8 +131,10 @@ fn fit_rules(rng: &mut ChaCha8Rng, spec: &mut JobSpec) {
         spec.checkpoint =
             Some(Checkpoint { dir: "/ckpt".into(), signal, grace: Some(Span::secs(2)) });
     }
-    if rng.random_range(0..10) == 0 {
-        spec.preempt = Some(Preempt { mode: PreemptMode::Never });
+    match rng.random_range(0..10) {
+        0 => spec.preempt = Some(Preempt { mode: PreemptMode::Never }),
+        1..=5 => spec.preempt = Some(Preempt { mode: PreemptMode::Suspend }),
+        _ => {}
     }
 }
 
@@ -151,6 +153,7 @@ pub fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
             enabled: rng.random_range(0..8) != 0,
             not_again_within: Span::secs(rng.random_range(0..30)),
             victims_max: rng.random_range(1..6),
+            ..PreemptionRule::default()
         },
         durations: DurationRule {
             learn: rng.random_range(0..2) == 0,

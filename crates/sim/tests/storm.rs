@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 6] = Default::default();
+    let counts: [AtomicU64; 9] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -36,7 +36,18 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     count(&preempting, summary.preempting_started);
                     let Counts { resizes, evictions, peer_faults, stalls, .. } = summary.counts;
                     let Counts { crash_loops, taken_out, .. } = summary.counts;
-                    let all = [resizes, evictions, peer_faults, stalls, crash_loops, taken_out];
+                    let Counts { woken, refusals, not_woken, .. } = summary.counts;
+                    let all = [
+                        resizes,
+                        evictions,
+                        peer_faults,
+                        stalls,
+                        crash_loops,
+                        taken_out,
+                        woken,
+                        refusals,
+                        not_woken,
+                    ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
                     });
@@ -58,4 +69,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(3, SEEDS / 10, "stalled attempts were started again");
     enough(4, SEEDS / 20, "jobs ended because they failed in circles");
     enough(5, SEEDS / 50, "nodes were taken out");
+    enough(6, SEEDS / 5, "suspended attempts went on");
+    enough(7, SEEDS / 20, "suspensions were refused");
+    enough(8, SEEDS / 200, "suspended attempts could not wake");
 }

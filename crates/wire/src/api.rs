@@ -38,8 +38,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     BurnIn, Bytes, EndReason, Gpu, Grant, Hardware, JobSpec, JobState, Lack, Milli, NodeFacts,
-    NodeSample, NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span, TaskId,
-    Time, Verdict,
+    NodeSample, NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span,
+    SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -228,6 +228,26 @@ pub struct JobDetail {
     /// Checkpoints that it has reported or that were registered for it, oldest first: the newest few.
     #[serde(default)]
     pub checkpoints: Vec<SavedPoint>,
+    /// When this attempt was suspended, oldest first: the newest few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspensions: Vec<SuspensionRow>,
+}
+
+/// One time that a job gave its GPUs up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SuspensionRow {
+    pub why: SuspendCause,
+    /// When it was told to leave its GPUs, and when they were free.
+    pub since: Time,
+    pub out_at: Option<Time>,
+    /// When it got GPUs again, and when it went on.
+    pub back_at: Option<Time>,
+    pub until: Option<Time>,
+    /// What its GPU state took of the hosts' memory, on all nodes.
+    pub bytes: Bytes,
+    /// It could not be suspended: where, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -242,7 +262,7 @@ pub struct PartRow {
     pub mem: Bytes,
     pub first_rank: u32,
     pub ranks: u32,
-    /// sent, prepared, running, done or lost.
+    /// sent, prepared, running, suspending, suspended, waking, done or lost.
     pub phase: String,
     pub exits: Vec<RankExit>,
 }

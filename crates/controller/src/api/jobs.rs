@@ -69,7 +69,7 @@ pub async fn show(
     Ok(Json(detail.await??))
 }
 
-/// Why a pending job is pending, who is ahead, and what would start it now.
+/// Why a pending job is pending, or a suspended one suspended, who is ahead, and what would start it now.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/why", tag = "jobs",
     params(("id" = TaskId, Path)),
     responses((status = 200, body = Explanation), Problems))]
@@ -83,7 +83,7 @@ pub async fn why(
         let policy = &engine.state().policy;
         tutti_sched::explain(engine.state(), engine.plan(), policy, id, now()).ok_or_else(|| {
             let state = row.state.as_str();
-            Problem::conflict(format!("{id} is not pending: it is {state}"))
+            Problem::conflict(format!("{id} is neither pending nor suspended: it is {state}"))
                 .hint(format!("`tutti show {id}` tells the rest"))
         })
     });
@@ -188,6 +188,31 @@ pub async fn release(
     Named(job): Named<JobId>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Release { actor: caller.actor, job }).await
+}
+
+/// Gives up the GPUs of a running job: its processes stand still, what they had there is in the hosts'
+/// memory. It goes on when it is resumed. An array as a whole without an index.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/suspend", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn suspend(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(target): Named<TaskId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Suspend { actor: caller.actor, target }).await
+}
+
+/// Lets a suspended job go on, as soon as GPUs of its nodes are free for it.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/resume", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn resume(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(target): Named<TaskId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Wake { actor: caller.actor, target }).await
 }
 
 /// Moves a job in the queue. Its owner may move it back, admins either way.

@@ -72,6 +72,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/hold", post(jobs::hold))
         .route("/jobs/{id}/release", post(jobs::release))
+        .route("/jobs/{id}/suspend", post(jobs::suspend))
+        .route("/jobs/{id}/resume", post(jobs::resume))
         .route("/jobs/{id}/priority", post(jobs::priority))
         .route("/jobs/{id}/saved", post(jobs::saved))
         .route("/jobs/{id}/checkpoints", post(jobs::register))

@@ -58,6 +58,8 @@ impl IntoResponses for Problems {
         jobs::cancel,
         jobs::hold,
         jobs::release,
+        jobs::suspend,
+        jobs::resume,
         jobs::priority,
         jobs::saved,
         jobs::register,

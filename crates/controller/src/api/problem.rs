@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use tutti_engine::Rejected;
+use tutti_engine::{CantSuspend, Rejected};
 use tutti_model::Impossible;
 use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
 
@@ -134,6 +134,8 @@ impl From<Rejected> for Problem {
                 Some("read it again, make your change to that, and send it with its new ETag"),
             ),
             R::NotRunning(_) => (conflict, None),
+            R::NotSuspended(_) => (conflict, Some("`tutti ps` shows which jobs are suspended")),
+            R::CantSuspend { why, .. } => (conflict, Some(instead_of_suspending(why))),
             R::Impossible(what) => (impossible, Some(what_there_is(what))),
             R::UnknownDependency(_) => (invalid, Some("`tutti ps` lists the jobs")),
             R::DependencyCycle(_) => (invalid, None),
@@ -152,6 +154,17 @@ impl From<Rejected> for Problem {
         };
         let problem = make(message);
         hint.map_or(problem.clone(), |h| problem.hint(h))
+    }
+}
+
+/// How else to get at the GPUs of a job that can't be suspended.
+fn instead_of_suspending(why: &CantSuspend) -> &'static str {
+    match why {
+        CantSuspend::NotRunning => "`tutti show` says where it is",
+        CantSuspend::Memory { .. } => "`tutti nodes` shows what takes memory there",
+        CantSuspend::Share | CantSuspend::Node { .. } | CantSuspend::Refused { .. } => {
+            "`tutti cancel` stops it; a job that saves goes on from its checkpoint when it is submitted again"
+        }
     }
 }
 

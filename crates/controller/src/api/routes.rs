@@ -30,6 +30,8 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/jobs/{id}/cancel", USER),
     (Method::POST, "/api/v1/jobs/{id}/hold", USER),
     (Method::POST, "/api/v1/jobs/{id}/release", USER),
+    (Method::POST, "/api/v1/jobs/{id}/suspend", USER),
+    (Method::POST, "/api/v1/jobs/{id}/resume", USER),
     (Method::POST, "/api/v1/jobs/{id}/priority", USER),
     (Method::POST, "/api/v1/jobs/{id}/saved", USER),
     (Method::POST, "/api/v1/jobs/{id}/checkpoints", USER),

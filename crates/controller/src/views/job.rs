@@ -2,10 +2,11 @@
 
 use tutti_engine::Stalled;
 use tutti_model::{
-    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, NodeId, PartState, Restarts,
-    Span, Spread, State, StopCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, Nap, NodeId, Part, PartState,
+    Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, TaskId, Tasks,
+    Time,
 };
-use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail};
+use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail, SuspensionRow};
 
 use super::words::{end_note, fault_words};
 use crate::core::World;
@@ -33,7 +34,10 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     if let Some(ended) = job.ended(index) {
         over(state, &mut row, ended);
     }
-    if row.state == JobState::Pending {
+    let asleep = |a: &Attempt| a.is_suspended();
+    if row.state == JobState::Pending
+        || job.task(index).and_then(|t| t.attempt()).is_some_and(asleep)
+    {
         waiting(world, &mut row, id, now);
     }
     row.progress = world.progress.of_task(state, id, now);
@@ -101,9 +105,13 @@ fn held(state: &State, row: &mut JobRow, attempt: &Attempt) {
     row.nodes = attempt.parts.len() as u32;
     row.gpus = attempt.gpu_count();
     row.node_names = names(state, attempt.parts.iter().map(|p| p.node));
-    if let AttemptPhase::Stopping { why, .. } = &attempt.phase {
-        row.note = stop_note(state, why);
-    }
+    row.note = match &attempt.phase {
+        AttemptPhase::Stopping { why, .. } => stop_note(state, why),
+        AttemptPhase::Suspending { pause } => format!("leaves its GPUs: {}", cause(&pause.why)),
+        AttemptPhase::Waking { then: Some(_), .. } => undone_note(state, attempt),
+        AttemptPhase::Waking { .. } => "wakes".to_owned(),
+        _ => return,
+    };
 }
 
 fn over(state: &State, row: &mut JobRow, ended: &Ended) {
@@ -137,6 +145,36 @@ fn stall_note(state: &State, stalled: &Stalled) -> String {
         format!(", rank {rank} on {} is behind", state.node_name(node))
     });
     format!("stalled: no step for {whole}, usually one in {pace}{behind}")
+}
+
+fn cause(why: &SuspendCause) -> String {
+    match why {
+        SuspendCause::Preempted { for_job } => format!("makes room for job {for_job}"),
+        SuspendCause::Asked { by } => format!("suspended by {by}"),
+    }
+}
+
+fn undone_note(state: &State, attempt: &Attempt) -> String {
+    let refused = attempt.naps.last().and_then(|nap| nap.refused.as_ref());
+    let words = refused.map_or_else(String::new, |r| refusal(state, r));
+    format!("can't be suspended and will be stopped: {words}")
+}
+
+fn refusal(state: &State, refusal: &Refusal) -> String {
+    format!("{}: {}", state.node_name(refusal.node), refusal.why)
+}
+
+fn suspensions(state: &State, attempt: &Attempt) -> Vec<SuspensionRow> {
+    let row = |nap: &Nap| SuspensionRow {
+        why: nap.why.clone(),
+        since: nap.since,
+        out_at: nap.out_at,
+        back_at: nap.back_at,
+        until: nap.until,
+        bytes: nap.bytes,
+        refused: nap.refused.as_ref().map(|r| refusal(state, r)),
+    };
+    attempt.naps.iter().map(row).collect()
 }
 
 fn stop_note(state: &State, why: &StopCause) -> String {
@@ -202,10 +240,8 @@ pub fn detail(
     let attempt = task.and_then(|t| t.attempt());
     let ended = job.ended(index);
     let restarts = |e: Option<&Ended>| e.map_or_else(Restarts::default, |e| e.restarts);
-    let time_left = job.spec.time.and_then(|limit| {
-        let since = attempt?.running_since()?;
-        Some(since.plus(limit).since(now))
-    });
+    let time_left =
+        job.spec.time.and_then(|limit| Some(Span(limit.0.saturating_sub(attempt?.ran(now)?.0))));
     Some(JobDetail {
         row,
         spec: if inside { (*job.spec).clone() } else { without_secrets(&job.spec) },
@@ -217,11 +253,12 @@ pub fn detail(
         time_left,
         held: job.held,
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
+        suspensions: attempt.map_or_else(Vec::new, |a| suspensions(state, a)),
     })
 }
 
 fn part_rows(state: &State, attempt: &Attempt) -> Vec<PartRow> {
-    let row = |p: &tutti_model::Part| PartRow {
+    let row = |p: &Part| PartRow {
         node: state.node_name(p.node),
         address: state.node(p.node).map_or_else(String::new, |n| n.facts.address.clone()),
         gpus: p.gpus.iter().map(|g| g.0).collect(),
@@ -230,14 +267,20 @@ fn part_rows(state: &State, attempt: &Attempt) -> Vec<PartRow> {
         mem: p.mem,
         first_rank: p.first_rank.0,
         ranks: p.ranks,
-        phase: phase_word(&p.phase).to_owned(),
+        phase: phase_word(p).to_owned(),
         exits: p.phase.exits().to_vec(),
     };
     attempt.parts.iter().map(row).collect()
 }
 
-fn phase_word(phase: &PartState) -> &'static str {
-    match phase {
+fn phase_word(part: &Part) -> &'static str {
+    match (&part.phase, part.sleep_step()) {
+        (PartState::Running { .. }, Some(SleepStep::Going)) => return "suspending",
+        (PartState::Running { .. }, Some(SleepStep::Out | SleepStep::Lent)) => return "suspended",
+        (PartState::Running { .. }, Some(SleepStep::Coming)) => return "waking",
+        _ => {}
+    }
+    match part.phase {
         PartState::Sent => "sent",
         PartState::Prepared { .. } => "prepared",
         PartState::Running { .. } => "running",

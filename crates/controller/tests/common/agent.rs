@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tutti_model::{
     Bytes, Epoch, ExitStatus, Gpu, GpuIndex, Greeting, Launch, LeaseId, NodeFacts, Order,
-    PartReport, Rank, RankExit, ReportedPhase, Time,
+    PartReport, Rank, RankExit, ReportedPhase, Suspension, Time,
 };
 use tutti_wire::frame::{self, FrameReader};
 use tutti_wire::pki::NodeIdentity;
@@ -61,8 +61,12 @@ pub fn hello(facts: NodeFacts) -> ToController {
 
 /// Connects, says hello, and reads the welcome.
 pub async fn connect(addr: SocketAddr, identity: &NodeIdentity, gpus: u16) -> Stream {
+    connect_as(addr, identity, facts(identity.node(), gpus)).await
+}
+
+async fn connect_as(addr: SocketAddr, identity: &NodeIdentity, facts: NodeFacts) -> Stream {
     let mut stream = dial(addr, identity).await.unwrap();
-    frame::write(&mut stream, &hello(facts(identity.node(), gpus))).await.unwrap();
+    frame::write(&mut stream, &hello(facts)).await.unwrap();
     let welcome: ToAgent = frame::read(&mut stream).await.unwrap().unwrap();
     assert!(matches!(welcome, ToAgent::Welcome { .. }), "{welcome:?}");
     stream
@@ -75,6 +79,8 @@ pub enum Ranks {
     Finish,
     /// Run until they are stopped.
     Stay,
+    /// The same, and have a GiB on GPUs that can be moved to host memory.
+    Sleepy,
 }
 
 pub struct FakeAgent {
@@ -83,7 +89,9 @@ pub struct FakeAgent {
 
 impl FakeAgent {
     pub async fn start(addr: SocketAddr, identity: NodeIdentity, gpus: u16, ranks: Ranks) -> Self {
-        let stream = connect(addr, &identity, gpus).await;
+        let can_suspend = ranks == Ranks::Sleepy;
+        let facts = NodeFacts { can_suspend, ..facts(identity.node(), gpus) };
+        let stream = connect_as(addr, &identity, facts).await;
         FakeAgent { task: tokio::spawn(serve(stream, ranks)) }
     }
 }
@@ -97,18 +105,14 @@ impl Drop for FakeAgent {
 async fn serve(stream: Stream, ranks: Ranks) {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = FrameReader::new(reader);
-    let mut launches: BTreeMap<LeaseId, Arc<Launch>> = BTreeMap::new();
-    let mut done = BTreeSet::new();
+    let mut parts = Parts::default();
     let mut beat = tokio::time::interval(std::time::Duration::from_millis(500));
     loop {
         let message = tokio::select! {
             message = reader.next::<ToAgent>() => message,
             _ = beat.tick() => {
-                let parts = launches.iter().map(|(l, launch)| {
-                    let phase = if done.contains(l) { ended(launch) } else { running() };
-                    PartReport::new(*l, phase)
-                });
-                let beat = ToController::Heartbeat { parts: parts.collect() };
+                let all = parts.launches.keys().map(|lease| parts.report(*lease, ranks));
+                let beat = ToController::Heartbeat { parts: all.collect() };
                 if frame::write(&mut writer, &beat).await.is_err() { return }
                 continue;
             }
@@ -117,13 +121,32 @@ async fn serve(stream: Stream, ranks: Ranks) {
         let mut out = Vec::new();
         let mut next = Some(first);
         while let Some(message) = next {
-            answer(message, ranks, &mut launches, &mut done, &mut out);
+            answer(message, ranks, &mut parts, &mut out);
             next = reader.buffered().unwrap();
         }
         use tokio::io::AsyncWriteExt;
         if writer.write_all(&out).await.is_err() || writer.flush().await.is_err() {
             return;
         }
+    }
+}
+
+#[derive(Default)]
+struct Parts {
+    launches: BTreeMap<LeaseId, Arc<Launch>>,
+    done: BTreeSet<LeaseId>,
+    asleep: BTreeSet<LeaseId>,
+}
+
+impl Parts {
+    fn report(&self, lease: LeaseId, ranks: Ranks) -> PartReport {
+        let ended = self.launches.get(&lease).filter(|_| self.done.contains(&lease));
+        let phase = ended.map_or_else(running, |launch| self::ended(launch));
+        let gib = Bytes(1 << 30);
+        let suspension =
+            self.asleep.contains(&lease).then_some(Suspension::Suspended { bytes: gib });
+        let gpu_mem = (ranks == Ranks::Sleepy).then_some(gib);
+        PartReport { suspension, gpu_mem, ..PartReport::new(lease, phase) }
     }
 }
 
@@ -142,13 +165,17 @@ fn report(out: &mut Vec<u8>, lease: LeaseId, phase: ReportedPhase) {
     frame::append(out, &ToController::Report { report }).unwrap();
 }
 
-fn answer(
-    message: ToAgent,
-    ranks: Ranks,
-    launches: &mut BTreeMap<LeaseId, Arc<Launch>>,
-    done: &mut BTreeSet<LeaseId>,
-    out: &mut Vec<u8>,
-) {
+fn answer(message: ToAgent, ranks: Ranks, parts: &mut Parts, out: &mut Vec<u8>) {
+    if let ToAgent::Order(Order::Suspend { lease } | Order::Wake { lease, .. }) = &message {
+        match &message {
+            ToAgent::Order(Order::Suspend { .. }) => parts.asleep.insert(*lease),
+            _ => parts.asleep.remove(lease),
+        };
+        let report = parts.report(*lease, ranks);
+        frame::append(out, &ToController::Report { report }).unwrap();
+        return;
+    }
+    let Parts { launches, done, .. } = parts;
     let mut run = |launch: &Launch, out: &mut Vec<u8>| {
         report(out, launch.lease, running());
         if ranks == Ranks::Finish {

@@ -71,8 +71,8 @@ pub(super) fn learn_run(state: &mut State, task: TaskId, ended: &Ended) {
     let Some(job) = jobs.get(&task.job) else { return };
     let Some(record) = job.task(task.index) else { return };
     let Some(attempt) = record.attempt() else { return };
-    let Some(since) = attempt.running_since() else { return };
-    learned.note_run(RunKey::of(job), ended.ended_at.since(since));
+    let Some(ran) = attempt.ran(ended.ended_at) else { return };
+    learned.note_run(RunKey::of(job), ran);
     let served = record.served.saturating_add(attempt.served(ended.ended_at));
     let gpus = Demand::of(&job.spec).total_gpus();
     if gpus > 0 {

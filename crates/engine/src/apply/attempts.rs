@@ -39,6 +39,8 @@ pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement],
             advanced: false,
             let_go: false,
             accusations: Vec::new(),
+            disregarded: Vec::new(),
+            naps: Vec::new(),
         }));
     });
     accounts::charge_begins(state, task, at);
@@ -57,6 +59,8 @@ fn in_rank_order(parts: &[PartPlacement]) -> Vec<Part> {
             ranks: p.ranks,
             phase: PartState::Sent,
             port: None,
+            gpu_mem: None,
+            asleep: None,
         };
         first_rank += p.ranks;
         part
@@ -99,7 +103,7 @@ pub(super) fn stopping(state: &mut State, lease: LeaseId, why: &StopCause, at: T
     change_attempt(state, lease, |attempt| {
         attempt.phase = AttemptPhase::Stopping {
             since: at,
-            running_since: attempt.running_since(),
+            running_since: attempt.running_since(at),
             why: why.clone(),
         };
     });
@@ -208,7 +212,7 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
 }
 
 /// For changes that move the attempt in the indexes.
-fn change_attempt(state: &mut State, lease: LeaseId, change: impl FnOnce(&mut Attempt)) {
+pub(super) fn change_attempt(state: &mut State, lease: LeaseId, change: impl FnOnce(&mut Attempt)) {
     if current_attempt(state, lease).is_none() {
         return;
     }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    AttemptPhase, ClaimCause, DEFAULT_CLASS, GpuIndex, NewClaim, NodeId, PartPlacement, State,
-    Stop, TaskId,
+    AttemptPhase, ClaimCause, DEFAULT_CLASS, GpuIndex, LeaseId, NewClaim, NodeId, PartPlacement,
+    State, Stop, TaskId,
 };
 
 use super::{Violation, tenant};
@@ -85,23 +85,31 @@ impl<'a> Books<'a> {
     /// Leases with a part on the node, counted from the attempts themselves.
     fn leases(&self, node: NodeId) -> Vec<(Tenant, bool)> {
         let leases = self.state.node(node).into_iter().flat_map(|n| n.used.leases.iter());
-        leases
-            .filter_map(|lease| {
-                let job = self.state.job(lease.task.job)?;
-                let attempt = job.task(lease.task.index)?.attempt()?;
-                let part = attempt.part_on(node).filter(|p| !p.phase.is_over())?;
-                let leaves = matches!(attempt.phase, AttemptPhase::Stopping { .. });
-                let tenant = Tenant {
-                    task: lease.task,
-                    gpus: part.gpus.clone(),
-                    share: part.share.0.into(),
-                    cpus: part.cpus.into(),
-                    mem: part.mem.0,
-                    exclusive: job.spec.exclusive,
-                };
-                Some((tenant, leaves))
-            })
-            .collect()
+        leases.flat_map(|lease| self.tenants_of(lease, node).unwrap_or_default()).collect()
+    }
+
+    /// What one lease holds on a node, and whether that is about to be given back. What is being
+    /// suspended gives its GPUs and CPUs back, and keeps its memory.
+    fn tenants_of(&self, lease: &LeaseId, node: NodeId) -> Option<Vec<(Tenant, bool)>> {
+        let job = self.state.job(lease.task.job)?;
+        let attempt = job.task(lease.task.index)?.attempt()?;
+        let part = attempt.part_on(node).filter(|p| !p.phase.is_over())?;
+        let tenant = Tenant {
+            task: lease.task,
+            gpus: part.gpus.clone(),
+            share: part.share.0.into(),
+            cpus: part.cpus.into(),
+            mem: part.mem.0,
+            exclusive: job.spec.exclusive,
+        };
+        Some(match attempt.phase {
+            AttemptPhase::Stopping { .. } => vec![(tenant, true)],
+            AttemptPhase::Suspending { .. } => {
+                let stays = Tenant { gpus: Vec::new(), cpus: 0, ..tenant.clone() };
+                vec![(Tenant { mem: 0, exclusive: false, ..tenant }, true), (stays, false)]
+            }
+            _ => vec![(tenant, false)],
+        })
     }
 
     /// What is kept on a node for others. Who has only waited long keeps nothing from a higher class.
@@ -119,7 +127,9 @@ impl<'a> Books<'a> {
         exclusive: bool,
     ) -> Result<(), Violation> {
         for part in parts {
-            let leases = self.leases(part.node);
+            // What is suspended is there already, with its memory.
+            let mut leases = self.leases(part.node);
+            leases.retain(|(t, _)| t.task != task);
             let placed = self.placed.get(&part.node).into_iter().flatten();
             let here = leases.iter().map(|(t, _)| t).chain(placed.clone()).collect();
             let wanted = tenant(task, part, exclusive);
@@ -185,15 +195,35 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
+    /// Memory of a node that is taken once all who are told to go are gone: by those who stay, by what
+    /// this plan starts, by what is kept, and by those who are suspended for this claim.
+    pub fn memory_later(&self, node: NodeId, claim: &NewClaim) -> u64 {
+        let stops = |task: TaskId| claim.victims.iter().any(|v| v.task == task);
+        let stays = |t: &Tenant| !self.going.contains(&t.task) && !stops(t.task);
+        let leases = self.leases(node);
+        let staying = leases.iter().filter(|(t, leaves)| !leaves && stays(t)).map(|(t, _)| t.mem);
+        let placed = self.placed.get(&node).into_iter().flatten().map(|t| t.mem);
+        let kept = self.kept_from(claim.task, node).into_iter().map(|k| k.tenant.mem);
+        let victims = claim.victims.iter().flat_map(|v| keeps(self.state, v));
+        let moved = victims.filter(|(n, _)| *n == node).map(|(_, t)| t.mem);
+        staying.chain(placed).chain(kept).chain(moved).sum()
+    }
+
     /// The claim is good: its room is kept, and what its victims leave is no longer theirs.
     pub fn keep_for(&mut self, claim: &NewClaim, exclusive: bool) {
         let overdue = claim.cause == ClaimCause::Overdue;
         for victim in &claim.victims {
             self.going.insert(victim.task);
-            if let Stop::Shrink { keep } = &victim.how
-                && victim.task != claim.task
-            {
-                self.keep(victim.task, keep, is_exclusive(self.state, victim.task), false);
+            match &victim.how {
+                Stop::Shrink { keep } if victim.task != claim.task => {
+                    self.keep(victim.task, keep, is_exclusive(self.state, victim.task), false);
+                }
+                Stop::Suspend { .. } => {
+                    for (node, tenant) in keeps(self.state, victim) {
+                        self.kept.entry(node).or_default().push(Kept { tenant, overdue: false });
+                    }
+                }
+                _ => {}
             }
         }
         self.keep(claim.task, &claim.parts, exclusive, overdue);
@@ -204,6 +234,17 @@ fn keeps(state: &State, victim: &tutti_model::Victim) -> Vec<(NodeId, Tenant)> {
     let exclusive = is_exclusive(state, victim.task);
     match &victim.how {
         Stop::Requeue => Vec::new(),
+        Stop::Suspend { moved } => {
+            let job = state.job(victim.task.job);
+            let attempt = job.and_then(|j| j.task(victim.task.index)).and_then(|t| t.attempt());
+            let memory = |m: &tutti_model::Moved| {
+                let own = attempt?.part_on(m.node)?.mem.0;
+                let mem = own.saturating_add(m.bytes.0);
+                let (task, gpus) = (victim.task, Vec::new());
+                Some((m.node, Tenant { task, gpus, share: 0, cpus: 0, mem, exclusive }))
+            };
+            moved.iter().filter_map(memory).collect()
+        }
         Stop::Shrink { keep } => {
             keep.iter().map(|part| (part.node, tenant(victim.task, part, exclusive))).collect()
         }

@@ -211,7 +211,9 @@ impl<'a> Quota<'a> {
 
     fn count_later(&self) -> BTreeMap<&'a str, ByModel<'a>> {
         let mut teams = BTreeMap::new();
-        self.count_leases(&mut teams, |phase| !matches!(phase, AttemptPhase::Stopping { .. }));
+        self.count_leases(&mut teams, |phase| {
+            !matches!(phase, AttemptPhase::Stopping { .. } | AttemptPhase::Suspending { .. })
+        });
         let claims = self.state.claims.iter().filter(|(_, c)| c.cause != ClaimCause::Overdue);
         for (task, claim) in claims.filter(|(task, _)| !self.claims_ended.contains(task)) {
             let Some(job) = self.state.job(task.job) else { continue };

@@ -1,7 +1,8 @@
 //! Whether a task may start now at all, wherever.
 
 use tutti_model::{
-    DependOn, Job, Outcome, PartPlacement, Phase, Reservation, Span, State, TaskId, Tasks, Time,
+    DependOn, Job, Outcome, PartPlacement, Phase, Reservation, Span, State, Task, TaskId, Tasks,
+    Time,
 };
 
 use super::Violation;
@@ -60,8 +61,31 @@ pub(super) fn not_reserved(
     parts: &[PartPlacement],
     now: Time,
 ) -> Result<(), Violation> {
+    not_reserved_until(state, job, id, parts, now, now.plus(expected(state, job)))
+}
+
+/// The same for one that has run for a while, and was suspended.
+pub(super) fn not_reserved_again(
+    state: &State,
+    job: &Job,
+    id: TaskId,
+    parts: &[PartPlacement],
+    now: Time,
+) -> Result<(), Violation> {
+    let ran = job.task(id.index).and_then(Task::attempt).and_then(|a| a.ran(now));
+    let left = expected(state, job).0.saturating_sub(ran.unwrap_or_default().0);
+    not_reserved_until(state, job, id, parts, now, now.plus(Span(left.max(1))))
+}
+
+fn not_reserved_until(
+    state: &State,
+    job: &Job,
+    id: TaskId,
+    parts: &[PartPlacement],
+    now: Time,
+    ends: Time,
+) -> Result<(), Violation> {
     let policy = &state.policy;
-    let ends = now.plus(expected(state, job));
     let theirs = |r: &Reservation| {
         r.team.as_ref().is_some_and(|team| policy.line_of(&job.team).contains(&team.as_str()))
     };

@@ -6,7 +6,7 @@ use tutti_model::{
 };
 
 use super::books::class_rank;
-use super::{Checker, Violation};
+use super::{Checker, Violation, suspend};
 
 /// Time to save that a job gets which names none.
 const GRACE: Span = Span::secs(30);
@@ -76,7 +76,9 @@ impl<'a> Checker<'a> {
             return Err(Violation::NotJustified(id, victim.task, why));
         }
         let task = job.task(id.index);
+        let asleep = task.and_then(Task::attempt).map(|a| &a.phase);
         let since = match task.map(|t| &t.phase) {
+            _ if let Some(AttemptPhase::Suspended { since, .. }) = asleep => *since,
             Some(Phase::Pending { since, .. }) => *since,
             _ => job.submitted_at,
         };
@@ -109,7 +111,14 @@ impl<'a> Checker<'a> {
             self.can_shrink(its_job, attempt, keep)
                 .map_err(|why| Violation::BadShrink(id, task, why))?;
         }
-        let cost = cost(its_job, attempt, &victim.how, self.now);
+        let cost = match &victim.how {
+            Stop::Suspend { moved } => {
+                suspend::may_suspend(self.state, its_job, attempt, moved)
+                    .map_err(|why| Violation::BadSuspension(id, task, why))?;
+                suspend::cost(self.state, attempt, moved)
+            }
+            how => cost(its_job, attempt, how, self.now),
+        };
         if victim.cost != cost {
             return Err(Violation::WrongCost(id, task, victim.cost, cost));
         }
@@ -118,7 +127,7 @@ impl<'a> Checker<'a> {
 
     fn was_preempted_lately(&self, task: &Task, attempt: &Attempt) -> bool {
         let spared = self.state.policy.preemption.not_again_within;
-        task.preempted_at.is_some() && self.now.since(attempt.placed_at) < spared
+        task.preempted_at.is_some() && self.now.since(attempt.took_at()) < spared
     }
 
     fn lower_standing(
@@ -170,7 +179,7 @@ fn is_running(attempt: &Attempt) -> bool {
 
 /// It has something, and is not on its way out.
 fn holds(attempt: &Attempt) -> bool {
-    !matches!(attempt.phase, AttemptPhase::Stopping { .. })
+    matches!(attempt.phase, AttemptPhase::Starting | AttemptPhase::Running { .. })
 }
 
 fn is_same(held: &Part, kept: &PartPlacement) -> bool {
@@ -185,7 +194,7 @@ fn is_same(held: &Part, kept: &PartPlacement) -> bool {
 
 /// GPU-milliseconds of work that are lost by stopping it.
 fn cost(job: &Job, attempt: &Attempt, how: &Stop, now: Time) -> u64 {
-    let (Stop::Requeue, Some(since)) = (how, attempt.running_since()) else { return 0 };
+    let (Stop::Requeue, Some(since)) = (how, attempt.running_since(now)) else { return 0 };
     let lost = match job.spec.checkpoint.as_ref().filter(|c| c.signal.is_some()) {
         Some(checkpoint) => checkpoint.grace.or(job.spec.grace).unwrap_or(GRACE),
         None => now.since(attempt.saved_at.map_or(since, |saved| saved.max(since))),

@@ -73,6 +73,10 @@ pub enum Violation {
     WrongCost(TaskId, TaskId, u64, u64),
     #[error("{0} fits without stopping {1}")]
     Superfluous(TaskId, TaskId),
+    #[error("{0} can't wake like this: {1}")]
+    BadWake(TaskId, &'static str),
+    #[error("{1} is suspended for {0}, and can't be: {2}")]
+    BadSuspension(TaskId, TaskId, String),
     #[error("{0} can't change to this size: {1}")]
     BadResize(TaskId, &'static str),
 }

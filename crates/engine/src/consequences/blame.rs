@@ -109,6 +109,8 @@ mod tests {
             ranks: 2,
             phase: PartState::Running { exits: Vec::new() },
             port: None,
+            gpu_mem: None,
+            asleep: None,
         };
         let accusation = |&(by, rank): &(u32, u32)| Accusation {
             by: NodeId(by),
@@ -127,6 +129,8 @@ mod tests {
             advanced: false,
             let_go: false,
             accusations: accusations.iter().map(accusation).collect(),
+            disregarded: Vec::new(),
+            naps: Vec::new(),
         }
     }
 

@@ -23,7 +23,15 @@ pub(super) fn of_attempt(view: View<'_>, lease: LeaseId) -> Vec<Event> {
     if matches!(attempt.phase, AttemptPhase::Stopping { .. }) {
         return Vec::new();
     }
-    first_trouble(attempt).map(|why| Event::Stopping { lease, why }).into_iter().collect()
+    let why = first_trouble(attempt).or_else(|| could_not_be_suspended(attempt));
+    why.map(|why| Event::Stopping { lease, why }).into_iter().collect()
+}
+
+/// All of it runs again, and is stopped in the ordinary way.
+fn could_not_be_suspended(attempt: &Attempt) -> Option<StopCause> {
+    let AttemptPhase::Waking { then, .. } = &attempt.phase else { return None };
+    let awake = |p: &Part| p.phase.is_over() || p.asleep.is_none();
+    then.clone().filter(|_| attempt.parts.iter().all(awake))
 }
 
 /// The reason to stop a gang whose other ranks still run.
@@ -162,7 +170,7 @@ impl Ending<'_> {
     /// What runs and then loses its node says nothing about itself.
     fn never_ran_elsewhere(&self, node: NodeId) -> bool {
         // What ends before anybody heard that it ran counts as running from then on.
-        let ran = self.attempt.running_since().is_some_and(|since| since < self.view.now);
+        let ran = self.attempt.ran(self.view.now).is_some_and(|ran| ran.0 > 0);
         !ran && self.is_elsewhere(node)
     }
 
@@ -224,7 +232,7 @@ impl Ending<'_> {
         let silent = step.is_none()
             && self.task.past().best_step.is_none()
             && self.task.past().saved.as_ref().is_none_or(|point| point.node.is_none());
-        let lasted = self.attempt.running_since().map_or(Span(0), |s| self.view.now.since(s));
+        let lasted = self.attempt.ran(self.view.now).unwrap_or_default();
         let further = self.attempt.advanced
             || step > self.task.past().best_step
             || silent && lasted >= self.view.settings.fruitless_below;

@@ -9,7 +9,7 @@ use tutti_model::{
     Time,
 };
 
-use super::{Decision, View, done, need_role};
+use super::{Decision, View, done, need_role, suspend};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
 use crate::effects::{find_attempt, find_part, order_for};
@@ -69,7 +69,12 @@ fn is_done(report: &PartReport) -> bool {
 
 /// The events that bring the state to what the node reports.
 fn changes(view: View<'_>, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
-    let of = |r| said(view, node, r).into_iter().chain(change(view.state, node, r));
+    let sleeps = |r: &PartReport| {
+        let part = find_part(view.state, r.lease, node);
+        part.map_or_else(Vec::new, |part| suspend::heard(view, node, part, r))
+    };
+    let of =
+        |r| said(view, node, r).into_iter().chain(change(view.state, node, r)).chain(sleeps(r));
     reports.iter().flat_map(of).collect()
 }
 
@@ -100,7 +105,13 @@ fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
     {
         let clip = |text: &str| text.chars().take(SAID_CHARS_MAX).collect();
         let fault = Fault { rank: fault.rank, op: clip(&fault.op), why: clip(&fault.why) };
-        events.push(Event::Accused { lease, accusation: Accusation { by: node, fault } });
+        let accusation = Accusation { by: node, fault };
+        if attempt.is_hardly_awake(view.now) {
+            let news = !attempt.disregarded.contains(&accusation);
+            events.extend(news.then_some(Event::Disregarded { lease, accusation }));
+        } else if !attempt.disregarded.contains(&accusation) {
+            events.push(Event::Accused { lease, accusation });
+        }
     }
     events
 }
@@ -184,7 +195,12 @@ fn answer_report(view: View<'_>, node: NodeId, report: &PartReport, full: bool) 
     let lease = report.lease;
     if find_part(view.state, lease, node).is_some() {
         // Repeating is for heartbeats; a single report is answered by what it brings about.
-        return if full { order_for(view.state, view.settings, lease, node) } else { None };
+        if !full {
+            return None;
+        }
+        let order = order_for(view.state, view.settings, lease, node);
+        let order = order.or_else(|| suspend::correction(view.state, node, report));
+        return order.filter(|order| !suspend::is_under_way(order, report));
     }
     Some(if is_done(report) {
         Order::Forget { lease }

@@ -229,8 +229,9 @@ pub fn warnings(spec: &JobSpec) -> Vec<String> {
     let mut out = Vec::new();
     let asked = spec.checkpoint.as_ref().is_some_and(|c| c.signal.is_some());
     match spec.preempt.as_ref().map(|p| p.mode) {
-        Some(PreemptMode::Suspend) => out.push(
-            "preempt: nothing is suspended yet; the job is stopped and put back into the queue"
+        Some(PreemptMode::Suspend) if spec.gpu_share.is_some() => out.push(
+            "preempt: a job with a part of a GPU is not suspended; it is stopped and put back into \
+             the queue"
                 .to_owned(),
         ),
         Some(PreemptMode::Checkpoint) if !asked => out.push(

@@ -7,7 +7,7 @@ use tutti_model::{
     Time,
 };
 
-use super::View;
+use super::{View, suspend};
 use crate::command::Reply;
 use crate::event::Event;
 use crate::stall;
@@ -28,6 +28,7 @@ pub(super) fn tick(view: View<'_>) -> Vec<Event> {
     let mut events = Vec::new();
     events.extend(lost_nodes(view).into_iter().map(|node| Event::NodeLost { node }));
     events.extend(overdue(view));
+    events.extend(suspend::overdue(view));
     events.extend(stall::restarts(view));
     let slow = held_back(view).filter(|(at, _)| *at <= view.now);
     events.extend(slow.map(|(_, lease)| Event::LetGo { lease }));
@@ -126,5 +127,7 @@ pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
     let back_off = view.state.index.back_off.first().map(|(at, _)| *at);
     let limit = view.state.index.limits.first().map(|(at, _)| *at);
     let held = held_back(view).map(|(at, _)| at).min();
-    back_off.into_iter().chain(limit).chain(held).chain(stall::next_restart(view)).min()
+    let moving = suspend::next_deadline(view);
+    let known = back_off.into_iter().chain(limit).chain(held).chain(moving);
+    known.chain(stall::next_restart(view)).min()
 }

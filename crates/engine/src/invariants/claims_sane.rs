@@ -51,5 +51,5 @@ fn may_pass(state: &State, cause: ClaimCause, owner: TaskId, other: TaskId) -> b
 
 fn placed_at(state: &State, id: TaskId, node: NodeId) -> Option<tutti_model::Time> {
     let attempt = state.job(id.job)?.task(id.index)?.attempt()?;
-    attempt.part_on(node).map(|_| attempt.placed_at)
+    attempt.part_on(node).map(|_| attempt.took_at())
 }

@@ -17,7 +17,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
             Spread::Nodes { nodes, gpus_each } => {
                 let least = demand.least_nodes.unwrap_or(nodes);
                 (least as usize..=nodes as usize).contains(&attempt.parts.len())
-                    && attempt.parts.iter().all(|p| p.gpus.len() == gpus_each as usize)
+                    && attempt.parts.iter().all(|p| p.home_gpus().len() == gpus_each as usize)
             }
             Spread::Gpus { total } => gpus == total,
         };

@@ -33,11 +33,11 @@ pub struct Level<'a> {
 }
 
 impl Levels {
-    pub(super) fn note(&mut self, node: NodeId, report: &PartReport, now: Time) {
+    pub(super) fn note(&mut self, node: NodeId, report: &PartReport, now: Time, sleeps: bool) {
         let Some(said) = report.progress.as_deref() else { return };
         let attempt = self.of.entry(report.lease).or_default();
         let before = attempt.parts.insert(node, Part { heard: now, said: said.clone() });
-        let Some(before) = before else { return };
+        let Some(before) = before.filter(|_| !sleeps) else { return };
         for rank in &said.ranks {
             let old = before.said.ranks.iter().find(|r| r.rank == rank.rank);
             let Some(old) = old.filter(|old| old.step < rank.step) else { continue };
@@ -109,12 +109,12 @@ mod tests {
         let (mut levels, node) = (Levels::default(), NodeId(1));
         let at = |secs: u64| Time(secs * 1000);
         let lease = said(0, 0).lease;
-        levels.note(node, &said(7, 1), at(10));
+        levels.note(node, &said(7, 1), at(10), false);
         let stepped: Vec<Time> = levels.ranks(lease).map(|l| l.stepped).collect();
         assert_eq!(stepped, [at(9)]);
-        levels.note(node, &said(7, 41), at(50));
+        levels.note(node, &said(7, 41), at(50), false);
         assert_eq!(levels.longest_pause(lease), Span(0), "no step has ended it yet");
-        levels.note(node, &said(8, 2), at(60));
+        levels.note(node, &said(8, 2), at(60), false);
         assert_eq!(levels.longest_pause(lease), Span::secs(41));
         assert_eq!(levels.highest_step(lease), Some(8));
         levels.retain(|_| false);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tutti_model::{
     Blame, Bytes, ExitStatus, Gpu, GpuIndex, GpuRequest, Greeting, JobId, JobSpec, JobState,
     LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Plan, Policy, Rank, RankExit,
-    ReportedPhase, Role, TaskId, Time,
+    ReportedPhase, Role, SleepStep, Suspension, TaskId, Time,
 };
 
 use crate::{Actor, Command, Effect, Engine, Rejected, Reply, Settings, Step, invariants};
@@ -172,6 +172,15 @@ impl World {
         self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
     }
 
+    /// From now on it can move GPU state to host memory.
+    pub fn can_suspend(&mut self, node: NodeId) {
+        let mut facts = self.engine.state().node(node).expect("the node exists").facts.clone();
+        facts.can_suspend = true;
+        let (session, parts) = (self.sessions[&node], self.reports_of(node));
+        let greeting = Box::new(Greeting { facts, parts });
+        self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
+    }
+
     pub fn take_orders(&mut self) -> Vec<(NodeId, Order)> {
         std::mem::take(&mut self.orders)
     }
@@ -272,7 +281,15 @@ impl World {
                     }
                     _ => return None,
                 };
-                Some(PartReport::new(lease, phase))
+                let asleep = attempt.part_on(node)?.asleep.as_deref();
+                let suspension = asleep.map(|asleep| match asleep.step {
+                    SleepStep::Going => Suspension::Suspending,
+                    SleepStep::Out | SleepStep::Lent => {
+                        Suspension::Suspended { bytes: asleep.bytes }
+                    }
+                    SleepStep::Coming => Suspension::Waking,
+                });
+                Some(PartReport { suspension, ..PartReport::new(lease, phase) })
             })
             .collect()
     }

@@ -8,7 +8,14 @@ fn what_is_claimed_twice_over_is_owed() {
     let state = c.state();
     let mut slot = Cluster::new(&state, &c.policy).slots[0].clone();
     let held = [GpuIndex(0), GpuIndex(1)];
-    let lease = HeldPart { gpus: &held, share: Milli::WHOLE, cpus: 1, mem: Bytes(0), alone: false };
+    let lease = HeldPart {
+        gpus: &held,
+        share: Milli::WHOLE,
+        cpus: 1,
+        mem: Bytes(0),
+        alone: false,
+        tenant: true,
+    };
     assert_eq!((slot.free.gpus, slot.free.cpus, slot.tenants), (0, 62, 2));
     slot.give_back(&lease);
     assert_eq!((slot.free.gpus, slot.free.cpus, slot.tenants), (0, 63, 1), "the claim has it now");

@@ -4,8 +4,8 @@
 use std::ops::Bound;
 
 use tutti_model::{
-    ClaimCause, Job, JobId, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time, Verdict,
-    Victim,
+    ClaimCause, Job, JobId, Moved, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time,
+    Verdict, Victim,
 };
 
 use super::bars::reservation;
@@ -13,7 +13,7 @@ use super::{AVOID_NONE, Pass, Tried, Turn, View};
 use crate::backfill::{self, Ends, HeadRoom, ends_at};
 use crate::candidates::PageNo;
 use crate::claims;
-use crate::cluster::SlotNo;
+use crate::cluster::{HeldPart, SlotNo};
 use crate::fit;
 use crate::lanes::{LaneNo, LaneView, array_limit, waiting_since};
 use crate::preempt;
@@ -256,7 +256,7 @@ impl<'a> Pass<'a, '_> {
             return;
         }
         let kept: &[PartPlacement] = match &victim.how {
-            Stop::Requeue => &[],
+            Stop::Requeue | Stop::Suspend { .. } => &[],
             Stop::Shrink { keep } => keep,
         };
         let parts = attempt.into_iter().flat_map(|a| &a.parts);
@@ -266,8 +266,26 @@ impl<'a> Pass<'a, '_> {
         if let Some(team) = self.teams.find(&job.team) {
             self.teams.release(team, &held);
         }
+        if let Stop::Suspend { moved } = &victim.how {
+            self.keep_memory(moved);
+        }
         // It goes on with these, and they are its own meanwhile.
         self.view.cluster.keep(kept, job.spec.exclusive);
+    }
+
+    /// What leaves GPUs for memory is kept for it there from now on.
+    fn keep_memory(&mut self, moved: &[Moved]) {
+        for Moved { node, bytes } in moved {
+            if let Some(no) = self.view.cluster.slot_of(*node) {
+                self.view.cluster.change(no, |slot| slot.take(&HeldPart::memory(*bytes)));
+            }
+        }
+    }
+
+    /// Whether this plan suspends the task.
+    pub fn suspends(&self, task: TaskId) -> bool {
+        let mut victims = self.plan.claims.iter().flat_map(|c| &c.victims);
+        victims.any(|v| v.task == task && matches!(v.how, Stop::Suspend { .. }))
     }
 
     /// The first blocked task gets a time to start that nobody behind it may delay or, if nobody

@@ -19,7 +19,8 @@ impl<'a> Pass<'a, '_> {
         // What nobody was stopped for comes last: it must not keep others from their limits.
         let is_overdue = |(_, claim): &(&TaskId, &Claim)| claim.cause == ClaimCause::Overdue;
         let (overdue, others): (Vec<_>, Vec<_>) = self.state.claims.iter().partition(is_overdue);
-        let late = self.somebody_returns();
+        // Those who return, and those who were suspended, go first in their class.
+        let late = self.somebody_returns() || !self.state.index.asleep.is_empty();
         for (&task, claim) in others.into_iter().chain(overdue) {
             let job = self.state.job(task.job);
             let alone = job.is_some_and(|j| j.spec.exclusive);
@@ -30,6 +31,12 @@ impl<'a> Pass<'a, '_> {
             match (claims::standing(self.state, task, claim), job) {
                 (claims::Standing::Waiting(waiting_for), Some(job)) => {
                     let verdict = Verdict::Claimed { cause: claim.cause, waiting_for };
+                    self.plan.by_task.insert(task, verdict);
+                    self.note_claim(job, task, claim);
+                }
+                // It goes on when its class has its turn.
+                (claims::Standing::Ready, Some(job)) if is_suspended(job, task) => {
+                    let verdict = Verdict::Claimed { cause: claim.cause, waiting_for: Vec::new() };
                     self.plan.by_task.insert(task, verdict);
                     self.note_claim(job, task, claim);
                 }
@@ -90,18 +97,21 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// A claim that waits is on the books.
-    fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
+    pub(super) fn note_claim(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
         // An overdue task starts elsewhere if it can.
         if claim.cause != ClaimCause::Overdue {
             self.done.insert(task);
         }
         let team = self.teams.number(&job.team);
         let attempt = job.task(task.index).and_then(|t| t.attempt());
-        let Some(attempt) = attempt else {
+        let Some(attempt) = attempt.filter(|a| !a.is_suspended()) else {
             let charge = self.charge(job, &claim.parts);
             let held = by_model(&self.view.cluster, &claim.parts);
             self.charge_claim(team, job, claim.cause, &held, charge);
-            self.count_running(job);
+            // A suspended task of an array counts already.
+            if attempt.is_none() {
+                self.count_running(job);
+            }
             return;
         };
         // It changes its size: what it holds is counted, and given back as far as it shrinks.
@@ -152,9 +162,9 @@ impl<'a> Pass<'a, '_> {
     /// The same for what returns, which others of its class do not keep from it, either.
     pub(super) fn pass_over_the_patient(&mut self, rank: i32) {
         self.pass_over(|pass, job, task| {
-            let returns = returns(pass.state, task);
+            let before = returns(pass.state, task) || is_suspended(job, task);
             let class = pass.policy.class_rank(job.class());
-            class < rank || class == rank && !returns
+            class < rank || class == rank && !before
         });
     }
 
@@ -172,18 +182,20 @@ impl<'a> Pass<'a, '_> {
             self.plan.dropped.push(task);
             self.passed_over.extend(self.plan.by_task.remove(&task).map(|why| (task, why)));
             self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
-            self.forget_overdue(job, claim);
+            self.forget_overdue(job, task, claim);
         }
     }
 
     /// A claim that nobody was stopped for is off the books.
-    fn forget_overdue(&mut self, job: &'a Job, claim: &Claim) {
+    pub(super) fn forget_overdue(&mut self, job: &'a Job, task: TaskId, claim: &Claim) {
         let held = by_model(&self.view.cluster, &claim.parts);
         let charge = self.charge(job, &claim.parts);
         let team = self.teams.number(&job.team);
         self.teams.unhold(team, &held);
         self.teams.uncharge(team, &job.user, charge);
-        if let Some(running) = self.running.get_mut(&job.id) {
+        if let Some(running) = self.running.get_mut(&job.id)
+            && !is_suspended(job, task)
+        {
             *running = running.saturating_sub(1);
         }
     }
@@ -197,7 +209,8 @@ impl<'a> Pass<'a, '_> {
         let taken: BTreeSet<NodeId> = {
             let placed = self.plan.placements.iter().flat_map(|p| &p.parts);
             let claimed = self.plan.claims.iter().flat_map(|c| &c.parts);
-            placed.chain(claimed).map(|p| p.node).collect()
+            let woken = self.plan.wakes.iter().flat_map(|w| &w.parts).map(|p| p.node);
+            placed.chain(claimed).map(|p| p.node).chain(woken).collect()
         };
         for (task, why) in std::mem::take(&mut self.passed_over) {
             let (Some(job), Some(claim)) = (self.state.job(task.job), self.state.claims.get(&task))
@@ -229,7 +242,7 @@ impl<'a> Pass<'a, '_> {
         self.view.cluster.unkeep(&claim.parts, alone);
         let page = self.lanes[turn.lane].page;
         let was_full = self.full.contains_key(&page);
-        self.forget_overdue(turn.job, claim);
+        self.forget_overdue(turn.job, turn.task(), claim);
         let tried = self.try_task(turn);
         if tried == Tried::Placed {
             self.plan.dropped.push(turn.task());
@@ -255,4 +268,9 @@ impl<'a> Pass<'a, '_> {
         self.done.insert(turn.task());
         Tried::Done
     }
+}
+
+fn is_suspended(job: &Job, task: TaskId) -> bool {
+    let attempt = job.task(task.index).and_then(|t| t.attempt());
+    attempt.is_some_and(|a| a.is_suspended())
 }

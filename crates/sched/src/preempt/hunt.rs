@@ -7,7 +7,7 @@ use tutti_model::{TaskId, Topology};
 use super::{Candidate, held_by};
 use crate::ask::Ask;
 use crate::candidates::Page;
-use crate::cluster::{Cluster, HeldPart, Slot, SlotNo};
+use crate::cluster::{Cluster, Slot, SlotNo};
 use crate::domains::DomainNo;
 use crate::teams::{TeamNo, Teams};
 
@@ -122,7 +122,20 @@ impl<'h, 'a> Hunt<'h, 'a> {
             }
         }
         parts.values().all(|&(parts, spare, whole)| parts == 0 || (parts <= spare && !whole))
+            && self.memory_fits(set)
             && self.rights.hold(self.cluster, set.iter().map(|&at| &self.candidates[at]))
+    }
+
+    /// Whoever is suspended finds room in the memory of its nodes, on all of them.
+    fn memory_fits(&self, set: &Set) -> bool {
+        let mut sums: BTreeMap<SlotNo, u64> = BTreeMap::new();
+        for candidate in set.iter().map(|&at| &self.candidates[at]) {
+            for (no, part) in &candidate.parts {
+                let bytes = candidate.moved_on(part.node).unwrap_or_default();
+                *sums.entry(*no).or_default() += bytes.0;
+            }
+        }
+        sums.iter().all(|(no, sum)| *sum == 0 || *sum <= self.cluster.get(*no).free.mem.0)
     }
 
     /// Where a part of the claimant fits once these have stopped.
@@ -160,7 +173,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
             for (no, part) in &candidate.parts {
                 if self.by_slot.contains_key(no) {
                     let slot = later.entry(*no).or_insert_with(|| self.cluster.get(*no).clone());
-                    slot.give_back(&HeldPart::of(part, candidate.alone));
+                    candidate.leave(slot, part);
                 }
             }
         }
@@ -290,7 +303,7 @@ impl<'h, 'a> Hunt<'h, 'a> {
             for at in chosen.union(set) {
                 let candidate = &self.candidates[*at];
                 for (_, part) in candidate.parts.iter().filter(|(no, _)| *no == slot) {
-                    later.give_back(&HeldPart::of(part, candidate.alone));
+                    candidate.leave(&mut later, part);
                 }
             }
             let before = offer(self.cluster, &self.page.ask, self.cluster.get(slot));

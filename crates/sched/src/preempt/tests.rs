@@ -105,7 +105,7 @@ fn what_is_guaranteed_is_not_taken_back() {
 fn those_who_leave_already_are_not_replaced() {
     let stopping = |t: &mut Task| {
         let why = StopCause::Preempted { for_job: JobId(9) };
-        let running_since = t.attempt().unwrap().running_since();
+        let running_since = t.attempt().unwrap().running_since(NOW);
         t.attempt_mut().unwrap().phase = AttemptPhase::Stopping { since: NOW, running_since, why };
     };
     let c = lent().team("b", |t| t.guarantee = quota(2)).change_task(stopping);

@@ -124,7 +124,7 @@ fn costs(state: &State) -> Vec<(TaskId, u64)> {
     let cost = |id: &TaskId| {
         let job = state.job(id.job).unwrap();
         let attempt = job.task(id.index).unwrap().attempt().unwrap();
-        let ran = NOW.since(attempt.running_since().unwrap()).0;
+        let ran = NOW.since(attempt.running_since(NOW).unwrap()).0;
         let lost = if job.spec.checkpoint.is_some() { 60_000 } else { ran };
         (*id, lost * u64::from(attempt.gpu_count()))
     };

@@ -82,7 +82,8 @@ impl World {
                 if let Stop::Shrink { keep } = &victim.how {
                     self.claim(victim.task, keep, ClaimCause::Resize, &[]);
                 }
-                let resized = victim.task == claim.task || victim.how != Stop::Requeue;
+                let resized =
+                    victim.task == claim.task || matches!(victim.how, Stop::Shrink { .. });
                 self.stop(victim.task, claim.task.job, resized);
             }
         }
@@ -111,7 +112,7 @@ impl World {
         let now = self.now;
         let job = self.state.jobs_mut(id.job).unwrap();
         let attempt = task_mut(job, id.index).attempt_mut().expect("a victim runs");
-        let running_since = attempt.running_since();
+        let running_since = attempt.running_since(now);
         let why = if resized {
             StopCause::Resized { nodes: 0 }
         } else {

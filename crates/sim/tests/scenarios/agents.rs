@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Blame, ExitStatus, Fault, JobId, Launch, LeaseId, NodeFacts, Order, PartError, PartProgress,
-    PartReport, Rank, RankExit, RankProgress, ReportedPhase, SavedPoint, Span, TaskId, Time,
+    Blame, Bytes, ExitStatus, Fault, GpuIndex, JobId, Launch, LeaseId, NodeFacts, Order, PartError,
+    PartProgress, PartReport, Rank, RankExit, RankProgress, ReportedPhase, SavedPoint, Span,
+    Suspension, TaskId, Time,
 };
 
 use crate::job::Fate;
@@ -31,6 +32,9 @@ pub struct Agent {
     pub stuck: bool,
     /// Can't start anything.
     pub broken: bool,
+    /// Nothing here can be suspended, or nothing can wake.
+    pub refuses: bool,
+    pub fails_to_wake: bool,
     parts: BTreeMap<LeaseId, Part>,
 }
 
@@ -41,6 +45,28 @@ struct Part {
     /// Ranks that make no steps, and since when; and what the ranks said.
     hung: BTreeMap<Rank, Time>,
     said: Option<Box<PartProgress>>,
+    /// What its ranks have on its GPUs, if they say so.
+    holds: Option<Bytes>,
+    sleep: Sleep,
+}
+
+/// On the way out of its GPUs and back. Meanwhile it stands still.
+#[derive(Clone, Copy, Debug, Default)]
+enum Sleep {
+    #[default]
+    Awake,
+    Going {
+        at: Time,
+        until: Time,
+    },
+    Out {
+        at: Time,
+    },
+    Coming {
+        at: Time,
+        until: Time,
+    },
+    Refused,
 }
 
 #[derive(Debug)]
@@ -67,6 +93,8 @@ impl Agent {
             silent: false,
             stuck: false,
             broken: false,
+            refuses: false,
+            fails_to_wake: false,
             parts: BTreeMap::new(),
         }
     }
@@ -101,8 +129,11 @@ impl Agent {
                 }
             }
             Order::Go { .. } => self.parts.get_mut(&lease)?.go(lease, now, work),
-            // These agents do not say that they can suspend.
-            Order::Suspend { .. } | Order::Wake { .. } => return None,
+            Order::Suspend { .. } => self.parts.get_mut(&lease)?.suspend(self.refuses, now)?,
+            Order::Wake { gpus, .. } => {
+                let fails = self.fails_to_wake;
+                self.parts.get_mut(&lease)?.wake(gpus, fails, now)?;
+            }
             Order::Stop { grace, .. } => match self.parts.get_mut(&lease) {
                 // It was told before, and has said so.
                 Some(Part { phase: Phase::Stopping { .. }, .. }) => return None,
@@ -130,7 +161,9 @@ impl Agent {
         let due = |part: &Part| part.ends_at().is_some_and(|at| at <= now);
         let mut reports = Vec::new();
         for (&lease, part) in self.parts.iter_mut().filter(|(_, part)| due(part)) {
-            part.finish(lease, now, work);
+            if !part.turn_over(now) {
+                part.finish(lease, now, work);
+            }
             reports.push(part.report(lease));
         }
         reports
@@ -149,7 +182,9 @@ impl Agent {
     pub fn speak(&mut self, now: Time, work: &mut Work) {
         for (lease, part) in &mut self.parts {
             let fate = work.fates.get(&lease.task.job).copied().unwrap_or_default();
-            if let (Some(step), Phase::Running(run)) = (fate.step, &part.phase) {
+            if let (Some(step), Phase::Running(run), true) =
+                (fate.step, &part.phase, part.is_awake())
+            {
                 let safe = part.progress(*run, step, fate.saves_every, now);
                 work.safe.extend(safe.map(|span| (lease.task, span)));
             }
@@ -203,7 +238,67 @@ impl Agent {
 
 impl Part {
     fn new(launch: Box<Launch>, phase: Phase) -> Part {
-        Part { launch, phase, hung: BTreeMap::new(), said: None }
+        let (hung, said, holds) = (BTreeMap::new(), None, None);
+        Part { launch, phase, hung, said, holds, sleep: Sleep::Awake }
+    }
+
+    fn is_awake(&self) -> bool {
+        matches!(self.sleep, Sleep::Awake | Sleep::Refused)
+    }
+
+    fn takes(&self, per_second: u64) -> Span {
+        Span(self.holds.unwrap_or(Bytes::gib(1)).0 * 1000 / per_second)
+    }
+
+    fn suspend(&mut self, refuses: bool, now: Time) -> Option<()> {
+        if !self.is_awake() || !matches!(self.phase, Phase::Running(_)) {
+            return None;
+        }
+        let until = now.plus(self.takes(3 << 29));
+        self.sleep = if refuses { Sleep::Refused } else { Sleep::Going { at: now, until } };
+        Some(())
+    }
+
+    fn wake(&mut self, gpus: Vec<GpuIndex>, fails: bool, now: Time) -> Option<()> {
+        self.sleep = match self.sleep {
+            Sleep::Out { .. } if fails => Sleep::Refused,
+            Sleep::Out { at } | Sleep::Going { at, .. } => {
+                self.launch.gpus = gpus;
+                Sleep::Coming { at, until: now.plus(self.takes(4 << 30)) }
+            }
+            Sleep::Refused => Sleep::Awake,
+            _ => return None,
+        };
+        Some(())
+    }
+
+    /// It is out, or back as if the time in between had not been.
+    fn turn_over(&mut self, now: Time) -> bool {
+        match self.sleep {
+            Sleep::Going { at, until } if until <= now => self.sleep = Sleep::Out { at },
+            Sleep::Coming { at, until } if until <= now => {
+                self.sleep = Sleep::Awake;
+                if let Phase::Running(run) = &mut self.phase {
+                    let away = now.since(at);
+                    run.since = run.since.plus(away);
+                    run.ends = run.ends.map(|(at, how)| (at.plus(away), how));
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn suspension(&self) -> Option<Suspension> {
+        Some(match self.sleep {
+            Sleep::Awake => return None,
+            Sleep::Going { .. } => Suspension::Suspending,
+            Sleep::Out { .. } => {
+                Suspension::Suspended { bytes: self.holds.unwrap_or(Bytes::gib(1)) }
+            }
+            Sleep::Coming { .. } => Suspension::Waking,
+            Sleep::Refused => Suspension::Refused { why: "scenario".to_owned() },
+        })
     }
 
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
@@ -244,6 +339,7 @@ impl Part {
         let fails = fate.fails_after.map(|span| (after(span), ExitStatus::Code(1)));
         let ends = fate.runs.map(|span| (after(span), ExitStatus::Code(0)));
         let ends = fails.into_iter().chain(ends).min_by_key(|(at, _)| *at);
+        self.holds = fate.holds;
         self.phase = Phase::Running(Run { since: now, safe, ends });
     }
 
@@ -257,8 +353,16 @@ impl Part {
             _ => return,
         };
         let fate = work.fates.get(&lease.task.job).copied().unwrap_or_default();
-        let takes = if fate.ignores_stop { grace } else { fate.saves_in.unwrap_or_default() };
-        let saves = fate.saves_in.is_some_and(|takes| takes <= grace);
+        // What stands still can't save, and is killed as it is.
+        let frozen = !self.is_awake();
+        let takes = match fate.saves_in {
+            _ if frozen => Span(0),
+            _ if fate.ignores_stop => grace,
+            saves_in => saves_in.unwrap_or_default(),
+        };
+        let saves = !frozen && fate.saves_in.is_some_and(|takes| takes <= grace);
+        let run = if frozen { Run { ends: None, ..run } } else { run };
+        self.sleep = Sleep::Awake;
         self.phase = Phase::Stopping { run, at: now.plus(takes.min(grace)), saves };
         if self.ends_at() == Some(now) {
             self.finish(lease, now, work);
@@ -266,6 +370,11 @@ impl Part {
     }
 
     fn ends_at(&self) -> Option<Time> {
+        match self.sleep {
+            Sleep::Going { until, .. } | Sleep::Coming { until, .. } => return Some(until),
+            Sleep::Out { .. } => return None,
+            Sleep::Awake | Sleep::Refused => {}
+        }
         match &self.phase {
             Phase::Running(run) => run.ends.map(|(at, _)| at),
             Phase::Stopping { run, at, .. } => Some(run.ends.map_or(*at, |(end, _)| end.min(*at))),
@@ -304,7 +413,13 @@ impl Part {
                 ReportedPhase::Done { exits: (0..ranks).map(exit).collect(), error: error.clone() }
             }
         };
-        PartReport { progress: self.said.clone(), ..PartReport::new(lease, phase) }
+        let running = matches!(self.phase, Phase::Running(_));
+        PartReport {
+            progress: self.said.clone(),
+            suspension: self.suspension().filter(|_| running),
+            gpu_mem: self.holds.filter(|_| running),
+            ..PartReport::new(lease, phase)
+        }
     }
 }
 

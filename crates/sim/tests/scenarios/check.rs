@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use tutti_engine::Event;
 use tutti_model::{
-    Attempt, Job, JobState, StopCause, Task, TaskId, TeamShare, Time, Topology, Verdict,
+    Attempt, Job, JobState, StopCause, SuspendCause, Task, TaskId, TeamShare, Time, Topology,
+    Verdict,
 };
 
 use crate::expect::{Expect, Of, Why};
@@ -37,6 +38,15 @@ pub fn check(world: &World, expect: &Expect) -> Found {
                 .collect();
             let wanted: BTreeSet<TaskId> = victims.iter().copied().collect();
             equal(&format!("stopped for {task}"), &list(wanted), &list(found))
+        }
+        Expect::SuspendedFor { task, victims } => {
+            let of_job = |why: &SuspendCause| matches!(why, SuspendCause::Preempted { for_job } if *for_job == task.job);
+            let suspended = world.records.iter().filter_map(|r| match &r.event {
+                Event::Suspending { lease, why, .. } => of_job(why).then_some(lease.task),
+                _ => None,
+            });
+            let wanted: BTreeSet<TaskId> = victims.iter().copied().collect();
+            equal(&format!("suspended for {task}"), &list(wanted), &list(suspended.collect()))
         }
         Expect::NoPreemption => match stopped(world).next() {
             None => Ok(()),
@@ -167,6 +177,13 @@ fn counted(world: &World, task: TaskId, what: &Of) -> Found {
             equal(&format!("{task} was tried"), n, &found)
         }
         Of::Preempted(n) => equal(&format!("{task} was preempted"), n, &restarts.preemption),
+        Of::Suspended(n) => {
+            let out = |r: &&tutti_engine::Record| matches!(&r.event, Event::Waking { lease, refused: None, .. } if lease.task == task);
+            let mut times = world.records.iter().filter(out).count() as u32;
+            let now = job.task(task.index).and_then(Task::attempt);
+            times += u32::from(now.is_some_and(Attempt::is_suspended));
+            equal(&format!("{task} was suspended"), n, &times)
+        }
         Of::NodeFailures(n) => equal(&format!("{task} lost nodes"), n, &restarts.node_failure),
         Of::Charged(milli) => {
             equal(&format!("{task} is charged"), milli, &attempt(world, task)?.charge)

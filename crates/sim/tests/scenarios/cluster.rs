@@ -15,6 +15,7 @@ struct Shape {
     cpus: u32,
     mem: Bytes,
     labels: BTreeMap<String, String>,
+    can_suspend: bool,
 }
 
 pub fn nodes(line: &str) -> Read<Vec<NodeFacts>> {
@@ -27,6 +28,7 @@ pub fn nodes(line: &str) -> Read<Vec<NodeFacts>> {
         cpus: 64,
         mem: Bytes::gib(512),
         labels: BTreeMap::new(),
+        can_suspend: false,
     };
     for attribute in attributes {
         attribute_of(&mut shape, attribute)?;
@@ -48,6 +50,7 @@ fn attribute_of(shape: &mut Shape, attribute: &str) -> Read<()> {
         [level @ ("rack" | "rail" | "site"), name] => {
             shape.labels.insert((*level).to_owned(), (*name).to_owned());
         }
+        ["can", "suspend"] => shape.can_suspend = true,
         ["no", "gpus"] => shape.gpus = 0,
         [n, model] => (shape.gpus, shape.model) = (number(n)?, (*model).to_owned()),
         [n, model, "with", mem, unit] => {
@@ -78,6 +81,7 @@ impl Shape {
             isolation: "none".to_owned(),
             agent_version: "scenario".to_owned(),
             labels: self.labels.clone(),
+            can_suspend: self.can_suspend,
             ..NodeFacts::default()
         }
     }

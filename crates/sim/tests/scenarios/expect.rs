@@ -23,6 +23,11 @@ pub enum Expect {
         task: TaskId,
         what: Why,
     },
+    /// Exactly these were suspended for it, up to now.
+    SuspendedFor {
+        task: TaskId,
+        victims: Vec<TaskId>,
+    },
     /// Exactly these were stopped for it, up to now.
     StoppedFor {
         task: TaskId,
@@ -74,6 +79,8 @@ pub enum Of {
         grace: Span,
     },
     Saved(bool),
+    /// How often it was out of its GPUs.
+    Suspended(u32),
     /// In thousandths of a GPU.
     Charged(u64),
     Team(String),
@@ -101,6 +108,10 @@ pub fn read(words: &[&str]) -> Read<Expect> {
         ["start", "order", rest @ ..] => {
             let ids = names(rest)?;
             Expect::StartOrder(ids.iter().map(|id| task(id)).collect::<Read<_>>()?)
+        }
+        ["suspended", "for", of, rest @ ..] => {
+            let victims = if *rest == ["nobody"] { Vec::new() } else { tasks(rest)? };
+            Expect::SuspendedFor { task: task(of.trim_end_matches(':'))?, victims }
         }
         ["stopped", "for", of, rest @ ..] => {
             let victims = if *rest == ["nobody"] { Vec::new() } else { tasks(rest)? };
@@ -187,6 +198,7 @@ fn of(words: &[&str]) -> Read<Of> {
         ["ended", "at", at] => Of::EndedAt(time(at)?),
         ["tried", n, "times" | "time"] => Of::Attempts(number(n)?),
         ["preempted", n, "times" | "time"] => Of::Preempted(number(n)?),
+        ["suspended", n, "times" | "time"] => Of::Suspended(number(n)?),
         ["lost", n, "nodes" | "node"] => Of::NodeFailures(number(n)?),
         ["resized", "to", n, "nodes" | "node"] => Of::ResizedTo(number(n)?),
         ["asked", "to", "stop", "within", grace] => {

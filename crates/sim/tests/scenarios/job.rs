@@ -1,7 +1,7 @@
 //! What stands after `submit 1:`, as a job spec and what the job will do when it runs.
 
 use tutti_model::{
-    Checkpoint, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode, Span, Stall,
+    Bytes, Checkpoint, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode, Span, Stall,
     StallAction,
 };
 
@@ -29,6 +29,8 @@ pub struct Fate {
     /// It reports a step after each such time, and so many of them become a checkpoint.
     pub step: Option<Span>,
     pub saves_every: Option<u64>,
+    /// What it has on the GPUs of each node, as its agents say.
+    pub holds: Option<Bytes>,
 }
 
 pub fn job(attributes: &[&str]) -> Read<JobText> {
@@ -130,6 +132,7 @@ fn life(job: &mut JobText, words: &[&str]) -> Read<bool> {
         ["restarts", "when", "stalled", "for", t] => {
             spec.stall = Some(Stall { after: Some(span(t)?), action: StallAction::Restart });
         }
+        ["holds", n, unit] => fate.holds = Some(bytes(n, unit)?),
         ["ignores", "stop"] => fate.ignores_stop = true,
         ["grace", t] => spec.grace = Some(span(t)?),
         ["checkpoint", rest @ ..] => {

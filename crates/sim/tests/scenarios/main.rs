@@ -41,6 +41,7 @@ scenarios! {
     a_claimant_that_goes_away_leaves_the_room
     a_drained_node_finishes_what_it_has
     a_gang_is_preempted_whole
+    a_gang_is_suspended_whole_or_not_at_all
     a_gang_that_fits_in_a_rack_stays_in_it
     a_gang_that_lost_a_node_finds_the_others_again
     a_guarantee_is_lent_and_taken_back
@@ -64,6 +65,11 @@ scenarios! {
     a_rank_that_hangs_is_blamed_and_its_node_left
     a_reservation_of_a_team
     a_restarted_job_keeps_off_the_node_that_failed
+    a_suspended_job_goes_on_where_it_was
+    a_suspended_job_outlives_the_controller
+    a_suspended_job_that_can_not_wake_starts_again
+    a_suspended_job_wakes_on_other_gpus
+    a_suspension_that_memory_has_no_room_for
     a_team_inside_its_guarantee_is_left_alone
     a_team_never_exceeds_its_limit
     a_total_of_gpus_on_few_nodes
@@ -110,6 +116,8 @@ scenarios! {
     small_jobs_leave_whole_nodes_free
     some_jobs_are_never_preempted
     spares_are_kept_and_used
+    suspended_jobs_do_not_starve
+    suspended_jobs_wake_in_their_order
     teams_are_for_their_members
     the_cheaper_gang_is_the_victim
     the_grace_of_a_victim_is_honoured
@@ -280,6 +288,8 @@ fn take_step(world: &mut World, step: &Step) -> Result<Option<Rejected>, Broken>
             world.command(Command::Drain { actor, node, reason, evict: true })?
         }
         Step::Resume(node) => world.command(Command::Resume { actor, node: node.clone() })?,
+        Step::Suspend(target) => world.command(Command::Suspend { actor, target: *target })?,
+        Step::Wake(target) => world.command(Command::Wake { actor, target: *target })?,
         Step::Policy(lines) => world.change_policy(lines)?,
         Step::Fail(task) => done(world.fail(*task))?,
         Step::Hang(task, rank) => done(world.hang(*task, *rank))?,

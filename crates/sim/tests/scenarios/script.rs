@@ -40,6 +40,8 @@ pub enum Step {
     Drain(String),
     Evict(String),
     Resume(String),
+    Suspend(TaskId),
+    Wake(TaskId),
     Node(String, Mishap),
     RestartController,
     /// Changes of the running policy.
@@ -60,6 +62,10 @@ pub enum Mishap {
     Stuck,
     /// Nothing can be started on it.
     Broken,
+    /// Nothing on it can be suspended.
+    Refuses,
+    /// Nothing on it can wake.
+    FailsToWake,
     /// All is well again, and the agent connects.
     Back,
     /// Only the agent: what runs on the node goes on.
@@ -177,6 +183,10 @@ fn steps(line: &str) -> Read<Vec<Step>> {
         }
         ["evict", node] => Step::Evict((*node).to_owned()),
         ["drain", node] => Step::Drain((*node).to_owned()),
+        ["suspend", of] => Step::Suspend(task(of)?),
+        ["resume", of] if task(of).is_ok() => Step::Wake(task(of)?),
+        [node, "refuses", "to", "suspend"] => Step::Node((*node).to_owned(), Mishap::Refuses),
+        [node, "fails", "to", "wake"] => Step::Node((*node).to_owned(), Mishap::FailsToWake),
         ["resume", node] => Step::Resume((*node).to_owned()),
         ["restart", "controller"] => Step::RestartController,
         ["restart", "agent", node] => Step::Node((*node).to_owned(), Mishap::AgentRestarted),

@@ -123,6 +123,7 @@ pub fn label(verdict: &Verdict) -> String {
         Verdict::TeamLimit { team, .. } => format!("team limit {team}"),
         Verdict::Reserved { reservation, .. } => format!("reserved {reservation}"),
         Verdict::Claimed { cause: of, .. } => format!("claimed {}", cause(*of)),
+        Verdict::Suspended { .. } => "suspended".to_owned(),
         Verdict::Next => "next".to_owned(),
     }
 }
@@ -163,6 +164,12 @@ fn event(state: &State, event: &Event) -> Option<String> {
         Event::Claimed { task, parts, cause: of, .. } => {
             format!("{task} claims {} ({})", placements(state, parts), cause(*of))
         }
+        Event::Suspending { lease, .. } => format!("{} is suspended", lease.task),
+        Event::PartSuspended { lease, node, .. } => {
+            format!("{} is out on {}", lease.task, state.node_name(*node))
+        }
+        Event::Waking { lease, refused: None, .. } => format!("{} wakes", lease.task),
+        Event::Waking { lease, .. } => format!("{} can't be suspended", lease.task),
         Event::Unclaimed { task } => format!("{task} claims nothing more"),
         Event::Requeued { lease, cause, .. } => format!("{} waits again: {cause:?}", lease.task),
         Event::TaskEnded { task, ended } => format!("{task} ends: {:?}", ended.reason),

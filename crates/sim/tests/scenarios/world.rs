@@ -9,7 +9,7 @@ use tutti_engine::{
 };
 use tutti_model::{
     Greeting, JobId, LeaseId, Link, NodeFacts, NodeId, Order, PartReport, Placement, Plan, Policy,
-    Rank, Role, Span, State, TaskId, Time,
+    Rank, Role, Span, State, TaskId, Time, WakePart,
 };
 
 use crate::agents::{Agent, Work};
@@ -288,9 +288,14 @@ impl World {
             Mishap::Hangs => agent.silent = true,
             Mishap::Stuck => agent.stuck = true,
             Mishap::Broken => agent.broken = true,
+            Mishap::Refuses => agent.refuses = true,
+            Mishap::FailsToWake => agent.fails_to_wake = true,
             Mishap::CutOff | Mishap::AgentRestarted => {}
             Mishap::Gpus(left) => agent.facts.gpus.truncate(left),
-            Mishap::Back => (agent.silent, agent.stuck, agent.broken) = (false, false, false),
+            Mishap::Back => {
+                (agent.silent, agent.stuck, agent.broken) = (false, false, false);
+                (agent.refuses, agent.fails_to_wake) = (false, false);
+            }
         }
         let breaks = matches!(
             what,
@@ -348,7 +353,7 @@ fn accepted(reply: Result<Reply, Rejected>) -> Result<(), Broken> {
     reply.map(|_| ()).map_err(|e| Broken(format!("an agent or the clock was refused: {e}")))
 }
 
-type Doings = (Vec<Placement>, Vec<TaskId>, Vec<TaskId>);
+type Doings = (Vec<Placement>, Vec<TaskId>, Vec<TaskId>, Vec<(TaskId, Vec<WakePart>)>);
 
 /// What a pass did, by its records.
 fn made(records: &[Record]) -> Doings {
@@ -366,6 +371,7 @@ fn made(records: &[Record]) -> Doings {
                 shrunk.extend(victims.iter().copied().filter(|v| v != task));
             }
             Event::Unclaimed { task } => made.2.push(*task),
+            Event::Waking { lease, parts, .. } => made.3.push((lease.task, parts.clone())),
             _ => {}
         }
     }
@@ -375,10 +381,17 @@ fn made(records: &[Record]) -> Doings {
 /// The same, by a plan.
 fn asked(plan: &Plan) -> Doings {
     let claimed = plan.claims.iter().map(|c| c.task).collect();
-    (plan.placements.clone(), claimed, plan.dropped.clone())
+    let woken = plan.wakes.iter().map(|w| (w.task, w.parts.clone())).collect();
+    (plan.placements.clone(), claimed, plan.dropped.clone(), woken)
 }
 
 /// What stays of a plan once it is carried out: its verdicts and heads.
 fn said(plan: &Plan) -> Plan {
-    Plan { placements: Vec::new(), claims: Vec::new(), dropped: Vec::new(), ..plan.clone() }
+    Plan {
+        placements: Vec::new(),
+        claims: Vec::new(),
+        wakes: Vec::new(),
+        dropped: Vec::new(),
+        ..plan.clone()
+    }
 }

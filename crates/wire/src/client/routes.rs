@@ -93,6 +93,14 @@ impl Client {
         self.post(&format!("/jobs/{id}/release"))
     }
 
+    pub fn suspend(&self, id: TaskId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/suspend"))
+    }
+
+    pub fn resume_job(&self, id: TaskId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/resume"))
+    }
+
     pub fn priority(&self, id: JobId, priority: Priority) -> Result<Changed, ClientError> {
         let path = format!("/jobs/{id}/priority");
         self.answer(&Ask::json(Method::POST, &path, &SetPriority { priority })?)

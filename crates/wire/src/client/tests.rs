@@ -82,6 +82,8 @@ fn every_method_asks_for_its_route() {
         (c.register(TASK, 5, "/ckpt/5".into()).unwrap_err(), "POST /api/v1/jobs/12_3/checkpoints"),
         (c.hold(id).unwrap_err(), "POST /api/v1/jobs/12/hold"),
         (c.release(id).unwrap_err(), "POST /api/v1/jobs/12/release"),
+        (c.suspend(TaskId::of_array(id, 3)).unwrap_err(), "POST /api/v1/jobs/12_3/suspend"),
+        (c.resume_job(TaskId::single(id)).unwrap_err(), "POST /api/v1/jobs/12/resume"),
         (c.priority(id, Priority(7)).unwrap_err(), "POST /api/v1/jobs/12/priority"),
         (c.saved(TASK).unwrap_err(), "POST /api/v1/jobs/12_3/saved"),
         (c.policy().unwrap_err(), "GET /api/v1/policy"),
