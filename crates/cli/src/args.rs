@@ -59,11 +59,13 @@ pub enum Verb {
     Hold(cmd::change::ChangeArgs),
     /// Let held jobs start
     Release(cmd::change::ChangeArgs),
+    /// Take running jobs off their GPUs, until they are resumed
+    Suspend(cmd::change::ChangeArgs),
     /// List nodes
     Nodes(cmd::nodes::NodesArgs),
     /// Start nothing new on a node; what runs goes on
     Drain(cmd::drain::DrainArgs),
-    /// Use a drained node again
+    /// Let suspended jobs go on, or use drained nodes again
     Resume(cmd::drain::ResumeArgs),
     /// What each team is guaranteed, has, borrows and lends
     Quota(cmd::quota::QuotaArgs),
@@ -150,6 +152,8 @@ mod tests {
             "tutti logs 12 -f --tail 5 --rank 0-3,7",
             "tutti exec 12 --rank 1 -- nvidia-smi -L",
             "tutti cancel 12 13",
+            "tutti suspend 12 13_4",
+            "tutti resume 12 13_4 n1",
             "tutti drain n1 --reason broken",
             "tutti token create --role user --user ada --expires 30d",
             "tutti token create --join --node n7 --uses 1",

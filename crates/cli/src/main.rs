@@ -59,6 +59,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Release(args) => cmd::change::run(cluster, cmd::change::Change::Release, args),
         Verb::Nodes(args) => cmd::nodes::run(cluster, args),
         Verb::Drain(args) => cmd::drain::drain(cluster, args),
+        Verb::Suspend(args) => cmd::change::run(cluster, cmd::change::Change::Suspend, args),
         Verb::Resume(args) => cmd::drain::resume(cluster, args),
         Verb::Quota(args) => cmd::quota::run(cluster, args),
         Verb::Policy(args) => cmd::policy::run(cluster, args),

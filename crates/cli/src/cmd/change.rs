@@ -1,4 +1,4 @@
-//! `tutti cancel`, `hold` and `release`: one change to each of some jobs.
+//! `tutti cancel`, `hold`, `release` and `suspend`: one change to each of some jobs.
 
 use std::process::ExitCode;
 
@@ -19,6 +19,7 @@ pub enum Change {
     Cancel,
     Hold,
     Release,
+    Suspend,
 }
 
 /// Every job is tried; the first failure decides the exit code.
@@ -30,6 +31,7 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
         let result = match change {
             Change::Cancel => client.cancel(id).map_err(Fail::from),
             Change::Hold => whole(id).and_then(|j| Ok(client.hold(j)?)),
+            Change::Suspend => client.suspend(id).map_err(Fail::from),
             Change::Release => whole(id).and_then(|j| Ok(client.release(j)?)),
         };
         if let Err(fail) = result {
@@ -43,6 +45,7 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
             Change::Cancel => "cancelled",
             Change::Hold => "held",
             Change::Release => "released",
+            Change::Suspend => "leaves its GPUs:",
         };
         if terminal::stderr_is_terminal() {
             terminal::complain(&format!("{done} {id}"));

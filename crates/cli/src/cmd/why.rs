@@ -25,7 +25,10 @@ pub fn run(cluster: Option<&str>, args: WhyArgs) -> Result<ExitCode, Fail> {
         return Ok(ExitCode::SUCCESS);
     }
     let row = client.job(args.id)?.row;
-    let waits = row.state == JobState::Pending || row.array.as_ref().is_some_and(|a| a.pending > 0);
+    let asleep = row.state == JobState::Suspended && row.verdict.is_some();
+    let waits = asleep
+        || row.state == JobState::Pending
+        || row.array.as_ref().is_some_and(|a| a.pending > 0);
     if waits {
         let explanation = client.why(args.id)?;
         terminal::say(&why::explanation(&explanation, time::now(), Style::of_stdout()));

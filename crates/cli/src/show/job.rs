@@ -1,7 +1,7 @@
 //! `tutti show`.
 
-use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, Time, Topology};
-use tutti_wire::api::{JobDetail, PartRow, ProgressPoint};
+use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, SuspendCause, Time, Topology};
+use tutti_wire::api::{JobDetail, PartRow, ProgressPoint, SuspensionRow};
 
 use super::jobs::array;
 use super::table::{Grid, plain};
@@ -53,6 +53,9 @@ pub fn detail(
         if job.held { "yes: tutti release lets it start".to_owned() } else { String::new() },
     );
     add("after", job.spec.after.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    for suspension in &job.suspensions {
+        add("suspended", suspended(suspension, now));
+    }
     add("workdir", job.spec.workdir.clone().unwrap_or_default());
     add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
@@ -65,6 +68,27 @@ pub fn detail(
 
 fn ago(at: Time, now: Time) -> String {
     format!("{} ({} ago)", time::clock(at), time::short(now.since(at)))
+}
+
+fn suspended(s: &SuspensionRow, now: Time) -> String {
+    let why = match &s.why {
+        SuspendCause::Preempted { for_job } => format!("for job {for_job}"),
+        SuspendCause::Asked { by } => format!("by {by}"),
+    };
+    let took = |from: Time, to: Option<Time>| to.map(|to| time::short(to.since(from)));
+    let at = time::clock(s.since);
+    if let Some(refused) = &s.refused {
+        return format!("{at} {why}: not possible, {refused}");
+    }
+    let Some(out) = took(s.since, s.out_at) else { return format!("{at} {why}, under way") };
+    let lasted = match s.until {
+        Some(until) => format!("for {}", time::short(until.since(s.since))),
+        None => format!("since {}", time::short(now.since(s.since))),
+    };
+    let back = s.back_at.and_then(|at| took(at, s.until));
+    let back = back.map_or_else(String::new, |t| format!(", back in {t}"));
+    let size = indicatif::BinaryBytes(s.bytes.0);
+    format!("{at} {why}, {lasted}: {size} out in {out}{back}")
 }
 
 fn demand(job: &JobDetail) -> String {
@@ -205,6 +229,15 @@ mod tests {
             time_left: None,
             held: false,
             checkpoints: Vec::new(),
+            suspensions: vec![SuspensionRow {
+                why: SuspendCause::Preempted { for_job: tutti_model::JobId(9) },
+                since: Time(1000),
+                out_at: Some(Time(5000)),
+                back_at: Some(Time(40_000)),
+                until: Some(Time(42_000)),
+                bytes: Bytes::gib(30),
+                refused: None,
+            }],
         };
         let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
         for want in [
@@ -213,6 +246,7 @@ mod tests {
             "(1m ago)",
             "attempt    2; restarts: 1 after node failures",
             "run        python train.py …",
+            " for job 9, for 41s: 30.00 GiB out in 4s, back in 2s",
             "NODE  ADDRESS    RANKS  GPUS  CPUS    MEM  PHASE    EXITS",
             "n1    127.0.1.1  0-1    0,1     16  64GiB  running",
         ] {

@@ -10,6 +10,7 @@
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
+//! | `suspend` | jobs that make room and go on where they were |
 //! | `access` | tokens, roles, users, old agents |
 //! | `launchers` | real frameworks start unmodified, across nodes |
 //! | `errors` | every mistake says what to do |
@@ -32,6 +33,7 @@ mod partition;
 mod progress;
 mod run;
 mod sharing;
+mod suspend;
 mod train;
 mod unbroken;
 mod up;

@@ -52,7 +52,8 @@ fn a_guarantee_takes_back_what_was_lent_and_nothing_is_lost() {
     let job = "name = 'training'\nteam = 'borrower'\nnodes = 2\ngpus_per_node = 4\n\
         run = '''trap 'echo saved >> saved; exit 0' USR1; echo start >> starts; \
         while :; do sleep 0.05; done'''\n\
-        [checkpoint]\ndir = '/tmp'\nsignal = 'USR1'\ngrace = '30s'\n";
+        [checkpoint]\ndir = '/tmp'\nsignal = 'USR1'\ngrace = '30s'\n\
+        [preempt]\nmode = 'checkpoint'\n";
     let job = write(&cluster, "job.toml", job);
     let borrower = submit(&cluster, &[job.to_str().unwrap()]);
     wait_until("both ranks listen", PATIENCE, || lines(&cluster, "starts") == 2);
@@ -239,7 +240,10 @@ fn a_limit_is_a_limit_and_a_class_goes_first() {
     let cluster = of(1, 4);
     apply(&cluster, "[teams.small]\nlimit = 2\nmembers = ['*']\n[teams.large]\n");
     let hold = ["--wrap", "exec sleep 600", "--team", "small"];
-    let first = submit(&cluster, &[&hold[..], &["-G", "2"]].concat());
+    let first = "team = 'small'\ngpus_per_node = 2\nrun = 'exec sleep 600'\n\
+        [preempt]\nmode = 'requeue'\n";
+    let first = write(&cluster, "first.toml", first);
+    let first = submit(&cluster, &[first.to_str().unwrap()]);
     cluster.wait_state(first, JobState::Running);
     let second = submit(&cluster, &[&hold[..], &["-G", "1"]].concat());
     let why = wait_for("it is judged", PATIENCE, || {
