@@ -40,8 +40,10 @@ pub fn read(answers: Result<Answers, NvmlFailure>, root: &Path, readings: &mut R
         cards.push(card(answer, root));
     }
     let answered: BTreeSet<&str> = answers.devices.iter().map(|a| a.pci.as_str()).collect();
-    let missing: Vec<&String> =
-        on_bus.iter().filter(|address| !answered.contains(address.as_str())).collect();
+    let expected = |address: &&String| {
+        !answered.contains(address.as_str()) && !answers.excluded.contains(address)
+    };
+    let missing: Vec<&String> = on_bus.iter().filter(expected).collect();
     readings.problems.extend(lost(&missing, &answers.silent));
     cards.extend(missing.into_iter().map(|address| dead(root, address)));
     cards.sort_by(|a, b| a.place.address.cmp(&b.place.address));

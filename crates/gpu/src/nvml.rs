@@ -34,6 +34,8 @@ pub struct Answers {
     pub devices: Vec<Answer>,
     /// Why each device that has not answered did not. Which one it was, the bus knows.
     pub silent: Vec<String>,
+    /// Addresses of devices that the operator has told the driver to leave alone.
+    pub excluded: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,6 +78,7 @@ pub fn ask() -> Result<Answers, NvmlFailure> {
     let mut answers = Answers {
         driver: nvml.sys_driver_version().ok(),
         cuda: nvml.sys_cuda_driver_version().ok().map(cuda_version),
+        excluded: excluded(&nvml),
         ..Answers::default()
     };
     for index in 0..count {
@@ -85,6 +88,22 @@ pub fn ask() -> Result<Answers, NvmlFailure> {
         }
     }
     Ok(answers)
+}
+
+/// None if the driver knows no such thing.
+fn excluded(nvml: &Nvml) -> Vec<String> {
+    let Ok(sym) = nvml_sym(nvml.lib().nvmlGetExcludedDeviceInfoByIndex.as_ref()) else {
+        return Vec::new();
+    };
+    let one = |index| {
+        // SAFETY: zeros are a valid value of this plain struct.
+        let mut info: raw::nvmlExcludedDeviceInfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the library outlives this call, and `info` is the struct that it fills.
+        nvml_try(unsafe { sym(index, &mut info) }).ok()?;
+        let pci = info.pciInfo;
+        Some(pci::address(pci.domain, pci.bus, pci.device))
+    };
+    (0..nvml.excluded_device_count().unwrap_or(0)).filter_map(one).collect()
 }
 
 fn cuda_version(version: i32) -> String {

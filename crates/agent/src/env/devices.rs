@@ -17,6 +17,10 @@ pub const VENDORS: &[(&str, &str)] = &[
     ),
     ("ZE_AFFINITY_MASK", "Intel: the GPUs of this part by index; not set if it has none"),
     ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "Intel: `1`, so that indices mean the same to Level Zero"),
+    (
+        "ZE_FLAT_DEVICE_HIERARCHY",
+        "Intel: `COMPOSITE`, so that an index is a card, not a tile of it",
+    ),
 ];
 
 /// What a node has.
@@ -45,6 +49,7 @@ impl Devices<'_> {
         if has(Vendor::Intel) && !part.is_empty() {
             env.insert("ZE_AFFINITY_MASK", join(self.positions(Vendor::Intel, part)));
             env.insert("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1".into());
+            env.insert("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE".into());
         }
         env.insert("CUDA_VISIBLE_DEVICES", self.of_nvidia(part));
     }
@@ -202,6 +207,7 @@ mod tests {
         let one = env(&intel, &[3], false);
         assert_eq!(one["ZE_AFFINITY_MASK"], "2");
         assert_eq!(one["ZE_ENABLE_PCI_ID_DEVICE_ORDER"], "1");
+        assert_eq!(one["ZE_FLAT_DEVICE_HIERARCHY"], "COMPOSITE");
         assert_eq!(env(&intel, &[3], true)["ZE_AFFINITY_MASK"], "0");
         assert!(!env(&intel, &[], false).contains_key("ZE_AFFINITY_MASK"));
     }

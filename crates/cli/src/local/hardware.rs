@@ -1,8 +1,9 @@
 //! The GPUs that a node offers: real, or imagined.
 
-use tutti_model::{Bytes, Gpu};
+use tutti_model::{Bytes, Gpu, HardwareProblem};
 
 use crate::fail::Fail;
+use crate::terminal;
 
 #[derive(clap::Args)]
 pub struct HardwareArgs {
@@ -46,7 +47,13 @@ impl Hardware {
     /// `tutti up` on a machine without GPUs is a trial, so it imagines them.
     pub fn find_for_up(args: &HardwareArgs) -> Result<Hardware, Fail> {
         let real = Hardware::find(args)?;
-        Ok(if real.gpus.is_empty() && !real.simulated { Hardware::imagined(args) } else { real })
+        if !real.gpus.is_empty() || real.simulated {
+            return Ok(real);
+        }
+        for problem in real.facts.iter().flat_map(|facts| &facts.problems) {
+            terminal::complain(&not_used(problem));
+        }
+        Ok(Hardware::imagined(args))
     }
 
     fn imagined(args: &HardwareArgs) -> Hardware {
@@ -57,6 +64,15 @@ impl Hardware {
     pub fn simulated(gpus: u16, model: &str) -> Hardware {
         Hardware { gpus: tutti_gpu::simulated::gpus(gpus, model), simulated: true, facts: None }
     }
+}
+
+/// Whoever has GPUs must not take imagined ones for them.
+fn not_used(problem: &HardwareProblem) -> String {
+    let at = problem.pci.as_ref().map_or_else(String::new, |pci| format!("{pci}: "));
+    format!(
+        "the GPUs of this machine can't be used, so they are simulated: {at}{}",
+        problem.message
+    )
 }
 
 /// CPUs and memory that go with imagined GPUs, as in a usual GPU server. With the laptop's own two
@@ -76,6 +92,14 @@ pub fn host_name() -> Result<String, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_that_can_not_be_used_are_not_silently_imagined() {
+        let kind = tutti_model::HardwareProblemKind::Driver;
+        let message = "there is no NVIDIA driver on this machine".to_owned();
+        let said = not_used(&HardwareProblem { kind, pci: None, message });
+        assert!(said.contains("so they are simulated: there is no NVIDIA driver"), "{said}");
+    }
 
     #[test]
     fn imagined_nodes_are_servers() {

@@ -115,7 +115,7 @@ fn gpu_row(node: &NodeDetail, hardware: &Hardware, facts: &GpuFacts) -> Vec<Stri
         format!("GPU {}", facts.index),
         gpu.map_or_else(|| harmless(&facts.name), |gpu| harmless(&gpu.model)),
         gpu.map_or_else(String::new, |gpu| gib(gpu.mem)),
-        facts.pci.as_deref().map_or_else(|| "-".to_owned(), harmless),
+        facts.pci.as_deref().map(harmless).unwrap_or_default(),
         notes.join(", "),
     ]
 }

@@ -10,7 +10,7 @@ use super::{islands, link, nearest};
 
 fn answers(devices: Vec<Answer>) -> Answers {
     let (driver, cuda) = (Some("580.159.04".into()), Some("13.0".into()));
-    Answers { driver, cuda, devices, silent: Vec::new() }
+    Answers { driver, cuda, devices, ..Answers::default() }
 }
 
 fn device(i: usize, name: &str, gib: u64, pci: &str) -> Answer {
@@ -187,6 +187,17 @@ fn a_dead_gpu_hides_no_other_and_leaves_their_numbers_alone() {
         assert_eq!((problem.kind, problem.pci.as_deref()), (Kind::Missing, Some("0000:b1:00.0")));
         assert!(problem.message.contains(why), "{}", problem.message);
     }
+}
+
+#[test]
+fn a_gpu_that_the_operator_took_out_is_not_missing() {
+    let mut three = devices("NVIDIA A100 80GB PCIe", 80, &["17", "31", "b1", "ca"]);
+    three.remove(2);
+    let answers = Answers { excluded: vec!["0000:b1:00.0".into()], ..answers(three) };
+    let found = found(include_str!("../fixtures/dead-gpu.tree"), answers);
+    let seen: Vec<_> = found.gpus.iter().map(|g| (g.index.0, g.uuid.as_str())).collect();
+    assert_eq!(seen, [(0, "GPU-0"), (1, "GPU-1"), (2, "GPU-3")]);
+    assert_eq!(found.hardware.problems, []);
 }
 
 #[test]
