@@ -44,10 +44,23 @@ impl std::str::FromStr for Runtime {
 const OF_THE_HOST: [&str; 7] =
     ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "SHELL", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"];
 
+/// On containers of podman.
+const LABEL: &str = "tutti.part";
+
+/// The words that list what podman has of a part, by id, and those that remove these.
+pub fn leftovers(part: &str) -> [Vec<String>; 2] {
+    let list = ["ps", "--all", "--quiet", "--no-trunc", "--filter"].map(str::to_owned);
+    let remove = ["rm", "--force", "--time=0", "--ignore"].map(str::to_owned);
+    let which = format!("label={LABEL}={part}");
+    [list.into_iter().chain([which]).collect(), remove.to_vec()]
+}
+
 /// What runs inside, and what it must find there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
     pub image: String,
+    /// Marks what is made for the part, so that what a killed runtime leaves is found.
+    pub part: String,
     /// Names of all variables of the ranks.
     pub variables: Vec<String>,
     /// Those that the job has set itself.
@@ -138,6 +151,7 @@ fn podman(found: &Found, inside: &Inside) -> Result<Vec<String>, String> {
     if !inside.as_root {
         words.push("--userns=keep-id".into());
     }
+    words.push(format!("--label={LABEL}={}", inside.part));
     words.extend(inside.passed().map(|name| format!("--env={name}")));
     for (path, fixed) in &inside.paths {
         let (path, mode) = (path.display(), if *fixed { ":ro" } else { "" });

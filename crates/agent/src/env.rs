@@ -72,7 +72,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TMPDIR", "the agent's, where it has one; the job may set its own"),
 ];
 
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs are, unless somebody says otherwise.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a launcher sets besides, and what GPUs of other vendors need. The documentation prints these
 /// tables, too.

@@ -174,7 +174,8 @@ impl Isolation {
     /// The directories that a part has for itself. `program` is this binary, which its ranks may call.
     pub fn private(&self, plan: &Plan, launch: &Launch, program: &str) -> Option<Private> {
         let own = [PathBuf::from(program), plan.progress.clone()];
-        let own = own.map(|path| Keep { path, named: false });
+        let runtime = plan.container.first().map(PathBuf::from);
+        let own = own.into_iter().chain(runtime).map(|path| Keep { path, named: false });
         let workdir = match &plan.workdir {
             Workdir::Asked(dir) | Workdir::Home(dir) => dir.as_str(),
         };
@@ -185,7 +186,7 @@ impl Isolation {
         // Those that share a GPU find each other's server there.
         let memory = launch.spec.gpu_share.is_none_or(|share| share >= 1.0);
         let rooms = self.rooms.as_ref()?;
-        Some(rooms.of_part(launch.lease, memory, own.into_iter().chain(named).collect()))
+        Some(rooms.of_part(launch.lease, memory, own.chain(named).collect()))
     }
 
     /// Where private directories are, to be removed.

@@ -334,6 +334,9 @@ impl Node {
             self.telemetry.lets_go(lease);
             self.ports.remove(&lease);
             self.isolation.part_over(lease);
+            if let Some(launch) = self.machine.launch(lease) {
+                self.remove_containers(launch);
+            }
             if let Some(rooms) = self.isolation.rooms() {
                 tokio::task::spawn_blocking(move || rooms.sweep(lease));
             }

@@ -11,6 +11,7 @@ use tutti_model::{Blame, ExitStatus, JobSpec, Launch};
 use tutti_wire::stream::{ExecOutput, ToAgent};
 
 const PODMAN: &str = r#"#!/bin/sh
+[ "$1" = ps ] && exit 0
 for word in "$@"; do case "$word" in --env=*|--volume=*) ;; *) echo "$word" >> "$HERE/words";; esac; done
 while [ "$1" != some/image:1 ]; do shift; done
 shift

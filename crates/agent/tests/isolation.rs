@@ -156,3 +156,29 @@ fn a_part_has_its_own_tmp_and_finds_what_it_needs() {
     let own = format!(".tutti-{}", &mark[..16]);
     assert!(left.into_iter().all(|name| name != own.as_str()), "{own}");
 }
+
+#[test]
+fn a_directory_that_its_user_could_not_reach_stays_out_of_reach() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut n) = node(&[], &["private-tmp"]) else { return };
+    // Below /tmp, where it has to be put back into sight; and closed further up.
+    let open = |path: &std::path::Path, mode: u32| {
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (theirs, own) = (n.dir.path().join("theirs"), n.dir.path().join("own"));
+    open(&theirs, 0o700);
+    open(&theirs.join("inner"), 0o777);
+    open(&own, 0o777);
+    let mut run = |task: &str, dir: &std::path::Path| {
+        let mut spec = JobSpec::shell("id -u > who");
+        spec.workdir = Some(dir.display().to_string());
+        let mut launch = with_spec(task, task.parse().unwrap(), spec);
+        (launch.user, launch.gpus) = ("nobody".to_owned(), Vec::new());
+        n.controller.status_of(&launch)
+    };
+    assert_eq!(run("1", &own), ExitStatus::Code(0));
+    assert_ne!(std::fs::read_to_string(own.join("who")).unwrap(), "0\n");
+    assert_eq!(run("2", &theirs.join("inner")), ExitStatus::Code(126));
+    assert!(!theirs.join("inner/who").exists());
+}

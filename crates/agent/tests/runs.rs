@@ -132,8 +132,9 @@ fn stop_kills_the_whole_tree() {
     for options in [&[][..], &["cgroups"][..]] {
         let mut c = cluster(options);
         // A daemon that has left the session, is nobody's child, and ignores SIGTERM.
-        let line = "(setsid sh -c 'trap \"\" TERM; echo daemon $$; while :; do sleep 1; done' &); \
-                    trap '' TERM; while :; do sleep 1; done";
+        let line = "trap '' TERM; \
+                    (setsid sh -c 'trap \"\" TERM; echo daemon $$; while :; do sleep 1; done' &); \
+                    while :; do sleep 1; done";
         let launch = shell("1", 1, line);
         c.controller.run(&launch);
         let log = c.controller.wait_for_log(launch.lease.task, 0, "\n");

@@ -44,10 +44,14 @@ const HYBRID: &str = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
 
 #[test]
 fn the_unified_mount_is_found_in_both_layouts() {
-    assert_eq!(find_mount(HYBRID).unwrap(), Path::new("/sys/fs/cgroup/unified"));
+    let find = |mounts| find_mount(mounts, Path::new("/data/n1/cgroup2"));
+    assert_eq!(find(HYBRID).unwrap(), Path::new("/sys/fs/cgroup/unified"));
     let pure = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
-    assert_eq!(find_mount(pure).unwrap(), Path::new("/sys/fs/cgroup"));
-    assert_eq!(find_mount("proc /proc proc rw 0 0\n"), None);
+    assert_eq!(find(pure).unwrap(), Path::new("/sys/fs/cgroup"));
+    assert_eq!(find("proc /proc proc rw 0 0\n"), None);
+    // Mounted by agents: another's may go at any time.
+    let agents = "none /data/n2/cgroup2 cgroup2 rw 0 0\nnone /data/n1/cgroup2 cgroup2 rw 0 0\n";
+    assert_eq!(find(agents).unwrap(), Path::new("/data/n1/cgroup2"));
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::devices::{Rules, Verdict};
 
 /// Where the agent's own processes go when they must leave their group for its controllers.
 const LEAF: &str = "tutti-agent";
+/// Where an agent mounts a hierarchy of its own, in its data dir.
+const OWN_MOUNT: &str = "cgroup2";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Controller {
@@ -58,15 +60,18 @@ pub struct Cgroups {
     homes: BTreeMap<Controller, Home>,
     devices: bool,
     lacks: Vec<Lack>,
+    /// The mount that is ours alone.
+    mounted: Option<PathBuf>,
 }
 
 impl Cgroups {
     pub fn set_up(node: &str, data_dir: &Path) -> Result<Cgroups, CgroupError> {
         let mounts = read("/proc/self/mounts")?;
         let own = read("/proc/self/cgroup")?;
-        let unified = match find_mount(&mounts) {
+        let ours = data_dir.join(OWN_MOUNT);
+        let unified = match find_mount(&mounts, &ours) {
             Some(found) => found,
-            None => mount_own(data_dir)?,
+            None => mount_own(&ours)?,
         };
         // Several clusters may share a machine, and with it node names.
         let hash = blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex();
@@ -78,8 +83,14 @@ impl Cgroups {
         if !kill.exists() {
             return Err(failed("no", &kill)(std::io::ErrorKind::NotFound.into()));
         }
-        let mut cgroups =
-            Cgroups { dir, homes: BTreeMap::new(), devices: false, lacks: Vec::new() };
+        let mut cgroups = Cgroups {
+            dir,
+            homes: BTreeMap::new(),
+            devices: false,
+            lacks: Vec::new(),
+            mounted: None,
+        };
+        cgroups.mounted = Some(ours).filter(|ours| *ours == unified);
         cgroups.probe("group", &PartCgroup::default())?;
         let levels = [base.clone(), base.join(&names[0]), cgroups.dir.clone()];
         let names = names.each_ref().map(String::as_str);
@@ -238,6 +249,10 @@ impl Cgroups {
             let gone = fs::remove_dir(dir).is_ok();
             let _ = dir.parent().filter(|_| gone).map(fs::remove_dir);
         }
+        if let Some(ours) = self.mounted.as_ref().filter(|_| !self.dir.exists()) {
+            // Busy: somebody looks at it, and the next agent finds it there.
+            let _ = nix::mount::umount(ours);
+        }
     }
 
     /// The CPUs that a part was pinned to, if it was.
@@ -366,8 +381,8 @@ fn disable(levels: &[PathBuf], name: &str, enabled: bool) {
 
 /// A host of the old layout may have no unified hierarchy, but the kernel does. Left mounted: parts
 /// outlive the agent, and the next one finds it.
-fn mount_own(data_dir: &Path) -> Result<PathBuf, CgroupError> {
-    let path = data_dir.join("cgroup2");
+fn mount_own(path: &Path) -> Result<PathBuf, CgroupError> {
+    let path = path.to_owned();
     let mounted = fs::create_dir_all(&path).and_then(|()| {
         let nothing = None::<&str>;
         Ok(mount(Some("none"), &path, Some("cgroup2"), MsFlags::empty(), nothing)?)
@@ -378,10 +393,12 @@ fn mount_own(data_dir: &Path) -> Result<PathBuf, CgroupError> {
     }
 }
 
-pub(super) fn find_mount(mounts: &str) -> Option<PathBuf> {
+/// The host's, or ours; one of another agent goes with that agent.
+pub(super) fn find_mount(mounts: &str, ours: &Path) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
         let (_, at, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(at.replace("\\040", " ")))
+        let at = PathBuf::from(at.replace("\\040", " "));
+        (kind == "cgroup2" && (at == ours || !at.ends_with(OWN_MOUNT))).then_some(at)
     })
 }

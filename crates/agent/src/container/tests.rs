@@ -8,6 +8,7 @@ use crate::testing::TempDir;
 fn inside() -> Inside {
     let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     Inside {
+        part: "/data/parts/1@1".into(),
         image: "nvcr.io/nvidia/pytorch:25.06-py3".into(),
         variables: words(&["HOME", "PATH", "RANK", "TMPDIR", "MINE"]),
         own: words(&["MINE"]),
@@ -39,7 +40,7 @@ fn podman_stays_in_the_parts_group_and_gets_devices_by_cdi() {
         format!(
             "/usr/bin/podman --cgroup-manager=cgroupfs run --rm --cgroups=disabled --network=host \
              --ipc=host --security-opt=label=disable --security-opt=no-new-privileges --interactive \
-             --init --userns=keep-id --env=HOME --env=RANK --env=MINE \
+             --init --userns=keep-id --label=tutti.part=/data/parts/1@1 --env=HOME --env=RANK --env=MINE \
              --volume=/home/ada:/home/ada --volume=/usr/bin/tutti:/usr/bin/tutti:ro{device} \
              --workdir=/home/ada/train --entrypoint= nvcr.io/nvidia/pytorch:25.06-py3"
         )

@@ -1,12 +1,16 @@
 //! A part inside an image: with which runtime, and what goes in with it.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use tutti_model::{Blame, Launch, PartError};
 
 use super::Node;
 use crate::container::{self, Found, Inside, Runtime};
+use crate::env::DEFAULT_PATH;
 use crate::plan::{Identity, Plan, Workdir};
+use crate::user::Account;
 
 /// Where podman keeps what must not outlive the machine, one directory for each user. Not in `/tmp`, which
 /// each part has for itself: podman would take a missing one for a restart of the machine.
@@ -35,10 +39,28 @@ impl Node {
     }
 
     fn inside(&self, launch: &Launch, image: &str) -> Inside {
-        let mut inside = Inside { image: image.to_owned(), ..Inside::default() };
+        let part = self.parts.stem(launch.lease).display().to_string();
+        let mut inside = Inside { image: image.to_owned(), part, ..Inside::default() };
         let hardware = self.config.hardware.as_deref().filter(|_| !self.config.simulated);
         inside.give(hardware, &self.config.gpus, &launch.gpus);
         inside
+    }
+
+    /// A runtime that was killed removes nothing. What it left is removed by its own user, off this
+    /// thread.
+    pub(super) fn remove_containers(&self, launch: &Launch) {
+        let Some(image) = &launch.spec.image else { return };
+        let Ok(found) = self.runtime(image).cloned() else { return };
+        let Ok(account) = self.lookups.account(&launch.user) else { return };
+        if found.runtime != Runtime::Podman {
+            return;
+        }
+        let part = self.parts.stem(launch.lease).display().to_string();
+        tokio::task::spawn_blocking(move || {
+            if let Err(why) = remove_leftovers(&found.path, &part, &account) {
+                tracing::warn!("containers of {part} may be left: {why}");
+            }
+        });
     }
 
     /// Puts the part's ranks into their image, if they have one.
@@ -74,6 +96,27 @@ impl Node {
         }
         Ok(plan)
     }
+}
+
+fn remove_leftovers(podman: &Path, part: &str, account: &Account) -> Result<(), String> {
+    let [list, remove] = container::leftovers(part);
+    let run = |words: &[String]| -> Result<String, String> {
+        let mut command = std::process::Command::new(podman);
+        command.args(words).env("HOME", &account.home).env("PATH", DEFAULT_PATH).current_dir("/");
+        if let Some(identity) = &account.identity {
+            let dir = runtime_dir(identity).map_err(|e| e.to_string())?;
+            command.uid(identity.uid).gid(identity.gid).env("XDG_RUNTIME_DIR", dir);
+        }
+        let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    };
+    let left = run(&list)?;
+    let ids = left.split_whitespace().map(str::to_owned);
+    let words: Vec<String> = remove.iter().cloned().chain(ids).collect();
+    if words.len() > remove.len() { run(&words).map(drop) } else { Ok(()) }
 }
 
 /// Without those that lie inside of another, and `/` itself, which no image can be given.
