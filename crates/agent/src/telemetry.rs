@@ -32,11 +32,29 @@ pub struct Samples {
     memory: Arc<BTreeMap<TaskId, Bytes>>,
 }
 
-type Parts = Arc<Mutex<BTreeMap<LeaseId, Vec<GpuIndex>>>>;
+/// What the rest of the agent tells the thread.
+#[derive(Default)]
+struct Told {
+    parts: BTreeMap<LeaseId, Vec<GpuIndex>>,
+    /// The newest of each GPU.
+    xids: BTreeMap<GpuIndex, u32>,
+}
+
+impl Told {
+    fn held(&self) -> Vec<Held> {
+        let of = |(lease, gpus): (&LeaseId, &Vec<GpuIndex>)| {
+            let task = lease.task;
+            gpus.iter().map(|&gpu| Held { gpu, task }).collect::<Vec<_>>()
+        };
+        self.parts.iter().flat_map(of).collect()
+    }
+}
+
+type Shared = Arc<Mutex<Told>>;
 
 /// The node's end of the thread.
 pub struct Telemetry {
-    parts: Parts,
+    told: Shared,
     samples: watch::Receiver<Option<Samples>>,
     began: Instant,
     complained: bool,
@@ -61,17 +79,17 @@ impl Telemetry {
         open: impl FnOnce() -> Sampler + Send + 'static,
         every: Duration,
     ) -> Result<Telemetry, AgentError> {
-        let parts = Parts::default();
+        let told = Shared::default();
         let (out, samples) = watch::channel(None);
-        let held = parts.clone();
+        let heard = told.clone();
         std::thread::Builder::new()
             .name("tutti-sample".to_owned())
-            .spawn(move || sample(open(), &held, &out, every))
+            .spawn(move || sample(open(), &heard, &out, every))
             .map_err(|source| AgentError::SetUp {
                 what: "the thread that takes samples",
                 source,
             })?;
-        Ok(Telemetry { parts, samples, began: Instant::now(), complained: false })
+        Ok(Telemetry { told, samples, began: Instant::now(), complained: false })
     }
 
     /// For whoever else wants to see every sample.
@@ -91,14 +109,19 @@ impl Telemetry {
 
     /// The part has these GPUs from now on.
     pub fn holds(&self, lease: LeaseId, gpus: &[GpuIndex]) {
-        let mut parts = lock(&self.parts);
+        let parts = &mut lock(&self.told).parts;
         if !gpus.is_empty() && parts.get(&lease).is_none_or(|had| had != gpus) {
             parts.insert(lease, gpus.to_vec());
         }
     }
 
     pub fn lets_go(&self, lease: LeaseId) {
-        lock(&self.parts).remove(&lease);
+        lock(&self.told).parts.remove(&lease);
+    }
+
+    /// The driver reported this fault; samples say so from now on.
+    pub fn saw_xid(&self, gpu: GpuIndex, xid: u32) {
+        lock(&self.told).xids.insert(gpu, xid);
     }
 
     /// What the task's processes had on GPUs a moment ago. None: nobody knows.
@@ -125,7 +148,7 @@ impl Telemetry {
 /// Until nobody listens.
 fn sample(
     mut sampler: Sampler,
-    parts: &Parts,
+    told: &Shared,
     out: &watch::Sender<Option<Samples>>,
     every: Duration,
 ) {
@@ -133,16 +156,14 @@ fn sample(
     let mut next = began;
     let mut previous: Option<Arc<NodeSample>> = None;
     while !out.is_closed() {
-        let held: Vec<Held> = {
-            let parts = lock(parts);
-            let of = |(lease, gpus): (&LeaseId, &Vec<GpuIndex>)| {
-                let task = lease.task;
-                gpus.iter().map(|&gpu| Held { gpu, task }).collect::<Vec<_>>()
-            };
-            parts.iter().flat_map(of).collect()
-        };
+        let held = lock(told).held();
         let round = Round { at: now(), clock: began.elapsed(), held: &held };
-        let newest = Arc::new(sampler.round(round));
+        let mut newest = sampler.round(round);
+        for (gpu, xid) in &lock(told).xids {
+            let sample = newest.gpus.iter_mut().find(|sample| sample.index == *gpu);
+            sample.into_iter().for_each(|sample| sample.xid = Some(*xid));
+        }
+        let newest = Arc::new(newest);
         let memory = Arc::new(by_task(&newest));
         let samples = Samples { newest, previous, taken: Instant::now(), memory };
         previous = Some(samples.newest.clone());
@@ -167,8 +188,8 @@ fn by_task(sample: &NodeSample) -> BTreeMap<TaskId, Bytes> {
 }
 
 /// A map stays whole whatever panics beside it.
-fn lock(parts: &Parts) -> MutexGuard<'_, BTreeMap<LeaseId, Vec<GpuIndex>>> {
-    parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock(told: &Shared) -> MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn now() -> Time {
@@ -210,6 +231,9 @@ mod tests {
         assert!(seen.newest.gpus[1].util > Some(50) && seen.newest.gpus[0].util == Some(0));
         assert!(telemetry.memory_of(lease(7).task) > Some(Bytes::gib(10)));
         assert_eq!(telemetry.memory_of(lease(8).task), None);
+        assert_eq!(seen.newest.gpus[1].xid, None);
+        telemetry.saw_xid(GpuIndex(1), 94);
+        while telemetry.next().await.unwrap().newest.gpus[1].xid != Some(94) {}
         telemetry.lets_go(lease(7));
         while !telemetry.next().await.unwrap().newest.processes.is_empty() {}
         assert_eq!(telemetry.memory_of(lease(7).task), None);

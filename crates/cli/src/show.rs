@@ -2,6 +2,7 @@
 
 pub mod curve;
 pub mod doctor;
+pub mod gpus;
 pub mod job;
 pub mod jobs;
 pub mod nodes;

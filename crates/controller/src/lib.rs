@@ -19,6 +19,7 @@
 //! | [`api`] | routes, tokens and roles, OpenAPI |
 //! | [`views`], [`reads`], [`feed`] | what people see, and being woken when it changes |
 //! | [`telemetry`] | what nodes and GPUs do, now and for a week |
+//! | [`metrics`] | the same and the cluster, for Prometheus |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
@@ -33,6 +34,7 @@ mod guests;
 mod identity;
 pub mod links;
 mod listener;
+pub mod metrics;
 mod progress;
 pub mod reads;
 mod start;

@@ -31,7 +31,7 @@ use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
-use crate::telemetry::Store;
+use crate::telemetry::{Keeper, Store, keep};
 
 pub const JOURNAL_FILE: &str = "journal.redb";
 pub const ENDPOINT_FILE: &str = "endpoint";
@@ -148,6 +148,8 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let local = bind_local(&config.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let telemetry = Arc::new(Store::default());
+    let keeper =
+        keep(Arc::clone(&telemetry), &config.data_dir).map_err(ControllerError::Runtime)?;
     let app = Arc::new(App {
         core: core.clone(),
         links: Arc::clone(&links),
@@ -180,7 +182,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let [outer, inner] = listeners.clone();
     let mut serve = vec![tokio::spawn(outer.run(sockets))];
     serve.extend(local.map(|local| tokio::spawn(inner.run_local(local, addr.port()))));
-    let running = Running { core, ended, links, listeners, serve, audit_thread, stopping };
+    let running = Running { core, ended, links, listeners, serve, audit_thread, keeper, stopping };
     let main = tokio::spawn(running.until_stopped(config.data_dir));
     Ok(Handle { addr, stop, main })
 }
@@ -243,6 +245,7 @@ struct Running {
     listeners: [Arc<Listener>; 2],
     serve: Vec<JoinHandle<()>>,
     audit_thread: std::thread::JoinHandle<()>,
+    keeper: Keeper,
     stopping: watch::Receiver<bool>,
 }
 
@@ -264,6 +267,10 @@ impl Running {
         };
         self.serve.iter().for_each(JoinHandle::abort);
         self.links.close_all("the controller stops");
+        let keeper = tokio::task::spawn_blocking(|| self.keeper.stop());
+        if tokio::time::timeout(DRAIN_MAX, keeper).await.is_err() {
+            tracing::warn!("the last minute of telemetry may be lost: the disk is slow");
+        }
         remove_files(&data_dir);
         drop((self.core, self.listeners));
         if result.is_ok() {

@@ -1,18 +1,43 @@
-//! What nodes do, as their agents see it once a second. In memory and in a file of its own, never
-//! in the journal; nothing here waits for the engine, and the engine waits for nothing here.
+//! What nodes do, as their agents see it once a second. In memory and in files of its own, never in
+//! the journal; nothing here waits for the engine, and the engine waits for nothing here.
 //!
 //! ```text
-//!  agents ─► links ─► Store ─► newest sample of each node ─► api, /metrics
+//!  agents ─► links ─► Store ─┬─ newest sample of each node ──────────► api, /metrics
+//!                            └─ Track of each GPU and host: rings ───► api
+//!                                 └─ Keeper: once a minute ─► segment files ─► the next start
 //! ```
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+mod clock;
+mod figures;
+mod file;
+mod keeper;
+mod query;
+mod ring;
+mod segment;
+pub mod series;
+mod track;
 
-use tutti_model::{NodeSample, Span, Time};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use tutti_model::{GpuIndex, NodeSample, Span, Time};
+
+use clock::Aligned;
+use series::{GPU, HOST, Layout};
+use track::Track;
+
+pub use figures::total;
+pub use keeper::{Keeper, keep};
+pub use query::{Curve, Range};
+
+/// More devices than any machine has; an agent that names more is not believed.
+const GPUS_MAX: usize = 256;
+/// How long a node that is gone is remembered.
+const FORGET_AFTER: u64 = 7 * 24 * 3600;
 
 #[derive(Default)]
 pub struct Store {
-    nodes: RwLock<BTreeMap<String, Newest>>,
+    nodes: RwLock<BTreeMap<String, Arc<Mutex<Book>>>>,
 }
 
 /// A node's newest sample.
@@ -29,18 +54,117 @@ impl Newest {
     }
 }
 
+/// A device of a node, or the node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Of {
+    Host,
+    Gpu(GpuIndex),
+}
+
+impl Of {
+    fn layout(self) -> &'static Layout {
+        match self {
+            Of::Host => Layout::host(),
+            Of::Gpu(_) => Layout::gpu(),
+        }
+    }
+}
+
+/// All that is known of one node.
+#[derive(Clone, Debug, Default)]
+struct Book {
+    newest: Option<Newest>,
+    aligned: Aligned,
+    tracks: BTreeMap<Of, Track>,
+}
+
+impl Book {
+    fn push(&mut self, sample: NodeSample, now: Time) {
+        let second = self.aligned.second(sample.at, now);
+        self.track(Of::Host).seconds.put(second, &series::row(HOST, &sample.host));
+        for gpu in sample.gpus.iter().take(GPUS_MAX) {
+            self.track(Of::Gpu(gpu.index)).seconds.put(second, &series::row(GPU, gpu));
+        }
+        self.newest = Some(Newest { sample: Arc::new(sample), heard: now });
+    }
+
+    fn track(&mut self, of: Of) -> &mut Track {
+        self.tracks.entry(of).or_insert_with(|| Track::new(of.layout()))
+    }
+}
+
 impl Store {
     pub fn push(&self, node: &str, sample: NodeSample, now: Time) {
-        let newest = Newest { sample: Arc::new(sample), heard: now };
-        let mut nodes = self.nodes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match nodes.get_mut(node) {
-            Some(known) => *known = newest,
-            None => drop(nodes.insert(node.to_owned(), newest)),
-        }
+        lock(&self.book(node)).push(sample, now);
     }
 
     pub fn newest(&self, node: &str) -> Option<Newest> {
-        let nodes = self.nodes.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        nodes.get(node).cloned()
+        let book = self.known(node)?;
+        lock(&book).newest.clone()
+    }
+
+    fn known(&self, node: &str) -> Option<Arc<Mutex<Book>>> {
+        self.read().get(node).cloned()
+    }
+
+    fn book(&self, node: &str) -> Arc<Mutex<Book>> {
+        match self.known(node) {
+            Some(book) => book,
+            None => {
+                let mut nodes = self.nodes.write().unwrap_or_else(|p| p.into_inner());
+                Arc::clone(nodes.entry(node.to_owned()).or_default())
+            }
+        }
+    }
+
+    /// Every node that is known, by name.
+    fn books(&self) -> Vec<(String, Arc<Mutex<Book>>)> {
+        self.read().iter().map(|(name, book)| (name.clone(), Arc::clone(book))).collect()
+    }
+
+    // A panic elsewhere leaves the map whole: every change is one insert.
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Arc<Mutex<Book>>>> {
+        self.nodes.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Makes minutes of what is over, and drops what nobody has heard of for a week.
+    fn close(&self, now: u64) {
+        let mut gone = Vec::new();
+        for (name, book) in self.books() {
+            let mut book = lock(&book);
+            book.tracks.values_mut().for_each(|track| track.close(now));
+            book.tracks.retain(|_, track| track.newest() + FORGET_AFTER > now);
+            if book.tracks.is_empty() {
+                gone.push(name);
+            }
+        }
+        if !gone.is_empty() {
+            let mut nodes = self.nodes.write().unwrap_or_else(|p| p.into_inner());
+            gone.iter().for_each(|name| drop(nodes.remove(name)));
+        }
+    }
+
+    /// What an earlier controller kept goes below what was heard since.
+    fn take_over(&self, loaded: BTreeMap<String, BTreeMap<Of, Track>>) {
+        for (node, tracks) in loaded {
+            let book = self.book(&node);
+            let mut book = lock(&book);
+            for (of, old) in tracks {
+                let saved = old.saved;
+                let mut merged = match book.tracks.get(&of) {
+                    Some(since) => old.put_on_top(since),
+                    None => old,
+                };
+                merged.saved = saved;
+                book.tracks.insert(of, merged);
+            }
+        }
     }
 }
+
+fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
+    book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,9 +19,13 @@
 //! | PUT `/api/v1/jobs/{id}/stdin?rank=0` | streamed bytes; end of body closes stdin unless `keep=true` | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/exec` | [`ExecRequest`] → SSE of [`ExecEvent`]; first event has the session | user, own jobs |
 //! | PUT `/api/v1/exec/{session}/stdin` | streamed bytes | same user |
-//! | GET `/api/v1/nodes`, `/api/v1/nodes/{name}` | → [`NodeRow`] list / one | viewer |
+//! | GET `/api/v1/nodes`, `/api/v1/nodes/{name}` | → [`NodeRow`] list / one [`NodeDetail`], with its newest sample | viewer |
 //! | POST `/api/v1/nodes/{name}/drain` | [`DrainRequest`] → [`Changed`] | admin |
 //! | POST `/api/v1/nodes/{name}/resume` | → [`Changed`] | admin |
+//! | GET `/api/v1/telemetry` | query [`TelemetryQuery`] → [`TelemetryCurves`]: seconds for an hour, minutes for a week | viewer |
+//! | GET `/api/v1/gpus` | query [`GpuQuery`] → [`GpuRow`] list, each with its newest sample | viewer |
+//! | GET `/api/v1/jobs/{id}/telemetry` | → [`JobTelemetry`]: what its GPUs did in this attempt | viewer |
+//! | GET `/metrics` | query [`MetricsQuery`] → text for Prometheus | viewer |
 //! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
 //! | GET `/api/v1/policy` | → `model::Policy` | viewer |
 //! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`Changed`] | admin |
@@ -32,6 +36,7 @@
 //! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
 
 mod progress;
+mod telemetry;
 
 use std::collections::BTreeMap;
 
@@ -47,6 +52,10 @@ use crate::stream::LogStream;
 use crate::textfile::FileError;
 
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
+pub use telemetry::{
+    GpuFigures, GpuQuery, GpuRow, JobGpu, JobTelemetry, MetricsQuery, TelemetryCurve,
+    TelemetryCurves, TelemetryQuery,
+};
 
 /// Every error of the API. `exit` is what the CLI exits with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]

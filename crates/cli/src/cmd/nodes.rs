@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tutti_model::{Gpu, Hardware};
-use tutti_wire::api::{NodeDetail, NodeRow};
+use tutti_wire::api::{GpuRow, NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
 use crate::fail::Fail;
@@ -26,6 +26,9 @@ pub struct NodesArgs {
     /// Draw what they are made of: NUMA nodes, GPUs and how they are joined, adapters
     #[arg(long, conflicts_with_all = ["labels", "links"])]
     topology: bool,
+    /// Show each GPU with what it does now and who has it
+    #[arg(long, conflicts_with_all = ["labels", "links", "topology"])]
+    gpus: bool,
     #[arg(long)]
     json: bool,
     /// Show again every second
@@ -35,6 +38,9 @@ pub struct NodesArgs {
 
 pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
+    if args.gpus {
+        return gpus(&client, &args);
+    }
     let nodes = || -> Result<Vec<_>, Fail> {
         if args.names.is_empty() {
             return Ok(client.nodes()?);
@@ -98,6 +104,30 @@ fn topology(
             details()?.iter().map(|node| show::topology::draw(node, style)).collect();
         Ok(if drawings.is_empty() { NONE.to_owned() } else { drawings.join("\n\n") })
     };
+    if args.watch {
+        return terminal::watch(text);
+    }
+    terminal::say(&text()?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn gpus(client: &Client, args: &NodesArgs) -> Result<ExitCode, Fail> {
+    let rows = || -> Result<Vec<GpuRow>, Fail> {
+        if args.names.is_empty() {
+            return Ok(client.gpus(None)?);
+        }
+        let mut rows = Vec::new();
+        for name in &args.names {
+            rows.extend(client.gpus(Some(name))?);
+        }
+        Ok(rows)
+    };
+    if args.json {
+        terminal::json(&rows()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = Style::of_stdout();
+    let text = || Ok(show::gpus::table(&rows()?, style, terminal_width()));
     if args.watch {
         return terminal::watch(text);
     }

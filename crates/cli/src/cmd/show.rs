@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use tutti_model::TaskId;
+use tutti_model::{JobState, TaskId};
 
 use crate::fail::Fail;
-use crate::show::{job, table::terminal_width, time};
+use crate::show::{gpus, job, table::terminal_width, time};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -32,7 +32,13 @@ pub fn run(cluster: Option<&str>, args: ShowArgs) -> Result<ExitCode, Fail> {
             Some(_) => client.progress(args.id)?.history,
             None => Vec::new(),
         };
-        Ok(job::detail(&detail, &history, time::now(), Style::of_stdout(), terminal_width()))
+        let does = match detail.row.state {
+            JobState::Running => gpus::figures(&client.job_telemetry(args.id)?),
+            _ => None,
+        };
+        let style = Style::of_stdout();
+        let text = job::detail(&detail, &history, time::now(), style, terminal_width());
+        Ok([Some(text), does].into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
     };
     if args.watch {
         return terminal::watch(text);

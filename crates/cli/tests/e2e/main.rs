@@ -16,6 +16,7 @@
 //! | `errors` | every mistake says what to do |
 //! | `ckpt` | checkpoints of any job, and of nodes that are lost |
 //! | `disk` | a full disk |
+//! | `telemetry` | what GPUs do, seen by people and by a real Prometheus |
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
 //! | `unbroken` | training over a dead node and a hung rank, to the same loss |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
@@ -34,6 +35,7 @@ mod progress;
 mod run;
 mod sharing;
 mod suspend;
+mod telemetry;
 mod train;
 mod unbroken;
 mod up;

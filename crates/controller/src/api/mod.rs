@@ -9,6 +9,7 @@ mod exec;
 mod hosts;
 mod jobs;
 mod logs;
+mod metrics;
 mod nodes;
 mod openapi;
 mod policy;
@@ -16,6 +17,7 @@ mod problem;
 mod routes;
 mod sse;
 mod submit;
+mod telemetry;
 mod tokens;
 
 use std::path::PathBuf;
@@ -68,6 +70,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/why", get(jobs::why))
         .route("/jobs/{id}/progress", get(jobs::progress))
+        .route("/jobs/{id}/telemetry", get(telemetry::job))
         .route("/jobs/{id}/wait", get(jobs::wait))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/hold", post(jobs::hold))
@@ -91,6 +94,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/drain", post(nodes::drain))
         .route("/nodes/{name}/burn-in", put(nodes::measured))
         .route("/nodes/{name}/resume", post(nodes::resume))
+        .route("/telemetry", get(telemetry::curves))
+        .route("/gpus", get(telemetry::gpus))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))
         .route("/events", get(events::events))
@@ -99,6 +104,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/join", post(tokens::join));
     Router::new()
         .nest("/api/v1", jobs.merge(rest))
+        // Where Prometheus looks unless it is told otherwise.
+        .route("/metrics", get(metrics::metrics))
         // Around what matches no route too: the door answers those.
         .layer(from_fn_with_state(Arc::clone(&app), auth::door))
         .with_state(app)

@@ -13,7 +13,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
-use super::{cluster, events, exec, jobs, logs, nodes, policy, submit, tokens};
+use super::{cluster, events, exec, jobs, logs, metrics, nodes, policy, submit, telemetry, tokens};
 
 /// The errors that every route may answer with.
 pub struct Problems;
@@ -72,6 +72,10 @@ impl IntoResponses for Problems {
         nodes::drain,
         nodes::measured,
         nodes::resume,
+        telemetry::curves,
+        telemetry::gpus,
+        telemetry::job,
+        metrics::metrics,
         policy::show,
         policy::replace,
         policy::quota,

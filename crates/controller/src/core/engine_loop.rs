@@ -201,7 +201,9 @@ impl EngineLoop {
         if !world.engine.wants_schedule() {
             return false;
         }
+        let began = Instant::now();
         let step = world.engine.schedule(now());
+        world.passes.note(began.elapsed());
         if let Err(refused) = self.keep(&mut world, step) {
             tracing::error!(%refused, "the scheduler's plan was refused");
         }

@@ -4,7 +4,7 @@ use tutti_engine::{Engine, Record, Settings};
 use tutti_journal::{BoxError, Journal, JournalError, Replay, codec};
 use tutti_model::{Seq, State};
 
-use super::World;
+use super::{Passes, World};
 use crate::progress::Book;
 use crate::reads::Reads;
 
@@ -51,5 +51,5 @@ pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, Load
         "read the journal"
     );
     let reads = Reads::rebuild(engine.state());
-    Ok(World { engine, reads, progress: Book::default() })
+    Ok(World { engine, reads, progress: Book::default(), passes: Passes::default() })
 }

@@ -16,6 +16,7 @@ mod tests;
 mod ticker;
 
 use std::sync::{Arc, RwLock, TryLockError};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tutti_engine::{Command, Engine, Rejected, Reply};
@@ -39,6 +40,23 @@ pub struct World {
     pub engine: Engine,
     pub reads: Reads,
     pub progress: Book,
+    pub passes: Passes,
+}
+
+/// What scheduling took since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passes {
+    pub count: u64,
+    pub total: Duration,
+    pub last: Duration,
+}
+
+impl Passes {
+    fn note(&mut self, took: Duration) {
+        self.count += 1;
+        self.total += took;
+        self.last = took;
+    }
 }
 
 /// Why the engine thread had to stop. Memory is then ahead of the disk, so nothing goes on.

@@ -1,10 +1,12 @@
 //! From the state to what people see. Looks only; the shapes are `wire::api`.
 
+mod gpu;
 mod job;
 mod node;
 mod page;
 mod words;
 
+pub use gpu::{gpu_rows, held_gpus, node_names};
 pub use job::{detail, progress, row, without_secrets};
 pub use node::{cluster, node_row, trouble};
 pub use page::{BadFilter, Filter, Page, ROWS_MAX};

@@ -148,6 +148,19 @@ impl Client {
         self.get("/nodes")
     }
 
+    /// Of one node, or of all.
+    pub fn gpus(&self, node: Option<&str>) -> Result<Vec<GpuRow>, ClientError> {
+        self.get(&query("/gpus", &GpuQuery { node: node.map(str::to_owned) })?)
+    }
+
+    pub fn telemetry(&self, wanted: &TelemetryQuery) -> Result<TelemetryCurves, ClientError> {
+        self.get(&query("/telemetry", wanted)?)
+    }
+
+    pub fn job_telemetry(&self, id: TaskId) -> Result<JobTelemetry, ClientError> {
+        self.get(&format!("/jobs/{id}/telemetry"))
+    }
+
     pub fn node(&self, name: &str) -> Result<NodeRow, ClientError> {
         self.get(&format!("/nodes/{}", part(name)))
     }

@@ -1,0 +1,58 @@
+//! The cluster as a whole: tasks, nodes, GPUs, the scheduler, the journal.
+
+use tutti_journal::Stats;
+use tutti_model::NodeState;
+
+use super::text::{Kind, Labels, Text};
+use super::{ClusterScene, Scene, node_states};
+
+pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, text: &mut Text<'_>) {
+    let version = Labels::default().with("version", env!("CARGO_PKG_VERSION")).text();
+    let help = "Which tutti this is; always 1.";
+    text.family(("tutti_build_info", Kind::Gauge, help), [(version, 1.0)].into_iter());
+    let tasks = cluster.tasks.iter().map(|(state, n)| (state_label(state), *n as f64));
+    text.family(("tutti_tasks", Kind::Gauge, "Tasks by state."), tasks);
+    let pending = cluster.tasks.get("pending").copied().unwrap_or(0) as f64;
+    one(text, "tutti_queue_length", Kind::Gauge, "Tasks that wait.", pending);
+    let nodes = node_states(&scene.nodes).into_iter();
+    let nodes = nodes.map(|(state, n)| (state_label(state.as_str()), n as f64));
+    text.family(("tutti_nodes", Kind::Gauge, "Nodes by state."), nodes);
+    let gpus = gpus(scene).into_iter().map(|(state, n)| (state_label(state), n as f64));
+    let help = "GPUs by state: used by a job in whole or part, free for new ones, or on a node that \
+                takes none.";
+    text.family(("tutti_gpus", Kind::Gauge, help), gpus);
+    let passes = cluster.passes;
+    let name = "tutti_scheduler_passes_total";
+    one(text, name, Kind::Counter, "Scheduling passes since the start.", passes.count as f64);
+    let name = "tutti_scheduler_pass_seconds_total";
+    one(text, name, Kind::Counter, "Time spent in them.", passes.total.as_secs_f64());
+    let name = "tutti_scheduler_last_pass_seconds";
+    one(text, name, Kind::Gauge, "What the last pass took.", passes.last.as_secs_f64());
+    let name = "tutti_journal_records_total";
+    one(text, name, Kind::Counter, "Records ever written.", cluster.seq as f64);
+    if let Some(journal) = journal {
+        let name = "tutti_journal_bytes";
+        one(text, name, Kind::Gauge, "What batches and snapshots take.", journal.bytes as f64);
+        let name = "tutti_journal_disk_bytes";
+        one(text, name, Kind::Gauge, "The journal's size on disk.", journal.disk_bytes as f64);
+        let name = "tutti_journal_batches";
+        one(text, name, Kind::Gauge, "Batches since the last snapshot.", journal.entries as f64);
+    }
+}
+
+fn one(text: &mut Text<'_>, name: &str, kind: Kind, help: &str, value: f64) {
+    text.family((name, kind, help), [("", value)].into_iter());
+}
+
+fn state_label(state: &str) -> String {
+    Labels::default().with("state", state).text()
+}
+
+fn gpus(scene: &Scene) -> [(&'static str, usize); 3] {
+    let used: usize = scene.nodes.iter().map(|node| node.gpus_used).sum();
+    let unused = |ready: bool| {
+        let nodes = scene.nodes.iter().filter(|node| (node.state == NodeState::Ready) == ready);
+        nodes.map(|node| node.gpus.len().saturating_sub(node.gpus_used)).sum()
+    };
+    [("used", used), ("free", unused(true)), ("unavailable", unused(false))]
+}
