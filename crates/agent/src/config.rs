@@ -49,6 +49,8 @@ pub struct AgentConfig {
     pub sample_every: Duration,
     /// Switch the machine's huge pages on while GPU state is moved to host memory and back.
     pub huge_pages: bool,
+    /// Give parts of a GPU also where nothing holds programs to them.
+    pub share_without_mps: bool,
 }
 
 /// Where the controller is.
@@ -100,6 +102,7 @@ impl AgentConfig {
             kill_jobs_on_term: None,
             sample_every: crate::telemetry::EVERY,
             huge_pages: true,
+            share_without_mps: false,
         }
     }
 }

@@ -30,6 +30,7 @@ mod link;
 mod logs;
 mod machine;
 mod messages;
+mod mps;
 mod network;
 mod node;
 mod parts;
@@ -54,6 +55,7 @@ pub use env::{
 };
 pub use isolation::IsolationMode;
 pub use logs::LogLimits;
+pub use mps::VARIABLES as SHARE_ENVIRONMENT;
 pub use network::VARIABLES as NETWORK_ENVIRONMENT;
 pub use node::run;
 pub use zygote::{Zygote, ZygoteError};

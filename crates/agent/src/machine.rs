@@ -731,14 +731,18 @@ impl Machine {
         self.parts.keys().filter_map(|&lease| self.report(now, lease)).collect()
     }
 
-    pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {
-        self.parts.get(&lease)?.launch.as_deref()
+    /// Everything that runs, or may yet.
+    pub fn launches(&self) -> impl Iterator<Item = &Launch> + '_ {
+        self.parts.values().filter(|p| !p.is_over()).filter_map(|p| p.launch.as_deref())
     }
 
-    /// The GPUs that the part has now; none while it is suspended.
-    pub fn held(&self, lease: LeaseId) -> &[GpuIndex] {
-        let part = self.parts.get(&lease).filter(|p| !p.is_over() && !p.is_suspended());
-        part.map_or(&[], Part::gpus)
+    /// Its end was asked for.
+    pub fn is_stopping(&self, lease: LeaseId) -> bool {
+        self.parts.get(&lease).is_some_and(|part| part.kill_at.is_some())
+    }
+
+    pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {
+        self.parts.get(&lease)?.launch.as_deref()
     }
 
     /// The port that was found for the part.

@@ -5,6 +5,7 @@ mod image;
 mod launch;
 mod logs;
 mod lookup;
+mod mps;
 mod release;
 mod requests;
 mod session;
@@ -37,6 +38,7 @@ use crate::progress::place::Places;
 use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
 use lookup::Lookups;
+use mps::Sharing;
 use release::Releasing;
 use requests::Requests;
 use session::Uplink;
@@ -129,6 +131,8 @@ pub(crate) struct Node {
     telemetry: Telemetry,
     /// Whether parts can be suspended here, or why not.
     suspending: Suspending,
+    /// How parts of a GPU are held to their shares.
+    sharing: Sharing,
     sweeping: BTreeSet<LeaseId>,
     swept: mpsc::UnboundedSender<LeaseId>,
     swept_in: mpsc::UnboundedReceiver<LeaseId>,
@@ -169,6 +173,7 @@ impl Node {
             requests: Requests::default(),
             telemetry,
             suspending: Suspending::find(&config),
+            sharing: Sharing::find(&config),
             sweeping: BTreeSet::new(),
             swept,
             swept_in,
@@ -199,6 +204,7 @@ impl Node {
     }
 
     async fn live(&mut self, term: &mut Signal, int: &mut Signal) -> Result<(), AgentError> {
+        self.tidy_mps();
         while !self.may_leave() {
             let alarm = sleep_until(self.next_alarm().into());
             let clogged = self.uplink.is_clogged();
@@ -218,7 +224,11 @@ impl Node {
                 Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
-                Some(samples) = self.telemetry.next() => self.tell_samples(&samples),
+                Some(samples) = self.telemetry.next() => {
+                    self.watch_mps(&samples.newest);
+                    self.tell_samples(&samples);
+                }
+                event = self.sharing.next() => self.on_mps(event),
                 () = alarm => self.on_alarm(),
             }
             self.drain();
@@ -341,8 +351,9 @@ impl Node {
                 tokio::task::spawn_blocking(move || rooms.sweep(lease));
             }
             self.part_over(lease);
+            self.tidy_mps();
         } else {
-            match self.machine.held(lease) {
+            match self.machine.gpus_of(lease) {
                 [] => self.telemetry.lets_go(lease),
                 gpus => self.telemetry.holds(lease, gpus),
             }
@@ -477,7 +488,10 @@ impl Node {
                 let moved = self.moved(level);
                 self.step(Input::Suspension { lease, moved });
             }
-            FromShim::Ended(end) => self.step(Input::Ended { lease, end }),
+            FromShim::Ended(end) => {
+                let end = self.explain_end(lease, end);
+                self.step(Input::Ended { lease, end });
+            }
             FromShim::Grew { rank } => self.log_grew(lease, rank),
             FromShim::ExecData { request, stream, data } => {
                 self.exec_data(request, stream, data);

@@ -87,6 +87,12 @@ fn nodes(found: &mut Findings, state: &State) {
         for lack in &node.facts.lacks {
             found.warn(&name, format!("does not keep jobs apart by {}: {}", lack.what, lack.why));
         }
+        if let Some(why) = &node.facts.suspend_note {
+            found.warn(&name, format!("can't suspend jobs: {why}"));
+        }
+        if let Some(why) = &node.facts.share_note {
+            found.warn(&name, format!("can't hold jobs to a part of a GPU: {why}"));
+        }
         match node.state() {
             NodeState::Ready => ready += 1,
             NodeState::Draining | NodeState::Drained => found.warn(&name, drained(node)),

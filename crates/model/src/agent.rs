@@ -202,6 +202,8 @@ pub struct PartError {
 pub enum Blame {
     Job,
     Node,
+    /// Another program that shares a GPU with it: neither the job nor the machine.
+    Neighbour,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -38,6 +38,9 @@ pub struct NodeFacts {
     /// Why it can't, where one might expect it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_note: Option<String>,
+    /// Why parts of its GPUs can't be given, or are given without limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_note: Option<String>,
 }
 
 /// Something that should keep jobs apart, and why this host does not have it.

@@ -13,6 +13,7 @@ use crate::env::{self, Devices, Surroundings};
 use crate::launcher;
 use crate::logs::attempt_dir;
 use crate::machine::{Input, Ports};
+use crate::mps;
 use crate::network::{self, Network};
 use crate::parts::Record;
 use crate::plan::{Plan, Workdir};
@@ -38,7 +39,19 @@ impl Node {
         {
             return Some(Input::Prepared { lease, result: Err(error) });
         }
-        self.lookups.is_known(launch).then(|| self.prepared(lease))
+        if !self.lookups.is_known(launch) {
+            return None;
+        }
+        self.prepare_share(lease)
+    }
+
+    /// None: what keeps it to its share of a GPU has to be started first.
+    fn prepare_share(&mut self, lease: LeaseId) -> Option<Input> {
+        match self.may_share(lease) {
+            Ok(true) => Some(self.prepared(lease)),
+            Ok(false) => None,
+            Err(error) => Some(Input::Prepared { lease, result: Err(error) }),
+        }
     }
 
     pub(super) fn on_looked_up(&mut self, answer: Answer) {
@@ -49,14 +62,16 @@ impl Node {
                 continue;
             }
             let input = match &found {
-                Ok(()) => self.prepared(lease),
-                Err(error) => Input::Prepared { lease, result: Err(error.clone()) },
+                Ok(()) => self.prepare_share(lease),
+                Err(error) => Some(Input::Prepared { lease, result: Err(error.clone()) }),
             };
-            self.step(input);
+            if let Some(input) = input {
+                self.step(input);
+            }
         }
     }
 
-    fn prepared(&mut self, lease: LeaseId) -> Input {
+    pub(super) fn prepared(&mut self, lease: LeaseId) -> Input {
         let result = self.free_port();
         if let Ok(port) = result {
             self.ports.insert(lease, port);
@@ -160,7 +175,12 @@ impl Node {
             as_root: account.identity.is_none() && nix::unistd::Uid::effective().is_root(),
             now: super::now(),
         };
-        let env = env::of_part(launch, &around)?;
+        let mut env = env::of_part(launch, &around)?;
+        let shares = self.share_variables(launch);
+        let suspend = self.suspending.of_part(launch, shares.is_some());
+        if let Some(variables) = shares {
+            mps::put(&mut env.shared, variables);
+        }
         Ok(Plan {
             lease: launch.lease,
             home: config.data_dir.clone(),
@@ -182,7 +202,7 @@ impl Node {
             stem,
             program: self.program.clone(),
             gpus: self.uuids(&launch.gpus),
-            suspend: self.suspending.of_part(launch),
+            suspend,
         })
     }
 }

@@ -70,14 +70,21 @@ impl Node {
             return Some(input);
         }
         self.releasing.ends.insert(lease, input);
+        // What held it to its share of a GPU is on that GPU itself.
+        self.tidy_mps();
         self.look_at_gpus(lease, gpus);
         None
     }
 
-    /// The part's GPUs, without those that somebody else has a share of.
+    /// The GPUs that the part has now, without those that somebody else has a share of.
     fn to_check(&self, lease: LeaseId) -> Vec<GpuIndex> {
-        let gpus = self.machine.gpus_of(lease).iter();
-        gpus.copied().filter(|&gpu| !self.machine.is_held(gpu, Some(lease))).collect()
+        let gpus = self.machine.gpus_of(lease).iter().copied();
+        gpus.filter(|&gpu| !self.machine.is_held(gpu, Some(lease))).collect()
+    }
+
+    /// The part has no process any more.
+    pub(super) fn is_leaving(&self, lease: LeaseId) -> bool {
+        self.releasing.ends.contains_key(&lease)
     }
 
     fn look_at_gpus(&self, lease: LeaseId, gpus: Vec<GpuIndex>) {
@@ -94,8 +101,14 @@ impl Node {
         for one in left {
             tracing::error!(%lease, "{one}; it stays taken until that is gone");
         }
-        if !left.is_empty() {
-            return self.look_at_gpus(lease, left.iter().map(|one| one.gpu).collect());
+        // Somebody may have come meanwhile who shares it.
+        let gpus: Vec<GpuIndex> = left
+            .iter()
+            .map(|one| one.gpu)
+            .filter(|&gpu| !self.machine.is_held(gpu, Some(lease)))
+            .collect();
+        if !gpus.is_empty() {
+            return self.look_at_gpus(lease, gpus);
         }
         if let Some(end) = self.releasing.ends.remove(&lease) {
             self.take(end);

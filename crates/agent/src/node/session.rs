@@ -294,6 +294,7 @@ impl Node {
             hardware: config.hardware.clone(),
             can_suspend: self.suspending.can(),
             suspend_note: self.suspending.why_not(),
+            share_note: self.sharing.why_not(),
         }
     }
 

@@ -67,7 +67,13 @@ impl Suspending {
         }
     }
 
-    pub fn of_part(&self, launch: &Launch) -> Ability {
+    /// `shares`: its GPU has other parts, by MPS.
+    pub fn of_part(&self, launch: &Launch, shares: bool) -> Ability {
+        if shares {
+            let why =
+                "it shares its GPU by MPS, and the driver can't move such programs".to_owned();
+            return Ability::Not { why };
+        }
         match self {
             Suspending::Simulated => Ability::Simulated { bytes: imagined(launch) },
             Suspending::Cuda { huge_pages } => Ability::Cuda { huge_pages: *huge_pages },

@@ -66,6 +66,9 @@ pub struct AgentArgs {
     /// Leave the machine's huge pages alone while jobs are suspended; that is slower
     #[arg(long)]
     no_huge_pages: bool,
+    /// Give parts of a GPU to jobs even where MPS is missing: nothing holds them to their share then
+    #[arg(long)]
+    share_without_mps: bool,
 }
 
 pub fn run(args: AgentArgs) -> Result<ExitCode, Fail> {
@@ -119,6 +122,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;
     config.huge_pages = !args.no_huge_pages;
+    config.share_without_mps = args.share_without_mps;
     Ok(config)
 }
 

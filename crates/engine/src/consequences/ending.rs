@@ -128,6 +128,14 @@ impl Ending<'_> {
         let reason = EndReason::LaunchFailed { node, error };
         Some(match blame {
             Blame::Node => Failure::of_node(node, code, reason, self.never_ran_elsewhere(node)),
+            // It may be started there again: that program is gone, or pays for itself.
+            Blame::Neighbour => Failure {
+                cause: RetryCause::NodeFailure,
+                node: None,
+                code: code.or(Some(1)),
+                reason,
+                own: false,
+            },
             Blame::Job => Failure {
                 cause: RetryCause::JobFailure,
                 node: None,

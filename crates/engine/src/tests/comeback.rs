@@ -168,6 +168,22 @@ fn a_node_that_starts_nothing_is_not_the_jobs_fault_until_three_of_them_are() {
 }
 
 #[test]
+fn a_neighbours_crash_speaks_against_neither_the_job_nor_the_node() {
+    let mut world = World::new(&[8, 8]);
+    let job = world.submit(gang(1, 8));
+    for _ in 0..4 {
+        let (node, lease) = (world.nodes_of(job)[0], world.lease(TaskId::single(job)));
+        world.broken(node, lease, Blame::Neighbour);
+        world.wait(20, &[]);
+    }
+    assert_eq!(world.state_of(job), JobState::Starting, "no circle of its own");
+    assert_eq!(task(&world, job).attempts, 5);
+    for node in world.engine.state().nodes.values() {
+        assert_eq!((node.strikes.len(), node.drain.is_none()), (0, true), "{}", node.facts.name);
+    }
+}
+
+#[test]
 fn who_asks_for_more_retries_of_failures_gets_them() {
     let mut world = World::new(&[8, 8]);
     let retry = Retry { job_failure: 4, ..Retry::default() };
