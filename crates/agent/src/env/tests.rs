@@ -142,7 +142,8 @@ fn the_reference_names_exactly_these() {
         first.flat_map(|cell| cell.split(',')).map(|name| name.trim().trim_matches('`')).collect();
     let own = LAUNCHERS.iter().flat_map(|l| launcher_environment(*l));
     let all = ENVIRONMENT.iter().chain(own).chain(SLURM_JOB).chain(SLURM_TASK);
-    let all = all.chain(VENDORS).chain(crate::network::VARIABLES).map(|(name, _)| *name);
+    let all = all.chain(VENDORS).chain(crate::network::VARIABLES).chain(crate::mps::VARIABLES);
+    let all = all.map(|(name, _)| *name);
     assert_eq!(named, all.collect::<BTreeSet<_>>());
 }
 
