@@ -73,12 +73,15 @@ impl Node {
         let by_rank = plan.by_rank.global.iter().chain(&plan.by_rank.local);
         inside.variables.extend(by_rank.cloned());
         inside.own = launch.spec.env.keys().cloned().collect();
-        let home = plan.env.iter().find_map(|var| var.strip_prefix("HOME=")).map(PathBuf::from);
+        let of = |name: &str| plan.env.iter().find_map(|var| var.strip_prefix(name));
+        let home = of("HOME=").map(PathBuf::from);
+        // Where the programs on a shared GPU meet.
+        let pipe = of("CUDA_MPS_PIPE_DIRECTORY=").map(PathBuf::from);
         let workdir = match &plan.workdir {
             Workdir::Asked(dir) | Workdir::Home(dir) => dir.clone(),
         };
         let mut paths = vec![PathBuf::from("/tmp"), plan.progress.clone()];
-        paths.extend([PathBuf::from(&workdir)].into_iter().chain(home));
+        paths.extend([PathBuf::from(&workdir)].into_iter().chain(home).chain(pipe));
         inside.paths = outermost(paths).into_iter().map(|path| (path, false)).collect();
         inside.paths.push((PathBuf::from(&self.program), true));
         inside.workdir = workdir;
