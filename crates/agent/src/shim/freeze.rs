@@ -10,7 +10,9 @@ use super::tree;
 use crate::cgroup::PartCgroup;
 
 /// A process that hangs in the kernel stops only when it comes back.
-const FREEZE_WITHIN: Duration = Duration::from_secs(2);
+const FREEZE_WITHIN: Duration = Duration::from_secs(5);
+/// What one try by signals may take of it.
+const STOP_WITHIN: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Freezer<'a> {
@@ -57,13 +59,7 @@ impl<'a> Freezer<'a> {
                     Err(e) => Some(format!("{}: {e}", events.display())),
                 })
             }
-            _ => until(deadline, || {
-                tree::signal_others(libc::SIGSTOP, helper);
-                let moving = tree::descendants()
-                    .into_iter()
-                    .find(|&pid| Some(pid) != helper && !tree::is_still(pid));
-                moving.map(|pid| format!("process {pid} does not stop"))
-            }),
+            _ => until(deadline, || stop_all(helper)),
         }
     }
 
@@ -119,6 +115,22 @@ impl<'a> Freezer<'a> {
         }
         Ok(())
     }
+}
+
+/// One try at stopping all; who does not stop, if somebody does not.
+fn stop_all(helper: Option<i32>) -> Option<String> {
+    let stopped = until(Instant::now() + STOP_WITHIN, || {
+        tree::signal_others(libc::SIGSTOP, helper);
+        let moving = tree::descendants()
+            .into_iter()
+            .find(|&pid| Some(pid) != helper && !tree::is_still(pid));
+        moving.map(|pid| format!("process {pid} does not stop"))
+    });
+    // A process that has just started another one can't stop before that one runs its own program,
+    // and that one is stopped already. So all go on for a moment.
+    let why = stopped.err()?;
+    tree::signal_others(libc::SIGCONT, helper);
+    Some(why)
 }
 
 /// Asks again until there is no objection, or it is too late.
