@@ -190,10 +190,10 @@ mod tests {
         let text = table(&[busy, old, gpu(2)], Style::PLAIN, None);
         assert_eq!(
             text,
-            "NODE  GPU  MODEL  UTIL   SM  TENSOR    MEM     OF     POWER  TEMP    CLOCK  HELD DOWN BY        JOB
-n1      0  h100    97%  81%       -  62.0G  80.0G  649/700W  64°C  1755MHz  hw heat, power cap  12
-n1      1  h100      -    -       -      -  80.0G         -     -        -  no values for 1m30s -
-n1      2  h100      -    -       -      -  80.0G         -     -        -  no values yet       -
+            "NODE  GPU  MODEL  UTIL   SM  TENSOR    MEM     OF     POWER  TEMP    CLOCK  HELD DOWN BY         JOB
+n1      0  h100    97%  81%       -  62.0G  80.0G  649/700W  64°C  1755MHz  hw heat, power cap   12
+n1      1  h100      -    -       -      -  80.0G         -     -        -  no values for 1m30s  -
+n1      2  h100      -    -       -      -  80.0G         -     -        -  no values yet        -
 1 of 3 GPUs (simulated) in use, 649 W"
         );
     }
