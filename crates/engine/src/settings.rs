@@ -36,7 +36,7 @@ pub struct Settings {
     /// It is started again, if it has saved anything, after this long at least.
     pub stall_restart: Span,
     /// Suspending and waking take this long at most, and what moving the GPU state takes at this rate
-    /// in a second; what takes longer is undone, or stopped.
+    /// in a second; what takes longer is undone, or stopped. Agents give up sooner, and say why.
     pub suspend_within: Span,
     pub suspend_rate: Bytes,
     /// An order that shows no effect on the node after this long is sent again.
@@ -69,8 +69,8 @@ impl Default for Settings {
             stall_paces: 8,
             stall_floor: Span::secs(30),
             stall_restart: Span::secs(600),
-            suspend_within: Span::secs(120),
-            suspend_rate: Bytes(256 << 20),
+            suspend_within: Span::secs(180),
+            suspend_rate: Bytes(128 << 20),
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,

@@ -36,7 +36,7 @@ pub struct Storm {
     /// Ranks accuse others, or hang.
     pub accuse: u32,
     pub hang: u32,
-    /// The next part can't be suspended, or can't wake.
+    /// Parts of a node can't be suspended or can't wake, or can again.
     pub refuse: u32,
     pub clock_jump: u32,
     /// People cancel, hold, release, drain and resume.
@@ -223,11 +223,12 @@ impl World {
             if chance(&mut self.rng, storm.hang) {
                 self.nodes[i].hang(self.now);
             }
+            // For a while, nothing there can be suspended, or nothing can wake.
             if chance(&mut self.rng, storm.refuse) {
-                self.nodes[i].refuses += 1;
+                self.nodes[i].refuses ^= 1;
             }
             if chance(&mut self.rng, storm.refuse) {
-                self.nodes[i].fails_to_wake += 1;
+                self.nodes[i].fails_to_wake ^= 1;
             }
             if chance(&mut self.rng, storm.cut_off) {
                 self.links[i].clear();

@@ -69,7 +69,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(3, SEEDS / 10, "stalled attempts were started again");
     enough(4, SEEDS / 20, "jobs ended because they failed in circles");
     enough(5, SEEDS / 50, "nodes were taken out");
-    enough(6, SEEDS / 5, "suspended attempts went on");
+    enough(6, SEEDS / 20, "suspended attempts went on");
     enough(7, SEEDS / 20, "suspensions were refused");
     enough(8, SEEDS / 200, "suspended attempts could not wake");
 }

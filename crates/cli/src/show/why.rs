@@ -13,7 +13,10 @@ const HOLDERS_SHOWN: usize = 8;
 pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
     let told = tell(&e.verdict, &|at| format!("{} ({})", time::clock(at), from_now(at, now)));
     let sentence = style.paint(Ink::Bold, &harmless(&told.sentence));
-    let mut lines = vec![format!("job {} is pending: {sentence}", e.task)];
+    // That sentence says itself what it is.
+    let pending = !matches!(e.verdict, Verdict::Suspended { .. });
+    let state = if pending { "pending: " } else { "" };
+    let mut lines = vec![format!("job {} is {state}{sentence}", e.task)];
     lines.extend(told.details.iter().map(|line| format!("  {}", harmless(line))));
     if e.ahead > 0 {
         let verb = if e.ahead == 1 { "is" } else { "are" };
@@ -37,6 +40,7 @@ fn holders(e: &Explanation, now: Time) -> Vec<String> {
             | Verdict::Reserved { .. }
             | Verdict::Behind { .. }
             | Verdict::Claimed { .. }
+            | Verdict::Suspended { stays: false, .. }
     );
     if !waits_for_room || e.holders.is_empty() {
         return Vec::new();

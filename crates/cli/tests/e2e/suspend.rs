@@ -32,6 +32,8 @@ fn a_job_makes_room_and_goes_on_with_its_very_next_step() {
         ),
     );
     wait_until("it counts", PATIENCE, || !counted(&cluster).is_empty());
+    // What the controller does not know to run is stopped: it has nothing to lose.
+    cluster.wait_state(low, JobState::Running);
     let high = submit(&cluster, "gpus_per_node = 2\nrun = 'exec sleep 600'\n");
     cluster.wait_state(high, JobState::Running);
     let job = cluster.wait_state(low, JobState::Suspended);

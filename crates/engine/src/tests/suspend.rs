@@ -156,7 +156,7 @@ fn of_a_gang_all_are_suspended_or_none() {
 fn what_does_not_get_out_in_time_is_undone_and_what_does_not_wake_is_started_again() {
     let (mut world, job, lease) = running(&[2], 2);
     suspend(&mut world, job).unwrap();
-    world.wait(120 + 2 * 80 * 4 + 1, &[]);
+    world.wait(180 + 2 * 80 * 8 + 1, &[]);
     assert!(matches!(attempt(&world, job).phase, AttemptPhase::Waking { .. }));
     says(&mut world, N1, lease, None);
     assert_eq!(world.state_of(job), JobState::Running);

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tutti_engine::{Actor, Command, Effect, Engine, Settings, Step};
 use tutti_model::{
-    Attempt, Demand, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeId, Order, PartReport,
-    Rank, RankExit, ReportedPhase, Retry, Role, Span, TaskId, Time,
+    Attempt, Demand, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeFacts, NodeId, Order,
+    PartReport, Rank, RankExit, ReportedPhase, Retry, Role, Span, TaskId, Time,
 };
 
 use super::clock::{Agenda, Due, Misfortune};
@@ -122,7 +122,9 @@ impl<'a> World<'a> {
         let policy = Box::new(self.options.policy.clone());
         self.command(Command::SetPolicy { actor: operator(), policy }, "the policy")?;
         for facts in &cluster.nodes {
-            let greeting = Box::new(Greeting { facts: facts.clone(), parts: Vec::new() });
+            // A trace does not say what jobs have on their GPUs: nobody is suspended here.
+            let facts = NodeFacts { can_suspend: false, ..facts.clone() };
+            let greeting = Box::new(Greeting { facts, parts: Vec::new() });
             self.hello(greeting)?;
         }
         self.out.nodes =
