@@ -163,8 +163,8 @@ fn doctor_finds_a_healthy_cluster_healthy_and_a_damaged_journal_damaged() {
     assert_eq!(done.code, 0, "a stopped cluster's journal is whole: {done}");
     let journal = cluster.dir().join("journal.redb");
     let mut bytes = fs::read(&journal).unwrap();
-    let (from, to) = (bytes.len() / 8, bytes.len() * 7 / 8);
-    bytes[from..to].fill(0xa5);
+    // All but the header: which pages are in use is the journal's own affair.
+    bytes[4096..].fill(0xa5);
     fs::write(&journal, bytes).unwrap();
     let done = cluster.cli(&["doctor"]).call();
     assert_ne!(done.code, 0, "{done}");
