@@ -72,6 +72,7 @@ async fn what_a_node_is_made_of_is_shown_with_that_node_alone() {
     let hardware = Hardware { driver: Some("580.159.04".into()), ..Hardware::default() };
     facts.hardware = Some(Box::new(hardware));
     frame::write(&mut stream, &agent::hello(facts)).await.unwrap();
+    until(&cluster, "/api/v1/nodes", |nodes| nodes[0]["name"] == "n1").await;
     let told = |node: &Value| node["hardware"]["driver"] == "580.159.04";
     let node = until(&cluster, "/api/v1/nodes/n1", told).await;
     assert_eq!(node["devices"][1]["uuid"], "n1-1");
