@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tutti_gpu::holdings::Holdings;
+use tutti_gpu::health::rules::Thresholds;
 use tutti_model::{Bytes, Gpu, Hardware, Span};
 use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
 
 use crate::container::Runtime;
+use crate::health::StoreError;
 use crate::isolation::IsolationMode;
 use crate::logs::LogLimits;
 use crate::parts::PartsError;
@@ -51,6 +53,8 @@ pub struct AgentConfig {
     pub huge_pages: bool,
     /// Give parts of a GPU also where nothing holds programs to them.
     pub share_without_mps: bool,
+    /// From where on something is a finding.
+    pub health: Thresholds,
 }
 
 /// Where the controller is.
@@ -103,6 +107,7 @@ impl AgentConfig {
             sample_every: crate::telemetry::EVERY,
             huge_pages: true,
             share_without_mps: false,
+            health: Thresholds::default(),
         }
     }
 }
@@ -148,6 +153,12 @@ pub enum AgentError {
         what: &'static str,
         #[source]
         source: std::io::Error,
+    },
+    #[error("what was found wrong with this machine is not known any more ({})", dir.display())]
+    Health {
+        dir: PathBuf,
+        #[source]
+        source: StoreError,
     },
     #[error("the process that starts jobs has died")]
     ZygoteDied,

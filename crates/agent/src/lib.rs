@@ -2,7 +2,8 @@
 //!
 //! It decides nothing about the cluster: it carries out orders, says what became of them, and
 //! keeps processes, logs and exit codes exact, through restarts of itself and of the controller.
-//! It takes samples of the machine once a second and does not judge them.
+//! It takes samples of the machine once a second and says what is wrong with it; what follows from
+//! that is decided elsewhere.
 //!
 //! ```text
 //! controller ◄──TLS──► link ◄─► node (shell) ◄─► machine (pure)
@@ -22,6 +23,7 @@ mod cpus;
 mod devices;
 mod env;
 mod frames;
+mod health;
 pub mod helper;
 mod isolation;
 mod join;

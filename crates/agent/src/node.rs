@@ -2,6 +2,7 @@
 //! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
 
 mod image;
+mod health;
 mod launch;
 mod logs;
 mod lookup;
@@ -37,6 +38,7 @@ use crate::parts::{FoundState, Parts};
 use crate::progress::place::Places;
 use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
+use health::Watch;
 use lookup::Lookups;
 use mps::Sharing;
 use release::Releasing;
@@ -127,6 +129,7 @@ pub(crate) struct Node {
     /// Parts whose state changed since the last flush.
     changed: BTreeSet<LeaseId>,
     uplink: Uplink,
+    watch: Watch,
     requests: Requests,
     telemetry: Telemetry,
     /// Whether parts can be suspended here, or why not.
@@ -169,6 +172,7 @@ impl Node {
             shims: Shims::default(),
             looks: BTreeSet::new(),
             changed: BTreeSet::new(),
+            watch: Watch::new(&config)?,
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
             requests: Requests::default(),
             telemetry,
@@ -223,6 +227,7 @@ impl Node {
                 }
                 Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
+                () = self.watch.kernel_spoke() => self.watch.read_kernel_log(),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 Some(samples) = self.telemetry.next() => {
                     self.watch_mps(&samples.newest);
@@ -255,6 +260,7 @@ impl Node {
     fn flush(&mut self) {
         self.zygote.flush();
         if self.uplink.is_up() {
+            self.say_findings();
             let changed = std::mem::take(&mut self.changed);
             for lease in changed {
                 if let Some(report) = self.report(lease) {
@@ -270,7 +276,8 @@ impl Node {
 
     fn next_alarm(&self) -> Instant {
         let look = self.looks.first().map(|(at, _)| *at);
-        let times = [look, Some(self.uplink.next_alarm()), Some(self.prune_at), self.leave_at];
+        let (uplink, watch) = (Some(self.uplink.next_alarm()), self.watch.next_alarm());
+        let times = [look, uplink, watch, Some(self.prune_at), self.leave_at];
         times.into_iter().flatten().min().expect("pruning has a time")
     }
 
@@ -287,6 +294,7 @@ impl Node {
             self.prune_logs();
         }
         self.telemetry.complain_if_late();
+        self.watch.expire();
         self.uplink_alarm(now);
     }
 

@@ -13,6 +13,7 @@ pub mod down;
 pub mod drain;
 pub mod exec;
 pub mod generate;
+pub mod health;
 pub mod helper;
 mod job_args;
 pub mod logs;

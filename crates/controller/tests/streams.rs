@@ -94,7 +94,7 @@ async fn an_agent_comes_back_to_a_new_controller_with_its_job() {
 
     let mut stream = agent::dial(cluster.addr(), &identity).await.unwrap();
     let parts = vec![PartReport::new(lease, done())];
-    let greeting = Box::new(Greeting { facts: agent::facts("n1", 1), parts });
+    let greeting = Box::new(Greeting::new(agent::facts("n1", 1), parts));
     let renew = Some(identity.renewal().unwrap());
     let hello = ToController::Hello { protocol: PROTOCOL, greeting, epoch: Epoch(1), renew };
     frame::write(&mut stream, &hello).await.unwrap();

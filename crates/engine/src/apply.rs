@@ -91,6 +91,8 @@ pub fn apply(state: &mut State, record: &Record) {
         | Event::StaleGone { .. }
         | Event::NodeDrained { .. }
         | Event::NodeResumed { .. }
+        | Event::FindingsChanged { .. }
+        | Event::NodeReopened { .. }
         | Event::NodeMeasured { .. } => node_changed(state, &record.event, at),
 
         Event::TokenAdded { token } => {
@@ -151,6 +153,10 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
             n.drain = None;
             n.strikes.clear();
         }),
+        Event::FindingsChanged { node, findings } => {
+            with_node(state, *node, |n| n.findings.clone_from(findings));
+        }
+        Event::NodeReopened { node } => with_node(state, *node, |n| n.drain = None),
         Event::NodeMeasured { node, burn_in } => {
             with_node(state, *node, |n| n.burn_in = Some((**burn_in).clone()));
         }
@@ -171,6 +177,7 @@ fn node_joined(state: &mut State, id: NodeId, facts: &NodeFacts, at: Time) {
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,
+        findings: Vec::new(),
         used: Default::default(),
     };
     state.nodes.insert(id, node);

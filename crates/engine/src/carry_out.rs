@@ -116,7 +116,9 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
         | Event::NodeLost { node }
         | Event::StaleGone { node, .. }
         | Event::NodeDrained { node, .. }
-        | Event::NodeResumed { node, .. } => touch(*node),
+        | Event::NodeResumed { node, .. }
+        | Event::FindingsChanged { node, .. }
+        | Event::NodeReopened { node } => touch(*node),
         _ => {}
     }
 }

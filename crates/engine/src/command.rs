@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    BurnInFigures, Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role, TaskId,
-    Token,
+    BurnInFigures, Finding, Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role,
+    TaskId, Token,
 };
 
 /// Who asks.
@@ -91,6 +91,12 @@ pub enum Command {
         node: NodeId,
         session: u64,
         report: PartReport,
+    },
+    /// Everything that is wrong with the node now, as its agent sees it.
+    Findings {
+        node: NodeId,
+        session: u64,
+        findings: Vec<Finding>,
     },
     /// The stream of that session broke.
     Gone {

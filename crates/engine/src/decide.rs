@@ -1,6 +1,7 @@
 //! Commands to events. Looks, never changes; what follows from an event is in
 //! [`crate::consequences`].
 
+mod findings;
 mod jobs;
 mod nodes;
 mod policy;
@@ -10,6 +11,7 @@ mod suspend;
 mod tick;
 mod tokens;
 
+pub(crate) use findings::explains;
 pub(crate) use jobs::{ended_waiting, never_ran};
 pub(crate) use nodes::answer;
 pub use spec::warnings;
@@ -60,6 +62,9 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
             nodes::heartbeat(view, *node, *session, parts)
         }
         Command::Report { node, session, report } => nodes::report(view, *node, *session, report),
+        Command::Findings { node, session, findings } => {
+            findings::said(view, *node, *session, findings)
+        }
         Command::Gone { node, session } => Ok((Reply::Done, nodes::gone(view, *node, *session))),
         Command::Drain { actor, node, reason, evict } => {
             nodes::drain(view, actor, node, reason, *evict)

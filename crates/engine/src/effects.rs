@@ -3,6 +3,8 @@
 use tutti_model::{
     Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, SleepStep,
     State, StopCause, Tasks,
+    Attempt, AttemptPhase, HealthAction, Host, Job, Launch, LeaseId, NodeId, Order, Part,
+    PartState, Span, State, StopCause, Tasks,
 };
 
 use crate::effect::Effect;
@@ -101,19 +103,29 @@ fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Orde
         | StopCause::TimeLimit
         | StopCause::Preempted { .. }
         | StopCause::Resized { .. }
-        | StopCause::Evicted { .. } => {
-            let checkpoint = job.spec.checkpoint.as_ref();
-            let grace = checkpoint.and_then(|c| c.grace).unwrap_or(own);
-            Order::Stop { lease, grace, signal: checkpoint.and_then(|c| c.signal.clone()) }
+        | StopCause::Evicted { .. } => save_and_stop(job, lease, own),
+        // What a broken GPU holds is not worth saving. Others on the node have time to save.
+        StopCause::Unhealthy { gpu, action, .. }
+            if gpu.is_none()
+                || matches!(action, HealthAction::FenceGpu | HealthAction::DrainNode) =>
+        {
+            save_and_stop(job, lease, own)
         }
         StopCause::RankFailed { .. }
         | StopCause::LaunchFailed { .. }
         | StopCause::NodeLost { .. }
         | StopCause::PeerFault { .. }
+        | StopCause::Unhealthy { .. }
         | StopCause::Stalled { .. } => {
             Order::Stop { lease, grace: own.min(settings.failure_grace), signal: None }
         }
     }
+}
+
+fn save_and_stop(job: &Job, lease: LeaseId, own: Span) -> Order {
+    let checkpoint = job.spec.checkpoint.as_ref();
+    let grace = checkpoint.and_then(|c| c.grace).unwrap_or(own);
+    Order::Stop { lease, grace, signal: checkpoint.and_then(|c| c.signal.clone()) }
 }
 
 fn all_prepared(state: &State, lease: LeaseId) -> bool {

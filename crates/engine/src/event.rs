@@ -10,6 +10,9 @@ use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec,
     LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit,
     Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
+    Accusation, BurnIn, ClaimCause, Drain, Ended, Epoch, Finding, Generation, JobId, JobSpec,
+    LeaseId, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint,
+    Seq, StopCause, TaskId, Time, Token,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -186,6 +189,9 @@ pub enum Event {
         /// Where a rank failed, or was blamed; not a node that was lost.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed_on: Option<NodeId>,
+        /// Why it had to go, if it was stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<Box<StopCause>>,
     },
     /// The wait after a failure is over; the task may be placed again.
     Ready {
@@ -223,6 +229,15 @@ pub enum Event {
     NodeResumed {
         node: NodeId,
         by: String,
+    },
+    /// Everything that is wrong with the node from now on.
+    FindingsChanged {
+        node: NodeId,
+        findings: Vec<Finding>,
+    },
+    /// The finding that asked for the drain is gone.
+    NodeReopened {
+        node: NodeId,
     },
     NodeMeasured {
         node: NodeId,
@@ -277,4 +292,6 @@ pub enum RetryCause {
     Resize,
     /// An operator cleared its node. Costs nothing.
     Eviction,
+    /// A GPU or node of it is broken. Costs nothing.
+    Health,
 }

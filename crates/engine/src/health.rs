@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Drain, JobId, Mishap, Node, NodeId, NodeState, State, Strike, Time};
+use tutti_model::{
+    Drain, Finding, HealthAction, JobId, Mishap, Node, NodeId, NodeState, State, Strike, Time,
+};
 
 use crate::settings::Settings;
 
@@ -102,10 +104,30 @@ fn others_do_well(state: &State, node: NodeId, since: Time) -> bool {
 pub(crate) fn take_out(state: &State, settings: &Settings, id: NodeId, now: Time) -> Option<Drain> {
     let node = state.node(id).filter(|n| n.drain.is_none())?;
     let reason = trouble(state, settings, node, now)?;
-    let out = state.nodes.values().filter(|n| n.drain.as_ref().is_some_and(|d| d.auto)).count();
+    let by = NOBODY.to_owned();
+    may_take_out(state, settings, id).then_some(Drain {
+        by,
+        reason,
+        since: now,
+        auto: true,
+        finding: None,
+    })
+}
+
+/// Whether one more node may be taken out without anybody asking for it.
+pub(crate) fn may_take_out(state: &State, settings: &Settings, id: NodeId) -> bool {
+    let out = state.nodes.values().filter(|n| is_counted_out(n)).count();
     let left = state.nodes.values().any(|n| n.id != id && n.state() == NodeState::Ready);
-    let may = left && out < most_out(state.nodes.len(), settings);
-    may.then(|| Drain { by: NOBODY.to_owned(), reason, since: now, auto: true })
+    left && out < most_out(state.nodes.len(), settings)
+}
+
+/// Taken out on suspicion. One that must be rebooted is broken, not suspect.
+pub fn is_counted_out(node: &Node) -> bool {
+    let Some(drain) = node.drain.as_ref().filter(|d| d.auto) else { return false };
+    let broken = |f: &Finding| {
+        drain.finding.as_ref() == Some(&f.key) && f.action == HealthAction::RebootNode
+    };
+    !node.findings.iter().any(broken)
 }
 
 /// So many nodes may be taken out without anybody asking for it.

@@ -12,6 +12,7 @@
 //! | Room is kept for the living, and nobody else moves in | `claims_sane` |
 //! | Teams and users pay what their attempts are charged | `ledger_matches` |
 //! | No cause has used more retries than its budget since the task got further | `retries_within_budget` |
+//! | Nothing goes on on a GPU that is fenced | `nothing_on_fenced_gpu` |
 //! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
 //! | A suspended attempt holds no GPU, and its memory is counted | `suspended_lends` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
@@ -27,6 +28,7 @@ mod history_forward;
 mod index_matches;
 mod ledger_matches;
 mod no_lease_on_lost_node;
+mod nothing_on_fenced_gpu;
 mod preemption_pays;
 mod retries_within_budget;
 mod shares_within_gpu;
@@ -47,7 +49,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 12] = [
+    let checks: [Check; 13] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -60,6 +62,7 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("ledger_matches", ledger_matches::check),
         ("few_taken_out", few_taken_out::check),
         ("suspended_lends", suspended_lends::check),
+        ("nothing_on_fenced_gpu", nothing_on_fenced_gpu::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

@@ -39,7 +39,7 @@ pub use decide::warnings;
 pub use effect::*;
 pub use engine::*;
 pub use event::*;
-pub use health::{NOBODY, most_out, trouble};
+pub use health::{NOBODY, is_counted_out, most_out, trouble};
 pub use live::{Level, Levels};
 pub use reject::*;
 pub use settings::*;

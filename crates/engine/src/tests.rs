@@ -2,6 +2,7 @@
 
 mod comeback;
 mod elastic;
+mod findings;
 mod gangs;
 mod jobs;
 mod nodes;

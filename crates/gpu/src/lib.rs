@@ -4,8 +4,8 @@
 //! NVML is loaded when it is asked for, so the same binary runs where no driver is installed. AMD's and
 //! Intel's GPUs, adapters and the PCI tree are read from the kernel's files below a root directory that
 //! tests bring themselves. One device that does not answer hides no other: it becomes a problem of the
-//! machine. This crate says what is there and what it does ([`sample`]); it does not judge health, and
-//! gives nothing to anybody.
+//! machine. This crate says what is there, what it does ([`sample`]) and what is wrong with it ([`health`]);
+//! it gives nothing to anybody.
 //!
 //! ```text
 //! NVML ─────► nvml ─► nvidia ─┐
@@ -20,6 +20,7 @@ pub mod cuda;
 mod drm;
 mod files;
 pub mod holdings;
+pub mod health;
 mod host;
 mod intel;
 pub mod memory;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, GpuIndex, JobSpec, LeaseId, NodeFacts, PartProgress, Rank, Restarts, SavedPoint, Span,
-    Time,
+    Bytes, Finding, GpuIndex, JobSpec, LeaseId, NodeFacts, PartProgress, Rank, Restarts,
+    SavedPoint, Span, Time,
 };
 
 /// An order of the engine to an agent. Each may arrive twice; the second time changes nothing.
@@ -245,6 +245,16 @@ impl ExitStatus {
 pub struct Greeting {
     pub facts: NodeFacts,
     pub parts: Vec<PartReport>,
+    /// What is wrong with the machine, as far as its agent knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+}
+
+impl Greeting {
+    /// Of a machine with which nothing is wrong.
+    pub fn new(facts: NodeFacts, parts: Vec<PartReport>) -> Greeting {
+        Greeting { facts, parts, findings: Vec::new() }
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::{GpuIndex, Time};
 /// One thing that an agent, a check or an operator's fire drill found. A level: it stands until it
 /// is no longer reported, or somebody resolves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = HealthFinding)]
 pub struct Finding {
     /// Names it among the findings of its node: "xid-79/gpu3", "disk".
     pub key: String,
@@ -24,6 +25,27 @@ pub struct Finding {
     /// An operator put it there to see what happens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drill: bool,
+    /// Most likely the program's own doing: its own retries pay for the restart.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_job: bool,
+}
+
+impl Finding {
+    /// The GPU that nothing may be placed on while this stands.
+    pub fn fences(&self) -> Option<GpuIndex> {
+        self.gpu.filter(|_| self.action >= HealthAction::FenceGpu)
+    }
+
+    /// Whether anything new may start on the node while this stands.
+    pub fn closes_node(&self) -> bool {
+        self.action >= HealthAction::DrainNode
+    }
+
+    /// Other words for the same thing are no news; the same thing again is.
+    pub fn same(&self, other: &Finding) -> bool {
+        let what = |f: &Finding| (f.gpu, f.action, f.since, f.drill, f.by_job);
+        self.key == other.key && self.check == other.check && what(self) == what(other)
+    }
 }
 
 /// From the mildest to the hardest. Each includes the ones that make sense before it: whoever must
@@ -43,4 +65,66 @@ pub enum HealthAction {
     DrainNode,
     /// What runs on the node is restarted elsewhere, and the node must be rebooted.
     RebootNode,
+}
+
+impl HealthAction {
+    pub const ALL: [HealthAction; 6] = [
+        HealthAction::Note,
+        HealthAction::RestartJob,
+        HealthAction::FenceGpu,
+        HealthAction::ResetGpu,
+        HealthAction::DrainNode,
+        HealthAction::RebootNode,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HealthAction::Note => "note",
+            HealthAction::RestartJob => "restart_job",
+            HealthAction::FenceGpu => "fence_gpu",
+            HealthAction::ResetGpu => "reset_gpu",
+            HealthAction::DrainNode => "drain_node",
+            HealthAction::RebootNode => "reboot_node",
+        }
+    }
+
+    /// As a table of nodes says it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            HealthAction::Note => "note",
+            HealthAction::RestartJob => "job restarted",
+            HealthAction::FenceGpu => "fenced",
+            HealthAction::ResetGpu => "fenced, needs a reset",
+            HealthAction::DrainNode => "drained",
+            HealthAction::RebootNode => "needs a reboot",
+        }
+    }
+}
+
+impl std::str::FromStr for HealthAction {
+    type Err = BadAction;
+
+    fn from_str(text: &str) -> Result<HealthAction, BadAction> {
+        let known = HealthAction::ALL.into_iter().find(|a| a.as_str() == text.replace('-', "_"));
+        known.ok_or_else(|| BadAction(text.to_owned()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no action: note, restart_job, fence_gpu, reset_gpu, drain_node or reboot_node")]
+pub struct BadAction(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_have_the_names_that_are_stored() {
+        for action in HealthAction::ALL {
+            assert_eq!(action.as_str().parse(), Ok(action));
+            assert_eq!(serde_json::to_value(action).unwrap(), action.as_str());
+        }
+        assert_eq!("fence-gpu".parse(), Ok(HealthAction::FenceGpu));
+        assert!("explode".parse::<HealthAction>().is_err());
+    }
 }

@@ -10,6 +10,9 @@ use crate::{
     Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, IndexRanges, JobId, JobSpec,
     LeaseId, Milli, Nap, NodeId, PartError, PartPlacement, Pause, Priority, Rank, RankExit,
     SavedPoint, Span, TaskId, Time,
+    Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, HealthAction, IndexRanges, JobId, JobSpec,
+    LeaseId, Milli, NodeId, PartError, PartPlacement, Priority, Rank, RankExit, SavedPoint, Span,
+    TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,6 +135,9 @@ pub struct Past {
     /// Attempts in a row that failed without getting anywhere.
     #[serde(skip_serializing_if = "is_zero")]
     pub fruitless: u32,
+    /// Why the newest attempt before this one had to go, if it was stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Box<StopCause>>,
     /// Nodes where a rank of it failed, for whatever reason, since it last got further.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub failed_on: BTreeSet<NodeId>,
@@ -291,6 +297,13 @@ pub enum StopCause {
         node: NodeId,
         by: String,
     },
+    /// Something is wrong with this node, or with this GPU of it.
+    Unhealthy {
+        node: NodeId,
+        gpu: Option<GpuIndex>,
+        text: String,
+        action: HealthAction,
+    },
 }
 
 /// What one node contributes to an attempt.
@@ -428,6 +441,12 @@ pub enum EndReason {
         rank: Option<Rank>,
         idle: Span,
     },
+    /// Something was wrong with this node or GPU more often than its budget allows.
+    Unhealthy {
+        node: NodeId,
+        gpu: Option<GpuIndex>,
+        text: String,
+    },
     /// It failed so often without getting anywhere that it is not the nodes.
     CrashLoop {
         attempts: u32,
@@ -485,6 +504,7 @@ static NO_PAST: Past = Past {
     points: Vec::new(),
     best_step: None,
     best_saved: None,
+    stopped: None,
     spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0 },
     fruitless: 0,
     failed_on: BTreeSet::new(),
@@ -619,7 +639,8 @@ impl Attempt {
             | StopCause::PeerFault { .. }
             | StopCause::Stalled { .. }
             | StopCause::LaunchFailed { .. }
-            | StopCause::Evicted { .. } => !self.let_go,
+            | StopCause::Evicted { .. }
+            | StopCause::Unhealthy { .. } => !self.let_go,
             StopCause::RankFailed { .. }
             | StopCause::Cancelled { .. }
             | StopCause::TimeLimit

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, GpuIndex, Hardware, LeaseId, Milli, NodeId, TaskId, Time};
+use crate::{Bytes, Finding, GpuIndex, Hardware, LeaseId, Milli, NodeId, TaskId, Time};
 
 /// What an agent says about its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -88,6 +88,9 @@ pub struct Node {
     /// What its links were last measured to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// What is wrong with it, as its agent last said. Those on a GPU may fence that GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Derived from the leases; kept by `apply`, rebuilt on load.
     #[serde(skip)]
     pub used: Used,
@@ -135,6 +138,9 @@ pub struct Drain {
     /// Nobody asked for it: too much had gone wrong here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
+    /// The key of the finding that asks for it: the drain ends when nothing asks for it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finding: Option<String>,
 }
 
 /// What `tutti bench collectives` last found out about a node.
@@ -199,11 +205,24 @@ impl Node {
     pub fn accepts_work(&self) -> bool {
         self.link == Link::Up && self.drain.is_none() && self.stale.is_empty()
     }
+    /// Nothing may be placed on this GPU.
+    pub fn is_fenced(&self, gpu: GpuIndex) -> bool {
+        self.findings.iter().any(|f| f.fences() == Some(gpu))
+    }
+    /// GPUs that exist and that nothing may be placed on.
+    pub fn fenced(&self) -> BTreeSet<GpuIndex> {
+        let known = |gpu: &GpuIndex| self.facts.gpus.iter().any(|g| g.index == *gpu);
+        self.findings.iter().filter_map(Finding::fences).filter(known).collect()
+    }
     pub fn free_gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
-        self.facts.gpus.iter().filter(|g| !self.used.gpus.contains_key(&g.index))
+        let is_free = |g: &&Gpu| !self.used.gpus.contains_key(&g.index) && !self.is_fenced(g.index);
+        self.facts.gpus.iter().filter(is_free)
     }
     /// What is free of one GPU, in thousandths.
     pub fn free_milli(&self, gpu: GpuIndex) -> u16 {
+        if self.is_fenced(gpu) {
+            return 0;
+        }
         let used = self.used.gpus.get(&gpu).map_or(0, GpuUse::milli);
         1000u32.saturating_sub(used) as u16
     }

@@ -226,6 +226,9 @@ pub struct Blocked {
     pub cpus_busy: u32,
     pub mem_busy: u32,
     pub draining: u32,
+    /// Would do if GPUs of it were not fenced.
+    #[serde(default)]
+    pub fenced: u32,
     /// Lost, away or cleaning up.
     pub away: u32,
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{Demand, Shortage, Spread, Topology, Verdict};
 
-use crate::ask::Ask;
+use crate::ask::{Ask, Room};
 use crate::cluster::{Cluster, SlotNo, Standing};
 use crate::value::{Valuer, Worths};
 
@@ -59,6 +59,8 @@ enum Why {
     MemBusy,
     Draining,
     Away,
+    /// It would do if GPUs of it were not fenced.
+    Fenced,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -172,7 +174,8 @@ impl Page {
         let least = ask.least();
         let (free, empty) = (cluster.usable(slot, ask), cluster.usable_when_empty(slot, ask));
         let busy = slot.alone || (ask.demand.exclusive && !slot.is_empty());
-        let why = if !empty.holds(&least) || (ask.names_models() && empty.gpus == 0) {
+        let too_small = |room: &Room| !room.holds(&least) || (ask.names_models() && room.gpus == 0);
+        let why = if too_small(&cluster.usable_when_mended(slot, ask)) {
             Why::Unsuitable
         } else if !cluster.labels_hold(slot, ask) {
             Why::Labels
@@ -180,6 +183,7 @@ impl Page {
             match slot.standing {
                 Standing::Away => Why::Away,
                 Standing::Draining => Why::Draining,
+                Standing::Open if too_small(&empty) => Why::Fenced,
                 Standing::Open if free.gpus < least.gpus || busy => Why::GpusBusy,
                 Standing::Open if free.cpus < least.cpus => Why::CpusBusy,
                 Standing::Open if free.mem < least.mem => Why::MemBusy,
@@ -193,7 +197,7 @@ impl Page {
             }
             _ => 0,
         };
-        let open = slot.standing == Standing::Open && why != Why::Labels;
+        let open = slot.standing == Standing::Open && !matches!(why, Why::Labels | Why::Fenced);
         Spot {
             stamp: slot.stamp,
             why,
@@ -214,7 +218,7 @@ impl Page {
 
     /// Whether the node would do if it were empty and took work.
     pub fn is_suitable(&self, no: SlotNo) -> bool {
-        !matches!(self.spots[no as usize].why, Why::Unsuitable | Why::Labels)
+        !matches!(self.spots[no as usize].why, Why::Unsuitable | Why::Labels | Why::Fenced)
     }
 
     pub fn is_suitable_and_open(&self, no: SlotNo) -> bool {
@@ -271,9 +275,10 @@ impl Tally {
             Why::MemBusy => &mut blocked.mem_busy,
             Why::Draining => &mut blocked.draining,
             Why::Away => &mut blocked.away,
+            Why::Fenced => &mut blocked.fenced,
         };
         add(reason, by);
-        let suitable = !matches!(spot.why, Why::Unsuitable | Why::Labels);
+        let suitable = !matches!(spot.why, Why::Unsuitable | Why::Labels | Why::Fenced);
         let open = matches!(spot.why, Why::Fits | Why::GpusBusy | Why::CpusBusy | Why::MemBusy);
         if suitable && open {
             add(&mut self.open_nodes, by);

@@ -61,10 +61,11 @@ fn may_wake(attempt: &Attempt) -> bool {
     attempt.is_suspended() && attempt.pause().is_some_and(|pause| !pause.stays)
 }
 
-/// Whether the node is still large enough for the part, however empty.
+/// Whether the node is still large enough for the part, however empty, and whole.
 fn has(node: &Node, part: &PartPlacement) -> bool {
     let facts = &node.facts;
-    let has_gpu = |index: &GpuIndex| facts.gpus.iter().any(|g| g.index == *index);
+    let has_gpu =
+        |index: &GpuIndex| facts.gpus.iter().any(|g| g.index == *index) && !node.is_fenced(*index);
     part.gpus.iter().all(has_gpu) && facts.cpus >= part.cpus && facts.mem >= part.mem
 }
 

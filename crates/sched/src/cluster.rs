@@ -93,6 +93,8 @@ pub(crate) struct Card {
     /// In thousandths.
     pub free: u16,
     owed: u16,
+    /// Nothing may be placed on it, whoever leaves.
+    pub fenced: bool,
 }
 
 impl Card {
@@ -104,7 +106,9 @@ impl Card {
     fn give_back(&mut self, milli: u16) {
         let left = milli.saturating_sub(self.owed);
         self.owed = self.owed.saturating_sub(milli);
-        self.free = (self.free + left).min(1000);
+        if !self.fenced {
+            self.free = (self.free + left).min(1000);
+        }
     }
 }
 
@@ -320,7 +324,8 @@ impl Cluster {
         }) as u16;
         let island = gpu.island.unwrap_or(u16::MAX);
         let free = node.free_milli(gpu.index);
-        Card { index: gpu.index, model, mem: gpu.mem, island, free, owed: 0 }
+        let fenced = node.is_fenced(gpu.index);
+        Card { index: gpu.index, model, mem: gpu.mem, island, free, owed: 0, fenced }
     }
 
     fn label_set(&mut self, labels: &BTreeMap<String, String>) -> u32 {
@@ -457,6 +462,10 @@ impl Cluster {
     }
 
     pub fn suits(&self, card: &Card, ask: &Ask) -> bool {
+        !card.fenced && self.suits_when_mended(card, ask)
+    }
+
+    fn suits_when_mended(&self, card: &Card, ask: &Ask) -> bool {
         card.mem >= ask.demand.gpu_mem
             && (!ask.names_models() || ask.wants_model(&self.models[usize::from(card.model)]))
     }
@@ -473,7 +482,15 @@ impl Cluster {
 
     /// What the ask could use of a node if it were empty.
     pub fn usable_when_empty(&self, slot: &Slot, ask: &Ask) -> Room {
-        let cards = slot.cards.iter().filter(|c| self.suits(c, ask));
+        self.room_of(slot, ask, slot.cards.iter().filter(|c| self.suits(c, ask)))
+    }
+
+    /// The same if no GPU of it were fenced.
+    pub fn usable_when_mended(&self, slot: &Slot, ask: &Ask) -> Room {
+        self.room_of(slot, ask, slot.cards.iter().filter(|c| self.suits_when_mended(c, ask)))
+    }
+
+    fn room_of<'c>(&self, slot: &Slot, ask: &Ask, cards: impl Iterator<Item = &'c Card>) -> Room {
         let gpus =
             if ask.on_one_island() { most_on_one_island(cards) } else { cards.count() as u32 };
         Room { gpus, ..slot.total }

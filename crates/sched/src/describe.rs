@@ -228,6 +228,7 @@ fn reasons(b: &Blocked) -> Vec<Reason> {
         (b.cpus_busy, "short of CPUs", "too few CPUs free"),
         (b.mem_busy, "short of memory", "too little memory free"),
         (b.draining, "draining", "draining"),
+        (b.fenced, "fenced", "with GPUs that are fenced: `tutti nodes` says why"),
         (b.away, "away", "lost, away or cleaning up"),
         (b.reserved, "reserved", "reserved for others or for maintenance"),
         (b.kept, "kept for others", "kept for a job before it, or as a spare"),

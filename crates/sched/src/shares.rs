@@ -86,7 +86,8 @@ impl<'a> Tree<'a> {
             tree.children.entry(parent).or_default().push(name);
         }
         let counts = state.nodes.values().filter(|n| n.accepts_work() || !n.used.leases.is_empty());
-        tree.capacity = counts.map(|n| n.facts.gpus.len() as u64 * 1000).sum();
+        let whole = |n: &tutti_model::Node| (n.facts.gpus.len() - n.fenced().len()) as u64;
+        tree.capacity = counts.map(|n| whole(n) * 1000).sum();
         tree
     }
 

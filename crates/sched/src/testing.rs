@@ -156,6 +156,7 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,
+        findings: Vec::new(),
         used: Used::default(),
     }
 }
@@ -234,8 +235,13 @@ impl Case {
     }
 
     pub fn drain(self, id: u32) -> Case {
-        let drain =
-            Drain { by: "op".to_owned(), reason: "test".to_owned(), since: NOW, auto: false };
+        let drain = Drain {
+            by: "op".to_owned(),
+            reason: "test".to_owned(),
+            since: NOW,
+            auto: false,
+            finding: None,
+        };
         self.change_node(id, |n| n.drain = Some(drain))
     }
 

@@ -36,6 +36,8 @@ pub struct Controller {
 pub struct Counts {
     pub resizes: u32,
     pub evictions: u32,
+    /// Attempts that had to leave a broken GPU or node.
+    pub broken: u32,
     pub peer_faults: u32,
     pub stalls: u32,
     pub crash_loops: u32,
@@ -110,6 +112,7 @@ impl Controller {
                 match cause {
                     RetryCause::Resize => counts.resizes += 1,
                     RetryCause::Eviction => counts.evictions += 1,
+                    RetryCause::Health => counts.broken += 1,
                     _ => return,
                 }
                 *self.moves.entry(lease.task).or_default() += 1;

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
-use tutti_model::{Greeting, Order, PartReport, Time};
+use tutti_model::{Finding, Greeting, Order, PartReport, Time};
 
 #[derive(Clone, Debug)]
 pub enum ToController {
     Hello(Box<Greeting>),
     Heartbeat(Vec<PartReport>),
     Report(PartReport),
+    Findings(Vec<Finding>),
     Closed,
 }
 

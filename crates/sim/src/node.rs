@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use tutti_model::{
-    Blame, Bytes, ExitStatus, Fault, Generation, Gpu, GpuIndex, Greeting, Launch, LeaseId,
-    NodeFacts, Order, PartError, PartProgress, PartReport, Rank, RankExit, RankProgress,
-    ReportedPhase, SavedPoint, Span, Time,
+    Blame, Bytes, ExitStatus, Fault, Finding, Generation, Gpu, GpuIndex, Greeting, HealthAction,
+    Launch, LeaseId, NodeFacts, Order, PartError, PartProgress, PartReport, Rank, RankExit,
+    RankProgress, ReportedPhase, SavedPoint, Span, Time,
 };
 
 use crate::workload::Fate;
@@ -29,6 +29,8 @@ pub struct Node {
     /// So many of the next suspensions are refused, and so many parts can't wake.
     pub refuses: u32,
     pub fails_to_wake: u32,
+    /// What is wrong with it, on disk as well.
+    pub findings: Vec<Finding>,
 }
 
 struct Part {
@@ -115,11 +117,13 @@ impl Node {
             down_until: None,
             refuses: 0,
             fails_to_wake: 0,
+            findings: Vec::new(),
         }
     }
 
     pub fn greeting(&self) -> Box<Greeting> {
-        Box::new(Greeting { facts: self.facts.clone(), parts: self.reports() })
+        let findings = self.findings.clone();
+        Box::new(Greeting { findings, ..Greeting::new(self.facts.clone(), self.reports()) })
     }
 
     pub fn reports(&self) -> Vec<PartReport> {
@@ -145,6 +149,7 @@ impl Node {
         self.parts.clear();
         self.refused.clear();
         self.gpu_generation.clear();
+        self.findings.clear();
         // Without its memory it can't know what it has already started, and all of it is dead.
         self.launched.values_mut().for_each(|times| *times = 0);
     }
@@ -262,6 +267,29 @@ impl Node {
         let Some(part) = self.parts.values_mut().find(gang) else { return };
         let rank = Rank(rng.random_range(0..part.launch.world_size));
         part.accuse(rank, now.plus(Span(rng.random_range(0..300))));
+    }
+
+    /// Something breaks, or something that was broken is resolved.
+    pub fn fall_ill(&mut self, rng: &mut ChaCha8Rng, now: Time) {
+        if !self.findings.is_empty() && rng.random_bool(0.5) {
+            self.findings.remove(0);
+            return;
+        }
+        let gpus = self.facts.gpus.len() as u16;
+        let gpu = rng.random_bool(0.8).then(|| GpuIndex(rng.random_range(0..gpus)));
+        let action = HealthAction::ALL[rng.random_range(0..HealthAction::ALL.len())];
+        let key = gpu.map_or_else(|| "storm".to_owned(), |gpu| format!("storm/gpu{gpu}"));
+        self.findings.retain(|f| f.key != key);
+        self.findings.push(Finding {
+            text: format!("{key}: {}", action.as_str()),
+            key,
+            check: "storm".into(),
+            gpu,
+            action,
+            since: now,
+            drill: false,
+            by_job: rng.random_bool(0.2),
+        });
     }
 
     /// The ranks of a part that would be found out make no more steps, and never end by themselves.

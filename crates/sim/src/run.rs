@@ -16,6 +16,7 @@ use crate::workload::{USERS, random_policy, random_spec};
 
 const STEP_MS: u64 = 100;
 const HEARTBEAT_MS: u64 = 1000;
+const FINDINGS_MS: u64 = 5000;
 
 /// How rough a run is.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct Storm {
     pub hang: u32,
     /// Parts of a node can't be suspended or can't wake, or can again.
     pub refuse: u32,
+    /// A GPU or a node breaks, or is mended.
+    pub illness: u32,
     pub clock_jump: u32,
     /// People cancel, hold, release, drain and resume.
     pub meddling: u32,
@@ -60,6 +63,7 @@ impl Default for Storm {
             accuse: 6,
             hang: 6,
             refuse: 2,
+            illness: 4,
             clock_jump: 3,
             meddling: 25,
         }
@@ -180,6 +184,7 @@ impl World {
         for i in 0..self.nodes.len() {
             self.links[i].cut = false;
             self.nodes[i].down_until = None;
+            self.nodes[i].findings.clear();
         }
         while self.requests.len() < self.storm.jobs {
             self.new_request();
@@ -229,6 +234,9 @@ impl World {
             }
             if chance(&mut self.rng, storm.refuse) {
                 self.nodes[i].fails_to_wake ^= 1;
+            }
+            if chance(&mut self.rng, storm.illness) {
+                self.nodes[i].fall_ill(&mut self.rng, self.now);
             }
             if chance(&mut self.rng, storm.cut_off) {
                 self.links[i].clear();
@@ -410,6 +418,10 @@ impl World {
                 let parts = self.nodes[i].reports();
                 self.send_up(i, ToController::Heartbeat(parts));
             }
+            if self.now.0.is_multiple_of(FINDINGS_MS) {
+                let findings = self.nodes[i].findings.clone();
+                self.send_up(i, ToController::Findings(findings));
+            }
         }
     }
 
@@ -470,6 +482,10 @@ impl World {
             (_, None) => self.hang_up(i, session),
             (ToController::Heartbeat(parts), Some(node)) => {
                 self.expect_session(i, session, Command::Heartbeat { node, session, parts })?;
+            }
+            (ToController::Findings(findings), Some(node)) => {
+                let command = Command::Findings { node, session, findings };
+                self.expect_session(i, session, command)?;
             }
             (ToController::Report(report), Some(node)) => {
                 self.expect_session(i, session, Command::Report { node, session, report })?;
@@ -564,6 +580,9 @@ impl World {
             state.nodes.values().find(|n| n.link != NodeLink::Up || !n.stale.is_empty())
         {
             return Err(format!("node {} is {:?}, stale {:?}", n.facts.name, n.link, n.stale));
+        }
+        if let Some(n) = state.nodes.values().find(|n| !n.findings.is_empty()) {
+            return Err(format!("node {} has findings: {:?}", n.facts.name, n.findings));
         }
         if self.requests.iter().any(|r| r.answer.is_none()) {
             return Err("a submission is unanswered".into());

@@ -26,6 +26,9 @@
 //! | GET `/api/v1/gpus` | query [`GpuQuery`] → [`GpuRow`] list, each with its newest sample | viewer |
 //! | GET `/api/v1/jobs/{id}/telemetry` | → [`JobTelemetry`]: what its GPUs did in this attempt | viewer |
 //! | GET `/metrics` | query [`MetricsQuery`] → text for Prometheus | viewer |
+//! | POST `/api/v1/nodes/{name}/inject` | [`InjectRequest`] → [`Board`]; a fire drill | admin |
+//! | POST `/api/v1/nodes/{name}/resolve` | [`ResolveRequest`] → [`Board`] | admin |
+//! | GET `/api/v1/nodes/{name}/health` | → [`Examination`] | viewer |
 //! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
 //! | GET `/api/v1/policy` | → `model::Policy` | viewer |
 //! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`Changed`] | admin |
@@ -45,10 +48,14 @@ use tutti_model::{
     BurnIn, Bytes, EndReason, Gpu, Grant, Hardware, JobSpec, JobState, Lack, Milli, NodeFacts,
     NodeSample, NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span,
     SuspendCause, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware, HealthAction, JobSpec,
+    JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place, Priority, RankExit, Restarts,
+    Role, SavedPoint, Span, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
 use crate::stream::LogStream;
+pub use crate::stream::{Examination, Watched};
 use crate::textfile::FileError;
 
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
@@ -237,6 +244,9 @@ pub struct JobDetail {
     /// Checkpoints that it has reported or that were registered for it, oldest first: the newest few.
     #[serde(default)]
     pub checkpoints: Vec<SavedPoint>,
+    /// Why the attempt before this one had to go, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_before: Option<String>,
     /// When this attempt was suspended, oldest first: the newest few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspensions: Vec<SuspensionRow>,
@@ -393,6 +403,12 @@ pub struct NodeRow {
     /// What its links were last measured to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// What is wrong with it, or with its GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<HealthFinding>,
+    /// GPUs that nothing is placed on because of that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fenced: Vec<u16>,
     pub since: Option<Time>,
 }
 
@@ -469,6 +485,42 @@ pub struct DrainRequest {
     /// What runs there is asked to save, stopped, and started again elsewhere.
     #[serde(default)]
     pub evict: bool,
+}
+
+/// A fire drill: as if the node had seen this. An XID, or a finding in so many words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct InjectRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u32>,
+    /// Instead of an XID: the name of the check, its action and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<HealthAction>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Even if the devices are not simulated: jobs there are stopped as if they were broken.
+    pub real: bool,
+}
+
+/// Without either, everything that stands on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ResolveRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Everything that stands on a node after a drill or a resolve, and what that touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Board {
+    pub findings: Vec<HealthFinding>,
+    pub touched: Vec<HealthFinding>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

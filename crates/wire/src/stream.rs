@@ -9,10 +9,16 @@
 //!       ◄─ Order ─────────────
 //!       ◄─ ReadLog ─── Log ───►     pull: the reader sets the pace
 //!       ◄─ Exec, Input ─ Output ►
+//!       ── Findings ──────────►     a level, on every change and with every heartbeat
+//!       ◄─ Health ──── Health ►     fire drills, resolving, examining
+//!       ── Clock ───── Clock ─►     how far apart the clocks are
 //! ```
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{Epoch, Greeting, NodeId, NodeSample, Order, PartReport, Rank, Span, TaskId};
+use tutti_model::{
+    Epoch, Finding, GpuIndex, Greeting, HealthAction, NodeId, NodeSample, Order, PartReport, Rank,
+    Span, TaskId, Time,
+};
 
 /// Chosen in the TLS handshake; anything else on the port is HTTP.
 pub const ALPN_AGENT: &[u8] = b"tutti-agent/1";
@@ -50,6 +56,18 @@ pub enum ToController {
     Telemetry {
         sample: Box<NodeSample>,
     },
+    /// Everything that is wrong with the machine now.
+    Findings {
+        findings: Vec<Finding>,
+    },
+    Health {
+        request: RequestId,
+        reply: HealthReply,
+    },
+    /// Answered with the controller's time at once.
+    Clock {
+        sent: Time,
+    },
     Log {
         request: RequestId,
         reply: LogReply,
@@ -79,6 +97,15 @@ pub enum ToAgent {
         request: RequestId,
         read: LogRead,
     },
+    Health {
+        request: RequestId,
+        ask: HealthAsk,
+    },
+    Clock {
+        /// As it was asked.
+        sent: Time,
+        now: Time,
+    },
     Exec {
         request: RequestId,
         exec: Exec,
@@ -102,6 +129,73 @@ pub enum ToAgent {
     Abandon {
         request: RequestId,
     },
+}
+
+/// What an operator asks of a node's agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum HealthAsk {
+    /// A fire drill: as if this had been seen.
+    Inject(Drill),
+    /// Take findings off the board: those of one GPU, the one with this key, or all.
+    Resolve { gpu: Option<GpuIndex>, key: Option<String>, by: String },
+    /// What is known of the machine, and what can't be.
+    Examine,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drill {
+    pub gpu: Option<GpuIndex>,
+    pub what: DrillWhat,
+    pub by: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "drill", rename_all = "snake_case")]
+pub enum DrillWhat {
+    /// A line of the kernel's log with this number.
+    Xid {
+        xid: u32,
+    },
+    Finding {
+        check: String,
+        action: HealthAction,
+        text: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "health", rename_all = "snake_case")]
+pub enum HealthReply {
+    /// Everything that stands now, and what was put there or taken away.
+    Board {
+        findings: Vec<Finding>,
+        touched: Vec<Finding>,
+    },
+    Examined(Box<Examination>),
+    Refused {
+        reason: String,
+    },
+}
+
+/// What an agent knows of its machine's health.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(default)]
+pub struct Examination {
+    pub findings: Vec<Finding>,
+    /// What is watched, with what was last seen there.
+    pub watched: Vec<Watched>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Watched {
+    /// "kernel log", "telemetry", "check raid".
+    pub what: String,
+    /// None: it is watched. Else why it can't be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not: Option<String>,
+    /// "12 records read", "580.159.04".
+    pub note: String,
 }
 
 /// Asks for a piece of one rank's log. With `wait`, the answer comes when there is something after

@@ -255,7 +255,8 @@ impl Node {
     }
 
     fn greet(&mut self, stream: TlsStream<TcpStream>) {
-        let greeting = Greeting { facts: self.facts(), parts: self.reports() };
+        let findings = self.findings_for_greeting();
+        let greeting = Greeting { facts: self.facts(), parts: self.reports(), findings };
         self.changed.clear();
         // Interfaces come and go; a new stream is a good moment to look again.
         self.network = None;
@@ -311,6 +312,8 @@ impl Node {
             // Before the welcome it is not known whose orders these are.
             _ if !self.uplink.is_up() => {}
             ToAgent::Order(order) => self.step(Input::Order(order)),
+            ToAgent::Health { request, ask } => self.on_health(request, ask),
+            ToAgent::Clock { sent, now } => self.on_clock(sent, now),
             ToAgent::ReadLog { request, read } => self.read_log(request, read),
             ToAgent::Exec { request, exec } => self.exec(request, exec),
             ToAgent::Stdin { task, rank, data, eof } => self.stdin(task, rank, data, eof),
@@ -330,6 +333,8 @@ impl Node {
                 if session.unsent() <= CLOGGED {
                     let parts = self.reports();
                     self.uplink.say(&ToController::Heartbeat { parts });
+                    self.say_level();
+                    self.compare_clocks(now);
                 }
                 self.check_certificate(now);
             }

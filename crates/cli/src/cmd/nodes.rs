@@ -13,7 +13,10 @@ use crate::style::Style;
 use crate::{session, show, terminal};
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct NodesArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// Only these
     #[arg(value_name = "NODE")]
     names: Vec<String>,
@@ -36,7 +39,20 @@ pub struct NodesArgs {
     watch: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Make a node believe that something broke: a fire drill
+    Inject(super::health::InjectArgs),
+    /// Take findings off a node: what they fenced is used again
+    Resolve(super::health::ResolveArgs),
+}
+
 pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
+    match args.verb {
+        Some(Verb::Inject(args)) => return super::health::inject(cluster, args),
+        Some(Verb::Resolve(args)) => return super::health::resolve(cluster, args),
+        None => {}
+    }
     let client = session::open(cluster)?;
     if args.gpus {
         return gpus(&client, &args);

@@ -44,6 +44,7 @@ pub fn detail(
     add("ended", row.ended_at.map_or_else(String::new, |t| ago(t, now)));
     add("exit code", row.exit_code.map_or_else(String::new, |c| c.to_string()));
     add("attempt", attempts(job));
+    add("before", job.stopped_before.clone().unwrap_or_default());
     for (key, value) in row.progress.iter().flat_map(|p| progress::lines(p, history, now)) {
         add(key, value);
     }
@@ -238,6 +239,7 @@ mod tests {
                 bytes: Bytes::gib(30),
                 refused: None,
             }],
+            stopped_before: Some("GPU 3 of n2 was broken".into()),
         };
         let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
         for want in [
@@ -245,6 +247,7 @@ mod tests {
             "asks for   2 nodes × h100:8 GPUs",
             "(1m ago)",
             "attempt    2; restarts: 1 after node failures",
+            "before     GPU 3 of n2 was broken",
             "run        python train.py …",
             " for job 9, for 41s: 30.00 GiB out in 4s, back in 2s",
             "NODE  ADDRESS    RANKS  GPUS  CPUS    MEM  PHASE    EXITS",

@@ -1,6 +1,6 @@
 //! `tutti nodes`.
 
-use tutti_model::{BurnIn, LinkFigures, Place};
+use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, Place};
 use tutti_wire::api::NodeRow;
 
 use super::table::{Grid, plain};
@@ -11,6 +11,8 @@ use crate::style::{Ink, Style, of_node};
 const NOBODY: &str = "tutti";
 /// GPUs in parts that a row names; the rest is counted.
 const SHARED_SHOWN: usize = 2;
+/// Findings that a row tells.
+const FINDINGS_SHOWN: usize = 2;
 
 pub const NONE: &str = "no nodes: tutti token create --join makes a token for tutti agent";
 
@@ -28,6 +30,8 @@ pub fn table(nodes: &[NodeRow], columns: Columns, style: Style, width: Option<u1
     let placed = nodes.iter().any(|n| n.place != Place::default());
     let mut head = vec!["NAME", "STATE"];
     head.extend(placed.then_some("PLACE"));
+    let ill = nodes.iter().any(|n| !n.findings.is_empty());
+    head.extend(ill.then_some("HEALTH"));
     head.extend(["GPUS", ">USED", ">CPUS", ">USED", ">MEM", ">USED", ">JOBS"]);
     head.extend(columns.labels.then_some("LABELS"));
     if columns.links {
@@ -43,6 +47,7 @@ pub fn table(nodes: &[NodeRow], columns: Columns, style: Style, width: Option<u1
         };
         let mut row = vec![plain(n.name.clone()), (n.state.as_str().to_owned(), of_node(n.state))];
         row.extend(placed.then(|| plain(place(&n.place))));
+        row.extend(ill.then(|| health(n)));
         row.extend([
             plain(gpus),
             plain(milli(n.gpu_milli_used)),
@@ -94,6 +99,25 @@ fn links(burn_in: Option<&BurnIn>) -> [String; 4] {
     [link(f.inside), link(f.outside), gb(f.copy), when]
 }
 
+/// In a word or two; the note has the rest.
+fn health(n: &NodeRow) -> (String, Ink) {
+    let worst = n.findings.iter().map(|f| f.action).max();
+    let fenced = match n.fenced.as_slice() {
+        [] => None,
+        [gpu] => Some(format!("GPU {gpu} fenced")),
+        gpus => Some(format!("{} GPUs fenced", gpus.len())),
+    };
+    match (worst, fenced) {
+        (None, _) => ("ok".to_owned(), Ink::Green),
+        (Some(HealthAction::RebootNode), _) => ("needs a reboot".to_owned(), Ink::Red),
+        (Some(_), Some(fenced)) => (fenced, Ink::Red),
+        (Some(worst), None) if worst > HealthAction::RestartJob => {
+            (worst.in_words().to_owned(), Ink::Red)
+        }
+        (Some(_), None) => (count(n.findings.len() as u64, "note"), Ink::Yellow),
+    }
+}
+
 fn note(n: &NodeRow) -> (String, Ink) {
     let mut parts = Vec::new();
     if n.facts.simulated {
@@ -114,6 +138,15 @@ fn note(n: &NodeRow) -> (String, Ink) {
     if let Some(reason) = n.drain_reason.as_ref().filter(|r| !r.is_empty()) {
         let taken_out = n.drained_by.as_deref() == Some(NOBODY);
         parts.push(if taken_out { format!("taken out: {reason}") } else { reason.clone() });
+    }
+    // A drain that a finding asked for has said it already.
+    let told = |f: &&Finding| n.drain_reason.as_ref() != Some(&f.text);
+    let mut findings: Vec<&Finding> = n.findings.iter().filter(told).collect();
+    findings.sort_by_key(|f| std::cmp::Reverse(f.action));
+    parts.extend(findings.iter().take(FINDINGS_SHOWN).map(|f| harmless(&f.text)));
+    if findings.len() > FINDINGS_SHOWN {
+        let more = findings.len() - FINDINGS_SHOWN;
+        parts.push(format!("{more} more: tutti doctor {}", n.name));
     }
     parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
     let slow = n.burn_in.iter().flat_map(|b| &b.figures.slow);
@@ -160,6 +193,8 @@ mod tests {
             drained_by: Some("root".into()),
             trouble: None,
             burn_in: None,
+            findings: Vec::new(),
+            fenced: Vec::new(),
             since: None,
         }
     }
@@ -191,6 +226,35 @@ n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
 n1    draining  east/r1  8 × h100  1.75    64     4  512G    3G     1  rack=r1  simulated; GPU 3: 0.75 by 3 jobs; fan
 n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated; all for job 7
 2 nodes, 3.75 of 16 GPUs (simulated) in use"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_node_is_shown() {
+        let finding = |key: &str, gpu: Option<u16>, action| Finding {
+            key: key.into(),
+            check: "xid".into(),
+            gpu: gpu.map(tutti_model::GpuIndex),
+            action,
+            text: format!("{key} was seen"),
+            since: tutti_model::Time(0),
+            drill: false,
+            by_job: false,
+        };
+        let mut ill = NodeRow { drain_reason: None, ..node() };
+        ill.findings = vec![
+            finding("a", None, HealthAction::Note),
+            finding("b", Some(3), HealthAction::FenceGpu),
+            finding("c", None, HealthAction::Note),
+        ];
+        ill.fenced = vec![3];
+        let well = NodeRow { name: "n2".into(), drain_reason: None, ..node() };
+        assert_eq!(
+            table(&[ill, well], Columns::default(), Style::PLAIN, None),
+            "NAME  STATE     HEALTH        GPUS      USED  CPUS  USED   MEM  USED  JOBS  NOTE
+n1    draining  GPU 3 fenced  8 × h100     2    64     4  512G    3G     1  simulated; b was seen; a was seen; 1 more: tutti doctor n1
+n2    draining  ok            8 × h100     2    64     4  512G    3G     1  simulated
+2 nodes, 4 of 16 GPUs (simulated) in use"
         );
     }
 

@@ -112,7 +112,7 @@ fn greet(cluster: &Cluster, protocol: u32) -> ToAgent {
         labels: Default::default(),
         ..NodeFacts::default()
     };
-    let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+    let greeting = Box::new(Greeting::new(facts, Vec::new()));
     let hello = ToController::Hello { protocol, greeting, epoch: Epoch(0), renew: None };
     stream.write_all(&frame::encode(&hello).unwrap()).unwrap();
     let (mut decoder, mut chunk) = (Decoder::new(), [0; 4096]);

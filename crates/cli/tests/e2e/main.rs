@@ -5,6 +5,7 @@
 //! | `bench` | the cluster measures itself |
 //! | `burst` | a controller killed again and again loses no job and runs none twice |
 //! | `faults` | agents, nodes and controllers that die, hang or are away |
+//! | `health` | a GPU that breaks: seen, fenced, jobs moved, resolved |
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
@@ -28,6 +29,7 @@ mod ckpt;
 mod disk;
 mod errors;
 mod faults;
+mod health;
 mod jobs;
 mod launchers;
 mod partition;

@@ -106,7 +106,7 @@ fn place(world: &World, id: TaskId, rank: Rank) -> Result<Place, Rejected> {
     })
 }
 
-fn link_of(app: &App, node: NodeId, name: &str) -> Result<Arc<Link>, Problem> {
+pub(super) fn link_of(app: &App, node: NodeId, name: &str) -> Result<Arc<Link>, Problem> {
     app.links.get(node).ok_or_else(|| {
         Problem::unavailable(format!("node {name} is not connected")).hint("try again in a moment")
     })
@@ -176,7 +176,9 @@ async fn forward(
             Ok(Answer::Overflow) => failed(
                 "output came faster than it was read: write it to a file, or filter it".to_owned(),
             ),
-            Ok(Answer::Log(_)) => failed(format!("{node} answered with a log: update its agent")),
+            Ok(Answer::Log(_) | Answer::Health(_)) => {
+                failed(format!("{node} answered something else: update its agent"))
+            }
             Err(gone) => failed(format!("{node}: {gone}")),
         };
         sender.send(name, &event).await?;

@@ -6,6 +6,7 @@ mod body;
 mod cluster;
 mod events;
 mod exec;
+mod health;
 mod hosts;
 mod jobs;
 mod logs;
@@ -96,6 +97,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/resume", post(nodes::resume))
         .route("/telemetry", get(telemetry::curves))
         .route("/gpus", get(telemetry::gpus))
+        .route("/nodes/{name}/inject", post(health::inject))
+        .route("/nodes/{name}/resolve", post(health::resolve))
+        .route("/nodes/{name}/health", get(health::examine))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))
         .route("/events", get(events::events))

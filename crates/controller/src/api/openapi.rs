@@ -13,7 +13,9 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
-use super::{cluster, events, exec, jobs, logs, metrics, nodes, policy, submit, telemetry, tokens};
+use super::{
+    cluster, events, exec, health, jobs, logs, metrics, nodes, policy, submit, telemetry, tokens,
+};
 
 /// The errors that every route may answer with.
 pub struct Problems;
@@ -76,6 +78,9 @@ impl IntoResponses for Problems {
         telemetry::gpus,
         telemetry::job,
         metrics::metrics,
+        health::inject,
+        health::resolve,
+        health::examine,
         policy::show,
         policy::replace,
         policy::quota,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tutti_model::{Epoch, NodeId, Span};
-use tutti_wire::stream::{ExecOutput, LogReply, RequestId, ToAgent};
+use tutti_wire::stream::{ExecOutput, HealthReply, LogReply, RequestId, ToAgent};
 
 /// Messages that may wait for an agent. An agent that lets so many wait does not read.
 const OUT_MAX: usize = 16_384;
@@ -31,6 +31,7 @@ pub(super) struct Outgoing {
 pub enum Answer {
     Log(LogReply),
     Output(ExecOutput),
+    Health(HealthReply),
     /// The reader was too slow, and the rest was dropped.
     Overflow,
 }
@@ -200,7 +201,7 @@ impl Answers {
         self.queued.fetch_sub(answer.size(), Ordering::Relaxed);
         self.done = match &answer {
             Answer::Output(output) => !matches!(output, ExecOutput::Data { .. }),
-            Answer::Log(_) | Answer::Overflow => true,
+            Answer::Log(_) | Answer::Health(_) | Answer::Overflow => true,
         };
         Ok(answer)
     }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tutti_engine::Command;
 use tutti_model::NodeId;
 use tutti_wire::frame::{self, FrameError, FrameReader};
-use tutti_wire::stream::ToController;
+use tutti_wire::stream::{ToAgent, ToController};
 
 use super::hello::AgentConfig;
 use super::link::{Answer, Link, Outgoing};
@@ -150,6 +150,11 @@ fn take(
             commands.push(Command::Report { node, session, report });
         }
         ToController::Telemetry { sample } => config.telemetry.push(&link.name, *sample, now()),
+        ToController::Findings { findings } => {
+            commands.push(Command::Findings { node, session, findings });
+        }
+        ToController::Health { request, reply } => link.answer(request, Answer::Health(reply)),
+        ToController::Clock { sent } => link.send(ToAgent::Clock { sent, now: now() }),
         ToController::Log { request, reply } => link.answer(request, Answer::Log(reply)),
         ToController::Output { request, output } => {
             link.answer(request, Answer::Output(output));

@@ -118,7 +118,7 @@ fn engine() -> (Engine, LeaseId) {
         labels: BTreeMap::new(),
         ..NodeFacts::default()
     };
-    let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+    let greeting = Box::new(Greeting::new(facts, Vec::new()));
     let actor = Actor { user: "ada".into(), role: Role::User };
     let spec = Box::new(JobSpec::shell("train"));
     for command in [

@@ -36,7 +36,7 @@ impl Rig {
             labels: BTreeMap::new(),
             ..NodeFacts::default()
         };
-        let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+        let greeting = Box::new(Greeting::new(facts, Vec::new()));
         match rig.step(Command::Hello { greeting, session: 1 }) {
             Some(Reply::Welcome { node }) => rig.node = node,
             other => panic!("{other:?}"),

@@ -5,6 +5,8 @@ use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, Nap, NodeId, Part, PartState,
     Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, TaskId, Tasks,
     Time,
+    Attempt, AttemptPhase, Demand, Ended, GpuIndex, Job, JobSpec, JobState, NodeId, PartState,
+    Restarts, Span, Spread, State, StopCause, TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail, SuspensionRow};
 
@@ -200,8 +202,27 @@ fn stop_note(state: &State, why: &StopCause) -> String {
         StopCause::Evicted { node, by } => {
             format!("{} is cleared by {by}", state.node_name(*node))
         }
+        StopCause::Unhealthy { node, gpu, text, .. } => {
+            format!("{} is broken, it moves: {text}", unhealthy(state, *node, *gpu))
+        }
         StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
+    }
+}
+
+/// Which thing is broken.
+pub(super) fn unhealthy(state: &State, node: NodeId, gpu: Option<GpuIndex>) -> String {
+    let name = state.node_name(node);
+    gpu.map_or_else(|| name.clone(), |gpu| format!("GPU {gpu} of {name}"))
+}
+
+/// Why the attempt before this one had to go.
+fn stopped_before(state: &State, why: &StopCause) -> String {
+    match why {
+        StopCause::Unhealthy { node, gpu, text, .. } => {
+            format!("{} was broken: {text}", unhealthy(state, *node, *gpu))
+        }
+        other => stop_note(state, other),
     }
 }
 
@@ -254,6 +275,9 @@ pub fn detail(
         held: job.held,
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
         suspensions: attempt.map_or_else(Vec::new, |a| suspensions(state, a)),
+        stopped_before: task
+            .and_then(|t| t.past().stopped.as_deref())
+            .map(|why| stopped_before(state, why)),
     })
 }
 

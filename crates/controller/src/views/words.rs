@@ -2,6 +2,8 @@
 
 use tutti_model::{EndReason, Ended, State};
 
+use super::job::unhealthy;
+
 pub fn end_note(state: &State, ended: &Ended) -> String {
     let code = ended.exit_code.map_or_else(String::new, |c| format!(" with exit code {c}"));
     match &ended.reason {
@@ -30,6 +32,9 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
             format!("no step for {idle}, rank {rank} was behind")
         }
         EndReason::Stalled { rank: None, idle } => format!("no step for {idle}"),
+        EndReason::Unhealthy { node, gpu, text } => {
+            format!("{} was broken too often: {text}", unhealthy(state, *node, *gpu))
+        }
         EndReason::CrashLoop { attempts, nodes, last } => {
             let names: Vec<String> = nodes.iter().map(|n| state.node_name(*n)).collect();
             let on = match names.as_slice() {

@@ -55,7 +55,7 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
 }
 
 pub fn hello(facts: NodeFacts) -> ToController {
-    let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+    let greeting = Box::new(Greeting::new(facts, Vec::new()));
     ToController::Hello { protocol: PROTOCOL, greeting, epoch: Epoch(0), renew: None }
 }
 

@@ -166,7 +166,8 @@ pub(super) fn accused(state: &mut State, lease: LeaseId, accusation: &Accusation
 }
 
 pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
-    let Event::Requeued { cause, avoid, not_before, step, fruit, failed_on, .. } = event else {
+    let Event::Requeued { cause, avoid, not_before, step, fruit, failed_on, why, .. } = event
+    else {
         return;
     };
     let (cause, not_before) = (*cause, *not_before);
@@ -189,7 +190,7 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
                 RetryCause::NodeFailure => count.node_failure += 1,
                 RetryCause::Preemption => count.preemption += 1,
                 RetryCause::JobFailure => count.job_failure += 1,
-                RetryCause::Resize | RetryCause::Eviction => {}
+                RetryCause::Resize | RetryCause::Eviction | RetryCause::Health => {}
             }
         }
         if cause == RetryCause::Preemption {
@@ -201,10 +202,12 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
             Fruit::None => past.fruitless += 1,
         }
         past.best_step = past.best_step.max(*step);
+        past.stopped.clone_from(why);
         past.failed_on.extend(*failed_on);
         t.served = t.served.saturating_add(served);
         t.last_ran = Some(lasted);
-        t.lost_node = matches!(cause, RetryCause::NodeFailure | RetryCause::Eviction);
+        t.lost_node =
+            matches!(cause, RetryCause::NodeFailure | RetryCause::Eviction | RetryCause::Health);
         t.avoid.extend(*avoid);
         t.phase = Phase::Pending { since: at, not_before };
     });

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Bytes, Gpu, Job, JobSpec, Launcher, Node, PartPlacement, Place, State, TaskId, Topology,
+    Bytes, Gpu, HealthAction, Job, JobSpec, Launcher, Node, PartPlacement, Place, State, TaskId,
+    Topology,
 };
 
 use super::Violation;
@@ -95,6 +96,10 @@ fn suits(spec: &JobSpec, id: TaskId, node: &Node, part: &PartPlacement) -> Resul
     let model = spec.gpus_per_node.as_ref().and_then(|g| g.model.as_deref());
     for &index in &part.gpus {
         let gpu = gpu(node, part, index.0).ok_or(Violation::NoSuchGpu(id, node.id, index))?;
+        if node.findings.iter().any(|f| f.gpu == Some(index) && f.action >= HealthAction::FenceGpu)
+        {
+            return Err(Violation::Fenced(id, node.id, index));
+        }
         if model.is_some_and(|wanted| !wanted.split('|').any(|m| m == gpu.model)) {
             return Err(Violation::WrongModel(id, node.id, index));
         }

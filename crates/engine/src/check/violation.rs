@@ -25,6 +25,8 @@ pub enum Violation {
     NoSuchGpu(TaskId, NodeId, GpuIndex),
     #[error("{0}: GPU {2} of node {1} is of the wrong model")]
     WrongModel(TaskId, NodeId, GpuIndex),
+    #[error("{0}: GPU {2} of node {1} is fenced")]
+    Fenced(TaskId, NodeId, GpuIndex),
     #[error("{0}: GPU {2} of node {1} has too little memory")]
     GpuTooSmall(TaskId, NodeId, GpuIndex),
     #[error("{0}: node {1} has or lacks a label that it must not")]

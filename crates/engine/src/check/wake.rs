@@ -51,6 +51,9 @@ fn one(
     {
         return Err(wrong("it would get other GPUs than it had"));
     }
+    if let Some(gpu) = back.gpus.iter().find(|gpu| node.is_fenced(**gpu)) {
+        return Err(Violation::Fenced(id, node.id, *gpu));
+    }
     Ok(PartPlacement {
         node: part.node,
         gpus: back.gpus.clone(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, Job, LeaseId, NodeId, Outcome,
-    Part, PartState, Rank, Span, StopCause, Task, Time,
+    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, HealthAction, Job, LeaseId, NodeId,
+    Outcome, Part, PartState, Rank, Span, StopCause, Task, Time,
 };
 
 use super::blame::{first_failure, launch_error, peer_fault};
-use crate::decide::View;
+use crate::decide::{View, explains};
 use crate::effects::find_attempt;
 use crate::event::{Event, Fruit, RetryCause};
 
@@ -23,7 +23,7 @@ pub(super) fn of_attempt(view: View<'_>, lease: LeaseId) -> Vec<Event> {
     if matches!(attempt.phase, AttemptPhase::Stopping { .. }) {
         return Vec::new();
     }
-    let why = first_trouble(attempt).or_else(|| could_not_be_suspended(attempt));
+    let why = first_trouble(view, attempt).or_else(|| could_not_be_suspended(attempt));
     why.map(|why| Event::Stopping { lease, why }).into_iter().collect()
 }
 
@@ -35,7 +35,7 @@ fn could_not_be_suspended(attempt: &Attempt) -> Option<StopCause> {
 }
 
 /// The reason to stop a gang whose other ranks still run.
-fn first_trouble(attempt: &Attempt) -> Option<StopCause> {
+fn first_trouble(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
     let lost = attempt.parts.iter().find(|p| p.phase == PartState::Lost);
     let launch = launch_error(attempt);
     lost.map(|p| StopCause::NodeLost { node: p.node })
@@ -43,7 +43,16 @@ fn first_trouble(attempt: &Attempt) -> Option<StopCause> {
             launch.map(|(node, e)| StopCause::LaunchFailed { node, error: e.message.clone() })
         })
         .or_else(|| peer_fault(attempt))
+        .or_else(|| first_failure(attempt).and(broken_part(view, attempt)))
         .or_else(|| first_failure(attempt).map(|e| StopCause::RankFailed { rank: e.rank }))
+}
+
+/// A GPU of it is broken: that is why its ranks fail, whoever was heard first.
+fn broken_part(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
+    attempt
+        .parts
+        .iter()
+        .find_map(|part| explains(view.state.node(part.node)?, part, attempt.placed_at))
 }
 
 /// Every part is over: what becomes of the task?
@@ -91,9 +100,27 @@ impl Ending<'_> {
                 _ => {}
             }
         }
+        if let Some(StopCause::Unhealthy { action, .. }) = self.unhealthy()
+            && action > HealthAction::RestartJob
+        {
+            return self.for_free(RetryCause::Health);
+        }
         match self.failure(code) {
             Some(failure) => self.retry(failure),
             None => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
+        }
+    }
+
+    /// A GPU or node of it is broken: it was stopped for that, or its ranks died of it.
+    fn unhealthy(&self) -> Option<StopCause> {
+        match &self.attempt.phase {
+            AttemptPhase::Stopping { why: why @ StopCause::Unhealthy { .. }, .. } => {
+                Some(why.clone())
+            }
+            AttemptPhase::Stopping { why: StopCause::Stalled { .. }, .. } => {
+                broken_part(self.view, self.attempt)
+            }
+            _ => first_failure(self.attempt).and(broken_part(self.view, self.attempt)),
         }
     }
 
@@ -103,6 +130,11 @@ impl Ending<'_> {
         if let Some(part) = self.attempt.parts.iter().find(|p| p.phase == PartState::Lost) {
             let reason = EndReason::NodeFailures { last: part.node };
             return Some(Failure::of_node(part.node, code, reason, false));
+        }
+        if let Some(StopCause::Unhealthy { node, gpu, text, .. }) = self.unhealthy() {
+            let (cause, reason) =
+                (RetryCause::NodeFailure, EndReason::Unhealthy { node, gpu, text });
+            return Some(Failure { cause, node: None, code, reason, own: false });
         }
         if let Some(failure) = self.launch_failure(code).or_else(|| self.peer_failure(code)) {
             return Some(failure);
@@ -256,7 +288,7 @@ impl Ending<'_> {
             RetryCause::NodeFailure => self.task.past().spent.node_failure,
             RetryCause::Preemption => self.task.past().spent.preemption,
             RetryCause::JobFailure => self.task.past().spent.job_failure,
-            RetryCause::Resize | RetryCause::Eviction => 0,
+            RetryCause::Resize | RetryCause::Eviction | RetryCause::Health => 0,
         }
     }
 
@@ -266,7 +298,7 @@ impl Ending<'_> {
             RetryCause::NodeFailure => retry.node_failure,
             RetryCause::Preemption => retry.preemption,
             RetryCause::JobFailure => retry.job_failure,
-            RetryCause::Resize | RetryCause::Eviction => u32::MAX,
+            RetryCause::Resize | RetryCause::Eviction | RetryCause::Health => u32::MAX,
         }
     }
 
@@ -286,13 +318,24 @@ impl Ending<'_> {
             step: self.view.live.levels().highest_step(self.lease),
             fruit,
             failed_on: failure.and_then(|f| f.node).filter(|_| !lost),
+            why: self.stopped_by().map(Box::new),
         }
+    }
+
+    fn stopped_by(&self) -> Option<StopCause> {
+        self.unhealthy().or_else(|| match &self.attempt.phase {
+            AttemptPhase::Stopping { why, .. } => Some(why.clone()),
+            _ => None,
+        })
     }
 
     /// A first node failure is nobody's fault and costs no wait; repeated failures wait longer.
     fn wait(&self, cause: RetryCause, used: u32) -> Span {
         let doublings = match cause {
-            RetryCause::Preemption | RetryCause::Resize | RetryCause::Eviction => return Span(0),
+            RetryCause::Preemption
+            | RetryCause::Resize
+            | RetryCause::Eviction
+            | RetryCause::Health => return Span(0),
             RetryCause::NodeFailure if used == 0 => return Span(0),
             RetryCause::NodeFailure => used - 1,
             RetryCause::JobFailure => used,

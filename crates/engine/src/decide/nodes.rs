@@ -9,7 +9,7 @@ use tutti_model::{
     Time,
 };
 
-use super::{Decision, View, done, need_role, suspend};
+use super::{Decision, View, done, findings, need_role, suspend};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
 use crate::effects::{find_attempt, find_part, order_for};
@@ -34,6 +34,7 @@ pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply
     events.push(Event::NodeUp { node, facts: Box::new(facts.clone()), stale });
     events.extend(changes(view, node, &greeting.parts));
     events.extend(missing(view.state, node, &greeting.parts));
+    events.extend(findings::changes(view, node, &greeting.findings));
     (Reply::Welcome { node }, events)
 }
 
@@ -54,7 +55,7 @@ pub(super) fn report(view: View<'_>, node: NodeId, session: u64, report: &PartRe
     done(changes(view, node, std::slice::from_ref(report)))
 }
 
-fn need_session(view: View<'_>, node: NodeId, session: u64) -> Result<(), Rejected> {
+pub(super) fn need_session(view: View<'_>, node: NodeId, session: u64) -> Result<(), Rejected> {
     let up = view.state.node(node).is_some_and(|n| n.link == Link::Up);
     if up && view.live.is_session(node, session) {
         Ok(())
@@ -160,7 +161,7 @@ fn missing(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
 }
 
 /// Every part on this node that is not over.
-fn held_parts(state: &State, node: NodeId) -> impl Iterator<Item = (LeaseId, &Part)> {
+pub(super) fn held_parts(state: &State, node: NodeId) -> impl Iterator<Item = (LeaseId, &Part)> {
     let leases = state.node(node).into_iter().flat_map(|n: &Node| n.used.leases.iter().copied());
     leases.filter_map(move |lease| Some((lease, find_part(state, lease, node)?)))
 }
@@ -231,8 +232,13 @@ pub(super) fn drain(
 ) -> Decision {
     need_role(actor, Role::Admin)?;
     let node = named(view, name)?;
-    let drain =
-        Drain { by: actor.user.clone(), reason: reason.to_owned(), since: view.now, auto: false };
+    let drain = Drain {
+        by: actor.user.clone(),
+        reason: reason.to_owned(),
+        since: view.now,
+        auto: false,
+        finding: None,
+    };
     let mut events = vec![Event::NodeDrained { node: node.id, drain }];
     if evict {
         events.extend(evicted(view.state, actor, node.id));

@@ -1,5 +1,5 @@
 //! Nobody is stopped in vain: a task for which others were stopped starts, unless it ends or is
-//! held first, or a node that it needs is lost, drained or comes back another.
+//! held first, or a node that it needs is lost, drained, found broken or comes back another.
 //!
 //! Looks at a journal as it is written, not at a state.
 
@@ -43,7 +43,9 @@ impl PreemptionPays {
             Event::JobHeld { job, .. } => self.excuse(|task, _| task.job == *job),
             // Changed priorities, policies and nodes may put somebody else first.
             Event::PolicyChanged { .. } => self.excuse(|_, _| true),
-            Event::NodeLost { node } | Event::NodeDrained { node, .. } => {
+            Event::NodeLost { node }
+            | Event::NodeDrained { node, .. }
+            | Event::FindingsChanged { node, .. } => {
                 self.excuse(|_, nodes| nodes.contains(node));
             }
             Event::NodeJoined { node, facts } | Event::NodeUp { node, facts, .. } => {

@@ -114,7 +114,7 @@ fn a_node_with_less_memory_than_before_does_not_stop_the_others() {
     facts.mem = Bytes::gib(100);
     let phase = ReportedPhase::Running { exits: Vec::new() };
     let parts = vec![tutti_model::PartReport::new(lease, phase)];
-    let greeting = Box::new(tutti_model::Greeting { facts, parts });
+    let greeting = Box::new(tutti_model::Greeting::new(facts, parts));
     world.step(Command::Hello { greeting, session: 99 }).reply.unwrap();
     let small = world.submit(gang(1, 4));
     assert_eq!(world.state_of(small), JobState::Starting);

@@ -93,7 +93,7 @@ impl World {
     pub fn hello(&mut self, name: &str, gpus: u16, parts: Vec<PartReport>) -> NodeId {
         let session = self.next_session;
         self.next_session += 1;
-        let greeting = Box::new(Greeting { facts: facts(name, gpus), parts });
+        let greeting = Box::new(Greeting::new(facts(name, gpus), parts));
         match self.step(Command::Hello { greeting, session }).reply {
             Ok(Reply::Welcome { node }) => {
                 self.sessions.insert(node, session);
@@ -168,7 +168,7 @@ impl World {
         facts.labels.insert(label.to_owned(), value.to_owned());
         let session = self.sessions[&node];
         let parts = self.reports_of(node);
-        let greeting = Box::new(Greeting { facts, parts });
+        let greeting = Box::new(Greeting::new(facts, parts));
         self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
     }
 
@@ -208,6 +208,10 @@ impl World {
     pub fn report_all(&mut self, node: NodeId, report: PartReport) {
         let session = self.sessions[&node];
         self.step(Command::Report { node, session, report });
+    }
+
+    pub fn session(&self, node: NodeId) -> u64 {
+        self.sessions[&node]
     }
 
     pub fn gone(&mut self, node: NodeId) {

@@ -63,7 +63,8 @@ impl Load {
     fn usable(&self, node: &Node, d: &Demand) -> Vec<GpuIndex> {
         let free = |g: &&Gpu| {
             let used = self.gpus.get(&(node.id, g.index)).copied().unwrap_or(0);
-            used + u32::from(d.share.0) <= 1000 && suits(d, g)
+            let fenced = node.findings.iter().any(|f| f.fences() == Some(g.index));
+            !fenced && used + u32::from(d.share.0) <= 1000 && suits(d, g)
         };
         node.facts.gpus.iter().filter(free).map(|g| g.index).collect()
     }
@@ -163,6 +164,7 @@ pub(crate) fn check_shape(state: &State, task: TaskId, parts: &[PartPlacement]) 
         assert!(Load::default().gives(node, &d).is_some(), "{task} on {}", node.facts.name);
         let gpu = |i: &GpuIndex| node.facts.gpus.iter().find(|g| g.index == *i).unwrap();
         assert!(part.gpus.iter().all(|i| suits(&d, gpu(i))), "{task}: unsuitable GPU");
+        assert!(!part.gpus.iter().any(|i| node.is_fenced(*i)), "{task}: fenced GPU");
         let islands: BTreeSet<_> = part.gpus.iter().map(|i| gpu(i).island).collect();
         assert!(d.within != Topology::Island || islands.len() < 2, "{task} spans islands");
     }

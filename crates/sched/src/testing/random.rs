@@ -30,6 +30,7 @@ fn any_node() -> impl Strategy<Value = (Node, u32)> {
                     reason: String::new(),
                     since: NOW,
                     auto: false,
+                    finding: None,
                 })
             }
             _ => {}

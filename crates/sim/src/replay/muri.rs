@@ -170,6 +170,7 @@ impl<'a> World<'a> {
                 strikes: Vec::new(),
                 good_at: None,
                 burn_in: None,
+                findings: Vec::new(),
                 used: Used::default(),
             };
             state.index.node_names.insert(name, id);

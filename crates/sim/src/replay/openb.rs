@@ -118,7 +118,7 @@ impl Rig {
                 .gpus(&node.model, node.gpus, 0)
                 .host(node.cpu_milli, node.mem)
                 .build();
-            let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+            let greeting = Box::new(Greeting::new(facts, Vec::new()));
             rig.command(Command::Hello { greeting, session }, "a node")?;
         }
         Ok(rig)

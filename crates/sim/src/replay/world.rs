@@ -124,7 +124,7 @@ impl<'a> World<'a> {
         for facts in &cluster.nodes {
             // A trace does not say what jobs have on their GPUs: nobody is suspended here.
             let facts = NodeFacts { can_suspend: false, ..facts.clone() };
-            let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+            let greeting = Box::new(Greeting::new(facts, Vec::new()));
             self.hello(greeting)?;
         }
         self.out.nodes =
@@ -413,7 +413,7 @@ impl<'a> World<'a> {
             Command::Drain { actor: operator(), node: name, reason, evict: false },
             "to drain",
         )?;
-        self.hello(Box::new(Greeting { facts, parts: Vec::new() }))?;
+        self.hello(Box::new(Greeting::new(facts, Vec::new())))?;
         self.agenda.add(now.plus(self.options.repair), Due::Repaired(node));
         Ok(())
     }

@@ -142,6 +142,7 @@ pub fn reason(reason: &EndReason) -> &'static str {
         EndReason::PeerFault { .. } => "a peer fault",
         EndReason::Stalled { .. } => "a stall",
         EndReason::CrashLoop { .. } => "a crash loop",
+        EndReason::Unhealthy { .. } => "a broken GPU",
     }
 }
 

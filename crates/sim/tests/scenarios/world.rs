@@ -83,7 +83,7 @@ impl World {
         let session = self.next_session;
         self.next_session += 1;
         agent.session = Some(session);
-        let greeting = Greeting { facts: agent.facts.clone(), parts: agent.reports() };
+        let greeting = Greeting::new(agent.facts.clone(), agent.reports());
         let known = self.state().node_named(&agent.facts.name).map(|n| n.id);
         let id = known.unwrap_or(NodeId(self.state().next_node.max(1)));
         // Before the answer, so that the orders in it find the agent.

@@ -180,6 +180,23 @@ impl Client {
         self.post(&format!("/nodes/{}/resume", part(name)))
     }
 
+    /// A fire drill.
+    pub fn inject(&self, name: &str, request: &InjectRequest) -> Result<Board, ClientError> {
+        let path = format!("/nodes/{}/inject", part(name));
+        self.answer(&Ask::json(Method::POST, &path, request)?)
+    }
+
+    /// Takes findings off a node's board.
+    pub fn resolve(&self, name: &str, request: &ResolveRequest) -> Result<Board, ClientError> {
+        let path = format!("/nodes/{}/resolve", part(name));
+        self.answer(&Ask::json(Method::POST, &path, request)?)
+    }
+
+    /// What a node's agent knows of its health.
+    pub fn health(&self, name: &str) -> Result<Examination, ClientError> {
+        self.get(&format!("/nodes/{}/health", part(name)))
+    }
+
     /// Keeps what was measured with the node.
     pub fn measured(&self, name: &str, figures: &BurnInFigures) -> Result<Changed, ClientError> {
         let path = format!("/nodes/{}/burn-in", part(name));

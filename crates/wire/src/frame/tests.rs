@@ -42,7 +42,7 @@ fn greeting() -> Greeting {
     };
     let running = PartReport::new(lease(), ReportedPhase::Running { exits: vec![] });
     let prepared = PartReport::new(lease(), ReportedPhase::Prepared { port: 29_500 });
-    Greeting { facts, parts: vec![running, prepared, report()] }
+    Greeting::new(facts, vec![running, prepared, report()])
 }
 
 fn launch() -> Launch {

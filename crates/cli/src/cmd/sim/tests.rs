@@ -247,6 +247,8 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         drained_by: None,
         trouble: None,
         burn_in: None,
+        findings: Vec::new(),
+        fenced: Vec::new(),
         since: None,
     }
 }

@@ -143,7 +143,7 @@ impl Pull {
             Ok(Answer::Overflow) => {
                 Some(LogReply::Missing { reason: "the agent sent too much at once".to_owned() })
             }
-            Ok(Answer::Output(_)) => {
+            Ok(Answer::Output(_) | Answer::Health(_)) => {
                 Some(LogReply::Missing { reason: "the agent answered something else".to_owned() })
             }
             Err(_) => None,

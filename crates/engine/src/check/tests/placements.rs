@@ -112,7 +112,13 @@ fn nodes_and_gpus_are_there_and_of_the_right_kind() {
         });
         assert_eq!(labels, Violation::WrongLabels(task, N1), "{label}");
     }
-    let drain = Drain { by: "root".into(), reason: "fan".into(), since: Time(0), auto: false };
+    let drain = Drain {
+        by: "root".into(),
+        reason: "fan".into(),
+        since: Time(0),
+        auto: false,
+        finding: None,
+    };
     let closed = c.refuses_if(&plan, |s| s.nodes.get_mut(&N1).unwrap().drain = Some(drain));
     assert_eq!(closed, Violation::NodeClosed(task, N1));
 }

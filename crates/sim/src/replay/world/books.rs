@@ -89,7 +89,7 @@ impl World<'_> {
             _ => {}
         }
         let restart = match cause {
-            RetryCause::Resize | RetryCause::Eviction => Restart::Served,
+            RetryCause::Resize | RetryCause::Eviction | RetryCause::Health => Restart::Served,
             _ => self.options.restart,
         };
         self.release(index);

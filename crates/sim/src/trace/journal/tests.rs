@@ -39,7 +39,7 @@ impl Past {
     fn hello(&mut self) {
         self.session += 1;
         let facts = NodeBuilder::new("n1").gpus("h100", 8, 80).build();
-        let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+        let greeting = Box::new(Greeting::new(facts, Vec::new()));
         self.command(Command::Hello { greeting, session: self.session });
     }
 

@@ -19,7 +19,7 @@ impl Writer {
         let mut writer = Writer { engine: Engine::new(Settings::default()), journal };
         writer.write(Command::Start);
         let facts = NodeBuilder::new("n1").gpus("h100", 8, 80).build();
-        let greeting = Box::new(Greeting { facts, parts: Vec::new() });
+        let greeting = Box::new(Greeting::new(facts, Vec::new()));
         writer.write(Command::Hello { greeting, session: 1 });
         writer
     }

@@ -1,0 +1,19 @@
+//! What is wrong with this machine: a board of findings that outlives the agent, and what feeds it.
+//!
+//! ```text
+//! kernel log, NVML ─┐
+//! samples, rules ───┼─► Board ─► findings, a level ─► controller
+//! operator's checks ┤      └──► health.json
+//! fire drills ──────┘
+//! ```
+//! What a line or a sample means is decided in `tutti_gpu::health`; here it is read, and kept.
+
+mod board;
+mod drill;
+mod kernel_log;
+mod store;
+
+pub use board::Board;
+pub use drill::{drill, imagined_address};
+pub use kernel_log::{Entry as KernelEntry, KernelLog, PATH as KERNEL_LOG, booted_at};
+pub use store::{StoreError, Stored, boot_id};

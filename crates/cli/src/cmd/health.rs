@@ -1,0 +1,91 @@
+//! `tutti nodes inject` and `tutti nodes resolve`.
+
+use std::process::ExitCode;
+
+use tutti_model::HealthAction;
+use tutti_wire::api::{Board, InjectRequest, ResolveRequest};
+
+use crate::fail::Fail;
+use crate::show::harmless;
+use crate::{session, terminal};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  tutti nodes inject n1 --gpu 3 --xid 79\n  \
+    tutti nodes inject n1 --check fan --action drain_node --text 'fan 2 stands still'\n\n\
+    Everything happens as if it were real: jobs are stopped and started again elsewhere.\n\
+    `tutti nodes resolve` ends it.")]
+pub struct InjectArgs {
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Which GPU of the node
+    #[arg(long, value_name = "N")]
+    gpu: Option<u16>,
+    /// The error number that the NVIDIA driver would write to the kernel's log
+    #[arg(long, required_unless_present = "check", conflicts_with = "check", requires = "gpu")]
+    xid: Option<u32>,
+    /// The name of a check that would find something
+    #[arg(long, value_name = "NAME")]
+    check: Option<String>,
+    /// What it asks for: note, restart_job, fence_gpu, reset_gpu, drain_node, reboot_node
+    #[arg(long, requires = "check", default_value = "note")]
+    action: HealthAction,
+    /// What it says
+    #[arg(long, requires = "check")]
+    text: Option<String>,
+    /// On real devices, too
+    #[arg(long)]
+    real: bool,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct ResolveArgs {
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Only what was found on this GPU
+    #[arg(long, value_name = "N")]
+    gpu: Option<u16>,
+    /// Only the finding with this key
+    #[arg(long)]
+    key: Option<String>,
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn inject(cluster: Option<&str>, args: InjectArgs) -> Result<ExitCode, Fail> {
+    let request = InjectRequest {
+        gpu: args.gpu,
+        xid: args.xid,
+        action: args.check.is_some().then_some(args.action),
+        check: args.check,
+        text: args.text,
+        real: args.real,
+    };
+    let board = session::open(cluster)?.inject(&args.node, &request)?;
+    told(&board, args.json, |f| {
+        format!("{}: {} ({})", args.node, harmless(&f.text), f.action.in_words())
+    })
+}
+
+pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fail> {
+    let request = ResolveRequest { gpu: args.gpu, key: args.key };
+    let board = session::open(cluster)?.resolve(&args.node, &request)?;
+    if board.touched.is_empty() && !args.json {
+        terminal::complain(&format!("{}: nothing to resolve", args.node));
+    }
+    told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))
+}
+
+fn told(
+    board: &Board,
+    json: bool,
+    words: impl Fn(&tutti_model::Finding) -> String,
+) -> Result<ExitCode, Fail> {
+    if json {
+        terminal::json(board)?;
+    } else {
+        board.touched.iter().for_each(|f| terminal::complain(&words(f)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
