@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tutti_gpu::holdings::Holdings;
 use tutti_gpu::health::rules::Thresholds;
+use tutti_gpu::holdings::Holdings;
 use tutti_model::{Bytes, Gpu, Hardware, Span};
 use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
 
 use crate::container::Runtime;
-use crate::health::StoreError;
+use crate::health::{ChecksConfig, StoreError};
 use crate::isolation::IsolationMode;
 use crate::logs::LogLimits;
 use crate::parts::PartsError;
@@ -55,6 +55,8 @@ pub struct AgentConfig {
     pub share_without_mps: bool,
     /// From where on something is a finding.
     pub health: Thresholds,
+    /// None: the operator has no checks of their own here.
+    pub checks: Option<ChecksConfig>,
 }
 
 /// Where the controller is.
@@ -108,6 +110,7 @@ impl AgentConfig {
             huge_pages: true,
             share_without_mps: false,
             health: Thresholds::default(),
+            checks: None,
         }
     }
 }

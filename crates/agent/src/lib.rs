@@ -55,6 +55,7 @@ pub use container::Runtime;
 pub use env::{
     ENVIRONMENT, SLURM_JOB, SLURM_TASK, VENDORS as VENDOR_ENVIRONMENT, launcher_environment,
 };
+pub use health::{ChecksConfig, examine_here};
 pub use isolation::IsolationMode;
 pub use logs::LogLimits;
 pub use mps::VARIABLES as SHARE_ENVIRONMENT;

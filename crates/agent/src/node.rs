@@ -1,8 +1,8 @@
 //! The shell around the state machine: feeds it orders, shims' words and time, and carries out
 //! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
 
-mod image;
 mod health;
+mod image;
 mod launch;
 mod logs;
 mod lookup;
@@ -227,7 +227,7 @@ impl Node {
                 }
                 Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
-                () = self.watch.kernel_spoke() => self.watch.read_kernel_log(),
+                news = self.watch.next() => self.watch.take(news),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 Some(samples) = self.telemetry.next() => {
                     self.watch_mps(&samples.newest);
@@ -294,7 +294,7 @@ impl Node {
             self.prune_logs();
         }
         self.telemetry.complain_if_late();
-        self.watch.expire();
+        self.watch.tick();
         self.uplink_alarm(now);
     }
 

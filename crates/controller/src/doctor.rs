@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tutti_engine::{Record, invariants};
 use tutti_journal::{BoxError, Entry, Level, codec, verify};
-use tutti_model::{Node, NodeState, State};
+use tutti_model::{HealthAction, Node, NodeState, State};
 use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
@@ -105,6 +105,17 @@ fn nodes(found: &mut Findings, state: &State) {
                 &name,
                 "not heard of: look at the machine, the network and `tutti agent` on it",
             ),
+        }
+    }
+    for node in state.nodes.values() {
+        for finding in &node.findings {
+            let level = match finding.action {
+                HealthAction::Note | HealthAction::RestartJob => FindingLevel::Warning,
+                _ => FindingLevel::Error,
+            };
+            let name = &node.facts.name;
+            let text = format!("{}; `tutti doctor {name}` says more", finding.text);
+            found.add(level, &format!("node {name}"), text);
         }
     }
     match state.nodes.len() {

@@ -1,10 +1,8 @@
 //! What agents must be told after a record. Every order may be repeated.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Host, Job, Launch, LeaseId, NodeId, Order, Part, PartState, SleepStep,
-    State, StopCause, Tasks,
     Attempt, AttemptPhase, HealthAction, Host, Job, Launch, LeaseId, NodeId, Order, Part,
-    PartState, Span, State, StopCause, Tasks,
+    PartState, SleepStep, Span, State, StopCause, Tasks,
 };
 
 use crate::effect::Effect;

@@ -7,12 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Generation, JobId, JobSpec,
-    LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit,
-    Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
-    Accusation, BurnIn, ClaimCause, Drain, Ended, Epoch, Finding, Generation, JobId, JobSpec,
-    LeaseId, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority, RankExit, SavedPoint,
-    Seq, StopCause, TaskId, Time, Token,
+    Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Finding, Generation, JobId,
+    JobSpec, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority,
+    RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

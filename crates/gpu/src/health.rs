@@ -8,6 +8,7 @@
 //! ```
 
 pub mod checks;
+pub mod events;
 pub mod judge;
 pub mod klog;
 pub mod rules;

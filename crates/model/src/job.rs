@@ -7,12 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, IndexRanges, JobId, JobSpec,
-    LeaseId, Milli, Nap, NodeId, PartError, PartPlacement, Pause, Priority, Rank, RankExit,
-    SavedPoint, Span, TaskId, Time,
-    Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, HealthAction, IndexRanges, JobId, JobSpec,
-    LeaseId, Milli, NodeId, PartError, PartPlacement, Priority, Rank, RankExit, SavedPoint, Span,
-    TaskId, Time,
+    Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, HealthAction, IndexRanges, JobId,
+    JobSpec, LeaseId, Milli, Nap, NodeId, PartError, PartPlacement, Pause, Priority, Rank,
+    RankExit, SavedPoint, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -161,6 +161,20 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
     }
 }
 
+/// A finding that keeps everybody from this GPU.
+pub(crate) fn fenced(gpu: u16) -> Finding {
+    Finding {
+        key: format!("test/gpu{gpu}"),
+        check: "test".to_owned(),
+        gpu: Some(GpuIndex(gpu)),
+        action: HealthAction::FenceGpu,
+        text: "broken".to_owned(),
+        since: NOW,
+        drill: false,
+        by_job: false,
+    }
+}
+
 impl Case {
     /// So many nodes with so many H100s each. Names and ids go on from n1.
     pub fn nodes(mut self, count: u32, gpus: usize) -> Case {
@@ -243,6 +257,10 @@ impl Case {
             finding: None,
         };
         self.change_node(id, |n| n.drain = Some(drain))
+    }
+
+    pub fn fence(self, id: u32, gpu: u16) -> Case {
+        self.change_node(id, |n| n.findings.push(fenced(gpu)))
     }
 
     pub fn lose(self, id: u32) -> Case {

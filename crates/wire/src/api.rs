@@ -45,12 +45,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BurnIn, Bytes, EndReason, Gpu, Grant, Hardware, JobSpec, JobState, Lack, Milli, NodeFacts,
-    NodeSample, NodeState, Place, Priority, RankExit, Restarts, Role, SavedPoint, Span,
-    SuspendCause, TaskId, Time, Verdict,
-    BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware, HealthAction, JobSpec,
-    JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place, Priority, RankExit, Restarts,
-    Role, SavedPoint, Span, TaskId, Time, Verdict,
+    BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware, HealthAction,
+    JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place, Priority, RankExit,
+    Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 

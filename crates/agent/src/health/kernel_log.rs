@@ -89,6 +89,28 @@ impl KernelLog {
     }
 }
 
+/// Everything that there still is, once: how many records, and those that matter.
+pub fn read_all(path: &Path, boot: Time) -> io::Result<(u64, Vec<Entry>)> {
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let (mut records, mut found, mut buffer) = (0, Vec::new(), vec![0; RECORD_MAX]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok((records, found)),
+            Ok(n) => {
+                records += 1;
+                let text = String::from_utf8_lossy(&buffer[..n]);
+                let Some(record) = Record::parse(&text) else { continue };
+                let event = klog::parse(record.text);
+                found.extend(event.map(|event| Entry { event, at: record.at(boot) }));
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((records, found)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// When this machine was started, by its clock now.
 pub fn booted_at(now: Time) -> Time {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

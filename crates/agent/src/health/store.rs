@@ -1,5 +1,6 @@
 //! The board on disk, so that a fence outlives the agent.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -17,6 +18,8 @@ pub struct Stored {
     pub boot: String,
     /// The last record of the kernel's log that was read.
     pub kernel_log: Option<u64>,
+    /// UUIDs of the GPUs that the machine has when all of them are there.
+    pub gpus: BTreeSet<String>,
     pub board: Board,
 }
 

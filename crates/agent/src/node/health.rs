@@ -1,18 +1,22 @@
 //! The node's health: what feeds the board, and what operators ask of it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tutti_gpu::health::judge::judge;
+use tutti_gpu::health::klog::Event;
 use tutti_gpu::health::rules::Rules;
-use tutti_gpu::health::{Addresses, Seen};
-use tutti_model::{Finding, GpuIndex, Span, Time};
+use tutti_gpu::health::{Addresses, Seen, checks, events};
+use tutti_model::{Finding, GpuIndex, NodeSample, Span, Time, Vendor};
 use tutti_wire::stream::{Examination, HealthAsk, HealthReply, RequestId, ToController, Watched};
 
 use super::{Node, log_error, now};
 use crate::config::{AgentConfig, AgentError};
 use crate::health::{
-    Board, KERNEL_LOG, KernelEntry, KernelLog, Stored, boot_id, booted_at, drill, imagined_address,
+    Board, Checked, ChecksConfig, KERNEL_LOG, KernelEntry, KernelLog, Stored, boot_id, booted_at,
+    drill, imagined_address, inventory, run_for_ever,
 };
 
 /// How often the clocks are compared.
@@ -20,13 +24,27 @@ const CLOCK_EVERY: Duration = Duration::from_secs(600);
 /// An answer that took longer says nothing about a clock.
 const CLOCK_WITHIN: Span = Span::secs(10);
 
+/// The thread that runs the operator's checks.
+struct Checks {
+    config: ChecksConfig,
+    results: UnboundedReceiver<Vec<Checked>>,
+    newest: Vec<Checked>,
+}
+
 pub struct Watch {
     dir: PathBuf,
+    /// UUIDs of the GPUs that were found at the start.
+    there: BTreeSet<String>,
     stored: Stored,
     addresses: Addresses,
     rules: Rules,
     /// Or why it can't be read.
     kernel_log: Result<KernelLog, String>,
+    /// The driver's own events, where the log can't be read. Or why there are none.
+    driver: Result<UnboundedReceiver<Event>, String>,
+    checks: Option<Checks>,
+    /// When the newest sample was taken; none where samples are not judged.
+    sampled: Option<Time>,
     /// The controller has not heard of the newest findings.
     unsaid: bool,
     compare_clocks_at: Instant,
@@ -42,28 +60,79 @@ impl Watch {
         if let Err(why) = &kernel_log {
             tracing::info!("errors in the kernel's log are not seen: {why}");
         }
+        let driver = match &kernel_log {
+            Ok(_) => Err("the kernel's log says the same and more".to_owned()),
+            Err(_) => driver_events(config),
+        };
         let expected = config.gpus.iter().filter(|_| !config.simulated).map(|g| g.index).collect();
-        Ok(Watch {
+        let mut watch = Watch {
+            there: config.gpus.iter().map(|g| g.uuid.clone()).collect(),
             dir: config.data_dir.clone(),
             stored,
             addresses: addresses(config),
             rules: Rules::new(config.health.clone(), expected),
             kernel_log,
+            driver,
+            checks: config.checks.clone().map(Checks::start).transpose()?,
+            sampled: (!config.simulated).then(now),
             unsaid: false,
             compare_clocks_at: Instant::now(),
             clock: "not compared yet".to_owned(),
-        })
+        };
+        watch.take_stock(config);
+        Ok(watch)
+    }
+
+    /// Is everything here that was here when the agent last ran?
+    fn take_stock(&mut self, config: &AgentConfig) {
+        if config.simulated {
+            return;
+        }
+        match inventory::missing(&self.stored.gpus, &self.there, now()) {
+            Some(gone) => self.put([gone]),
+            None => {
+                self.stored.gpus.clone_from(&self.there);
+                self.resolve(None, Some(inventory::COUNT));
+            }
+        }
+        let problems = config.hardware.iter().flat_map(|h| &h.problems).cloned();
+        self.put(inventory::silent(&problems.collect::<Vec<_>>(), now()));
     }
 
     pub fn findings(&self) -> Vec<Finding> {
         self.stored.board.findings()
     }
 
-    /// Until the kernel may have said something.
-    pub async fn kernel_spoke(&self) {
-        let Ok(log) = &self.kernel_log else { return std::future::pending().await };
-        if log.ready().await.is_err() {
-            std::future::pending().await
+    /// Waits until something of this has something to say, and takes it.
+    pub async fn next(&mut self) -> News {
+        tokio::select! {
+            () = kernel_spoke(&self.kernel_log) => News::Kernel,
+            event = from(self.driver.as_mut().ok()) => News::Driver(event),
+            ran = from(self.checks.as_mut().map(|c| &mut c.results)) => News::Checks(ran),
+        }
+    }
+
+    pub fn take(&mut self, news: News) {
+        match news {
+            News::Kernel => self.read_kernel_log(),
+            News::Driver(Event::Xid { xid: 0, .. }) => {}
+            News::Driver(event) => self.kernel_said(&[KernelEntry { event, at: now() }]),
+            News::Checks(ran) => {
+                let Some(checks) = &mut self.checks else { return };
+                checks.newest.clone_from(&ran);
+                let every = checks.config.every;
+                let judged = |c: &Checked| checks::judge(&c.name, &c.ran, every, now());
+                self.put(ran.iter().filter_map(judged).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// Imagined devices have nothing to be judged by.
+    pub fn sample(&mut self, sample: &NodeSample) {
+        if let Some(sampled) = &mut self.sampled {
+            *sampled = sample.at;
+            let seen = self.rules.sample(sample);
+            self.put(seen);
         }
     }
 
@@ -102,7 +171,10 @@ impl Watch {
         }
     }
 
-    pub fn expire(&mut self) {
+    /// Time has passed.
+    pub fn tick(&mut self) {
+        let silence = self.sampled.and_then(|last| self.rules.silence(last, now()));
+        self.put(silence);
         self.change(|_| {});
     }
 
@@ -135,6 +207,9 @@ impl Watch {
     fn resolve(&mut self, gpu: Option<GpuIndex>, key: Option<&str>) -> Vec<Finding> {
         let mut gone = Vec::new();
         self.change(|board| gone = board.resolve(gpu, key));
+        if gone.iter().any(|f| f.key == inventory::COUNT) {
+            self.stored.gpus.clone_from(&self.there);
+        }
         // What the log has said up to now is resolved with it.
         self.save();
         gone
@@ -150,23 +225,109 @@ impl Watch {
             Ok(log) => watched("kernel log", None, log.in_words()),
             Err(why) => watched("kernel log", Some(why.clone()), String::new()),
         };
+        let driver = match &self.driver {
+            Ok(_) => watched("driver events", None, "listening".to_owned()),
+            Err(why) => watched("driver events", Some(why.clone()), String::new()),
+        };
+        let samples = match self.sampled {
+            Some(at) => {
+                let age = now().since(at).0 / 1000;
+                watched("telemetry", None, format!("the newest sample is {age} s old"))
+            }
+            None => watched("telemetry", Some(SIMULATED.to_owned()), String::new()),
+        };
         let clock = watched("clock", None, self.clock.clone());
-        Examination { findings: self.findings(), watched: vec![log, clock] }
+        let mut all = vec![log, driver, samples, clock];
+        match &self.checks {
+            Some(checks) => all.extend(
+                checks
+                    .newest
+                    .iter()
+                    .map(|c| watched(&format!("check {}", c.name), None, c.ran.to_string())),
+            ),
+            None => {
+                all.push(watched("own checks", Some("none are set up".to_owned()), String::new()))
+            }
+        }
+        Examination { findings: self.findings(), watched: all }
     }
 }
 
+/// What there is to take.
+pub enum News {
+    Kernel,
+    Driver(Event),
+    Checks(Vec<Checked>),
+}
+
+async fn kernel_spoke(log: &Result<KernelLog, String>) {
+    match log {
+        Ok(log) if log.ready().await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+/// The next of a channel that may not be there, or has ended.
+async fn from<T>(channel: Option<&mut UnboundedReceiver<T>>) -> T {
+    let Some(channel) = channel else { return std::future::pending().await };
+    match channel.recv().await {
+        Some(value) => value,
+        None => std::future::pending().await,
+    }
+}
+
+impl Checks {
+    fn start(config: ChecksConfig) -> Result<Checks, AgentError> {
+        let (out, results) = unbounded_channel();
+        let ours = config.clone();
+        spawn("tutti-checks", move || run_for_ever(&ours, &out))?;
+        Ok(Checks { config, results, newest: Vec::new() })
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), AgentError> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    let failed = |source| AgentError::SetUp { what: "a thread that watches health", source };
+    thread.map(drop).map_err(failed)
+}
+
+/// On a thread of its own: a driver may hang.
+fn driver_events(config: &AgentConfig) -> Result<UnboundedReceiver<Event>, String> {
+    if config.simulated {
+        return Err(SIMULATED.to_owned());
+    }
+    let hardware = config.hardware.as_deref();
+    let nvidia = hardware.is_some_and(|h| h.gpus.iter().any(|g| g.vendor == Vendor::Nvidia));
+    if !nvidia {
+        return Err("there is no NVIDIA GPU".to_owned());
+    }
+    let (out, heard) = unbounded_channel();
+    let listen = move || {
+        if let Err(error) = events::listen(|event| out.send(event).is_ok()) {
+            log_error("the driver's events are not heard", &error);
+        }
+    };
+    spawn("tutti-xid", listen).map(|()| heard).map_err(|e| super::chain(&e))
+}
+
+const SIMULATED: &str = "the devices are simulated";
+
 fn kernel_log(config: &AgentConfig, last: Option<u64>) -> Result<KernelLog, String> {
     if config.simulated {
-        return Err("the devices are simulated".to_owned());
+        return Err(SIMULATED.to_owned());
     }
     KernelLog::open(Path::new(KERNEL_LOG), last).map_err(|e| format!("{KERNEL_LOG}: {e}"))
 }
 
 fn addresses(config: &AgentConfig) -> Addresses {
     let mut addresses = Addresses::default();
+    let facts = config.hardware.iter().flat_map(|h| &h.gpus);
+    let known: Vec<_> = facts.filter_map(|g| Some((g.index, g.pci.as_deref()?))).collect();
     for gpu in &config.gpus {
-        if config.simulated {
-            addresses.add(&imagined_address(gpu.index), gpu.index);
+        match known.iter().find(|(index, _)| *index == gpu.index) {
+            Some((_, pci)) => addresses.add(pci, gpu.index),
+            None if config.simulated => addresses.add(&imagined_address(gpu.index), gpu.index),
+            None => {}
         }
     }
     addresses
@@ -201,7 +362,7 @@ impl Node {
     /// The greeting says it all.
     pub(super) fn findings_for_greeting(&mut self) -> Vec<Finding> {
         self.watch.read_kernel_log();
-        self.watch.expire();
+        self.watch.tick();
         self.watch.unsaid = false;
         self.watch.compare_clocks_at = Instant::now();
         self.watch.findings()

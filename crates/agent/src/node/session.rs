@@ -272,6 +272,7 @@ impl Node {
     }
 
     pub(super) fn tell_samples(&mut self, samples: &Samples) {
+        self.watch.sample(&samples.newest);
         if self.uplink.has_time_for_samples() {
             let sample = Box::new((*samples.newest).clone());
             self.uplink.say(&ToController::Telemetry { sample });

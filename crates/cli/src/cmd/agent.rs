@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_agent::{AgentConfig, Controller, IsolationMode, Runtime, Zygote};
+use tutti_agent::{AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote};
 use tutti_model::{Bytes, Span};
 use tutti_wire::client::Endpoint;
 use tutti_wire::token::TokenText;
@@ -60,6 +60,13 @@ pub struct AgentArgs {
     /// there, in this order]
     #[arg(long, value_name = "NAME")]
     container_runtime: Option<Runtime>,
+    /// A TOML file with other limits for what counts as unhealthy
+    #[arg(long, value_name = "FILE")]
+    health: Option<PathBuf>,
+    /// Programs that check this machine: exit 0 ok, 1 a note, 2 drain [default: /etc/tutti/checks.d
+    /// where the devices are real]
+    #[arg(long, value_name = "DIR")]
+    checks: Option<PathBuf>,
     /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
     #[arg(long, value_name = "GRACE")]
     stop_jobs: Option<Span>,
@@ -119,6 +126,11 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.isolation = args.isolation;
     config.runtime = args.container_runtime;
     config.pids = args.pids.unwrap_or(config.pids);
+    if let Some(file) = &args.health {
+        config.health = super::doctor::thresholds(file)?;
+    }
+    let usual = (!hardware.simulated).then(|| PathBuf::from(super::doctor::CHECKS_DIR));
+    config.checks = args.checks.or(usual).map(ChecksConfig::new);
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;
     config.huge_pages = !args.no_huge_pages;

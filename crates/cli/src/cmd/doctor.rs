@@ -1,8 +1,15 @@
-//! `tutti doctor`: exit 0 if there are no errors, 1 if there are.
+//! `tutti doctor`: the controller, exit 0 if there are no errors and 1 if there are; or a node or this
+//! machine, exit 0 if all is well, 1 if there is something to know, 2 if something is broken.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tutti_agent::{ChecksConfig, examine_here};
+use tutti_gpu::health::Addresses;
+use tutti_gpu::health::rules::Thresholds;
+use tutti_gpu::sample::{Machine, Marks, Round, Sampler};
+use tutti_model::Time;
 use tutti_wire::api::DoctorReport;
 use tutti_wire::client::Client;
 
@@ -11,8 +18,23 @@ use crate::show::doctor;
 use crate::style::Style;
 use crate::{session, terminal};
 
+/// Where operators put their own checks.
+pub const CHECKS_DIR: &str = "/etc/tutti/checks.d";
+
 #[derive(clap::Args)]
 pub struct DoctorArgs {
+    /// A node instead of the controller
+    #[arg(value_name = "NODE", conflicts_with_all = ["data_dir", "here"])]
+    node: Option<String>,
+    /// This machine, without any cluster
+    #[arg(long, conflicts_with = "data_dir")]
+    here: bool,
+    /// With --here: other limits for what counts as unhealthy
+    #[arg(long, value_name = "FILE", requires = "here")]
+    health: Option<PathBuf>,
+    /// With --here: the operator's own checks
+    #[arg(long, value_name = "DIR", requires = "here", default_value = CHECKS_DIR)]
+    checks: PathBuf,
     /// Check this data dir
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -21,6 +43,12 @@ pub struct DoctorArgs {
 }
 
 pub fn run(cluster: Option<&str>, args: DoctorArgs) -> Result<ExitCode, Fail> {
+    if let Some(node) = &args.node {
+        return of_node(cluster, node, args.json);
+    }
+    if args.here {
+        return of_this_machine(&args);
+    }
     let dir = args.data_dir.as_ref().map(|d| d.to_string_lossy().into_owned());
     let report = examine(dir.as_deref().or(cluster))?;
     if args.json {
@@ -47,4 +75,57 @@ fn examine(cluster: Option<&str>) -> Result<DoctorReport, Fail> {
     }
     terminal::complain("the controller does not answer; reading its data dir");
     Ok(tutti_controller::doctor::examine_at_rest(&dir))
+}
+
+fn of_node(cluster: Option<&str>, name: &str, json: bool) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    let row = client.node(name)?;
+    let (health, silent) = match client.health(name) {
+        Ok(health) => (Some(health), None),
+        // The controller still knows what the agent last said.
+        Err(error) if error.exit_code() == i32::from(crate::fail::UNREACHABLE) => {
+            (None, Some(error.to_string()))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let version = client.cluster_info()?.version;
+    let told = doctor::Node { row: &row, health: health.as_ref(), silent, controller: &version };
+    if json {
+        terminal::json(&told.json())?;
+    } else {
+        terminal::say(&told.text(Style::of_stdout()));
+    }
+    Ok(ExitCode::from(told.exit()))
+}
+
+fn of_this_machine(args: &DoctorArgs) -> Result<ExitCode, Fail> {
+    let thresholds = args.health.as_deref().map(thresholds).transpose()?.unwrap_or_default();
+    let found = tutti_gpu::discover();
+    let mut addresses = Addresses::default();
+    for gpu in &found.hardware.gpus {
+        gpu.pci.iter().for_each(|pci| addresses.add(pci, gpu.index));
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Time(now.as_millis() as u64);
+    let hardware = Some(Box::new(found.hardware.clone()));
+    let machine = Machine { gpus: found.gpus.clone(), hardware, simulated: false };
+    let marks = Marks { parts: PathBuf::from("/nonexistent"), cgroup: None };
+    let mut sampler = Sampler::open(&machine, std::env::temp_dir(), marks);
+    let sample = sampler.round(Round { at: now, clock: Duration::ZERO, held: &[] });
+    let checks = ChecksConfig::new(args.checks.clone());
+    let examined = examine_here(&sample, &addresses, thresholds, &checks, now);
+    if args.json {
+        terminal::json(&examined)?;
+    } else {
+        let here = doctor::Here { found: &found, health: &examined };
+        terminal::say(&here.text(Style::of_stdout()));
+    }
+    Ok(ExitCode::from(doctor::exit_of(&examined.findings)))
+}
+
+/// Reads the operator's limits.
+pub fn thresholds(file: &Path) -> Result<Thresholds, Fail> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
+    toml::from_str(&text).map_err(|e| Fail::usage(format!("{}: {e}", file.display())))
 }

@@ -1,8 +1,10 @@
 //! `tutti doctor`.
 
-use tutti_wire::api::{DoctorReport, FindingLevel};
+use serde_json::{Value, json};
+use tutti_model::{Finding as HealthFinding, HealthAction, NodeState};
+use tutti_wire::api::{DoctorReport, Examination, FindingLevel, NodeRow, Watched};
 
-use super::harmless;
+use super::{count, harmless, time};
 use crate::style::{Ink, Style};
 
 pub fn report(report: &DoctorReport, style: Style) -> String {
@@ -32,6 +34,134 @@ pub fn report(report: &DoctorReport, style: Style) -> String {
 
 pub fn has_errors(report: &DoctorReport) -> bool {
     report.findings.iter().any(|f| f.level == FindingLevel::Error)
+}
+
+/// One node, as the controller and its agent see it.
+pub struct Node<'a> {
+    pub row: &'a NodeRow,
+    /// None: its agent did not answer, and this is why.
+    pub health: Option<&'a Examination>,
+    pub silent: Option<String>,
+    /// The controller's version.
+    pub controller: &'a str,
+}
+
+impl Node<'_> {
+    fn findings(&self) -> &[HealthFinding] {
+        self.health.map_or(&self.row.findings, |h| &h.findings)
+    }
+
+    pub fn text(&self, style: Style) -> String {
+        let mut lines = vec![self.state(style)];
+        let facts = &self.row.facts;
+        if facts.agent_version == self.controller {
+            lines.push(line(style, Ink::Green, "ok", "version", &facts.agent_version));
+        } else {
+            let text = format!("{}, the controller has {}", facts.agent_version, self.controller);
+            lines.push(line(style, Ink::Yellow, "warning", "version", &text));
+        }
+        lines.push(line(style, Ink::Plain, "-", "isolation", &facts.isolation));
+        lines.extend(self.findings().iter().map(|f| finding(style, f)));
+        match (self.health, &self.silent) {
+            (Some(health), _) => lines.extend(health.watched.iter().map(|w| watched(style, w))),
+            (None, why) => {
+                let why = why.clone().unwrap_or_default();
+                lines.push(line(style, Ink::Red, "error", "agent", &why));
+            }
+        }
+        lines.push(sum(self.findings()));
+        lines.join("\n")
+    }
+
+    fn state(&self, style: Style) -> String {
+        let (word, ink) = match self.row.state {
+            NodeState::Ready => ("ok", Ink::Green),
+            NodeState::Lost => ("error", Ink::Red),
+            _ => ("warning", Ink::Yellow),
+        };
+        let reason = self.row.drain_reason.as_ref().filter(|r| !r.is_empty());
+        let reason = reason.map_or_else(String::new, |r| format!(": {r}"));
+        let text = format!("{}{reason}", self.row.state.as_str());
+        line(style, ink, word, &self.row.name, &text)
+    }
+
+    pub fn exit(&self) -> u8 {
+        let state = match self.row.state {
+            NodeState::Ready => 0,
+            NodeState::Lost => 2,
+            _ => 1,
+        };
+        let silent = if self.health.is_none() { 2 } else { 0 };
+        exit_of(self.findings()).max(state).max(silent)
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "node": self.row,
+            "health": self.health,
+            "agent_error": self.silent,
+            "exit": self.exit(),
+        })
+    }
+}
+
+/// This machine.
+pub struct Here<'a> {
+    pub found: &'a tutti_gpu::Found,
+    pub health: &'a Examination,
+}
+
+impl Here<'_> {
+    pub fn text(&self, style: Style) -> String {
+        let hardware = &self.found.hardware;
+        let driver =
+            hardware.driver.as_deref().map_or_else(String::new, |d| format!(", driver {d}"));
+        let gpus = format!("{}{driver}", count(hardware.gpus.len() as u64, "GPU"));
+        let mut lines = vec![line(style, Ink::Plain, "-", "devices", &gpus)];
+        lines.extend(self.health.findings.iter().map(|f| finding(style, f)));
+        lines.extend(self.health.watched.iter().map(|w| watched(style, w)));
+        lines.push(sum(&self.health.findings));
+        lines.join("\n")
+    }
+}
+
+/// 0: nothing was found. 1: something to know. 2: something is broken.
+pub fn exit_of(findings: &[HealthFinding]) -> u8 {
+    match findings.iter().map(|f| f.action).max() {
+        None => 0,
+        Some(worst) if worst < HealthAction::FenceGpu => 1,
+        Some(_) => 2,
+    }
+}
+
+fn line(style: Style, ink: Ink, word: &str, subject: &str, text: &str) -> String {
+    let word = style.paint(ink, &format!("{word:<8}"));
+    format!("{word} {}: {}", harmless(subject), harmless(text))
+}
+
+fn finding(style: Style, f: &HealthFinding) -> String {
+    let broken = f.action >= HealthAction::FenceGpu;
+    let (word, ink) = if broken { ("error", Ink::Red) } else { ("warning", Ink::Yellow) };
+    let text = format!("{}; {}, since {}", f.text, f.action.in_words(), time::stamp(f.since));
+    line(style, ink, word, &f.key, &text)
+}
+
+fn watched(style: Style, w: &Watched) -> String {
+    match &w.not {
+        None => line(style, Ink::Green, "ok", &w.what, &w.note),
+        Some(why) => line(style, Ink::Dim, "not seen", &w.what, why),
+    }
+}
+
+fn sum(findings: &[HealthFinding]) -> String {
+    match exit_of(findings) {
+        0 => "nothing is wrong as far as can be seen".to_owned(),
+        1 => format!("{}, nothing is broken", count(findings.len() as u64, "note")),
+        _ => {
+            let broken = findings.iter().filter(|f| f.action >= HealthAction::FenceGpu).count();
+            format!("{} to be mended", count(broken as u64, "finding"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,9 @@ fn a_broken_gpu_is_fenced_its_job_moves_and_it_comes_back() {
     assert_eq!(node["findings"][0]["action"], "fence_gpu");
     let table = cluster.cli(&["nodes"]).ok();
     assert!(table.contains(&format!("GPU {} fenced", broken.1)), "{table}");
+    let doctor = cluster.cli(&["doctor", &broken.0]).call();
+    doctor.exited(2);
+    assert!(doctor.out.contains("XID 48") && doctor.out.contains("kernel log"), "{doctor}");
     // Whoever needs all GPUs of every node waits, and is told for what.
     let mut all = one_gpu("true");
     all.nodes = Some(3);

@@ -2,11 +2,9 @@
 
 use tutti_engine::Stalled;
 use tutti_model::{
-    Attempt, AttemptPhase, Demand, Ended, Job, JobSpec, JobState, Nap, NodeId, Part, PartState,
-    Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, TaskId, Tasks,
-    Time,
-    Attempt, AttemptPhase, Demand, Ended, GpuIndex, Job, JobSpec, JobState, NodeId, PartState,
-    Restarts, Span, Spread, State, StopCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, Demand, Ended, GpuIndex, Job, JobSpec, JobState, Nap, NodeId, Part,
+    PartState, Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, TaskId,
+    Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail, SuspensionRow};
 

@@ -25,6 +25,18 @@ pub enum Ran {
     },
 }
 
+impl std::fmt::Display for Ran {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ran::Exited { code, line } if line.is_empty() => write!(f, "exit {code}"),
+            Ran::Exited { code, line } => write!(f, "exit {code}: {line}"),
+            Ran::Killed { signal } => write!(f, "killed by signal {signal}"),
+            Ran::TooLong(limit) => write!(f, "took longer than {limit}"),
+            Ran::NotStarted { why } => f.write_str(why),
+        }
+    }
+}
+
 /// What follows: nothing if it is content. It stands until the check has been run twice again.
 pub fn judge(name: &str, ran: &Ran, every: Span, at: Time) -> Option<Seen> {
     let (action, text) = match ran {

@@ -14,13 +14,17 @@ fn any_node() -> impl Strategy<Value = (Node, u32)> {
         2 => (1..5usize).prop_map(|n| vec!["a100"; n]),
         1 => vec(select(vec!["h100", "a100"]), 1..5),
     ];
-    let marks = (0..10u32, 0..2u16, 0..3u32, select(vec!["ib", "eth"]));
-    (gpus, 2..12u32, 8..24u64, marks).prop_map(|(gpus, cpus, mem, (standing, split, rack, net))| {
+    let marks = (0..10u32, 0..2u16, 0..3u32, select(vec!["ib", "eth"]), 0..12u16);
+    (gpus, 2..12u32, 8..24u64, marks).prop_map(|(gpus, cpus, mem, marks)| {
+        let (standing, split, rack, net, broken) = marks;
         let mut n = node(0, &gpus);
         (n.facts.cpus, n.facts.mem) = (cpus, Bytes::gib(mem));
         n.facts.labels.insert("net".to_owned(), net.to_owned());
         for gpu in &mut n.facts.gpus {
             gpu.island = Some(if split == 0 { 0 } else { gpu.index.0 / 2 });
+        }
+        if n.facts.gpus.iter().any(|g| g.index.0 == broken) {
+            n.findings = vec![fenced(broken)];
         }
         match standing {
             0 => n.link = Link::Lost { since: NOW },

@@ -112,6 +112,20 @@ fn nodes_and_gpus_are_there_and_of_the_right_kind() {
         });
         assert_eq!(labels, Violation::WrongLabels(task, N1), "{label}");
     }
+    let fenced = c.refuses_if(&plan, |s| {
+        let finding = tutti_model::Finding {
+            key: "ecc/gpu0".into(),
+            check: "ecc".into(),
+            gpu: Some(GpuIndex(0)),
+            action: tutti_model::HealthAction::FenceGpu,
+            text: "broken".into(),
+            since: Time(0),
+            drill: false,
+            by_job: false,
+        };
+        s.nodes.get_mut(&N1).unwrap().findings.push(finding);
+    });
+    assert_eq!(fenced, Violation::Fenced(task, N1, GpuIndex(0)));
     let drain = Drain {
         by: "root".into(),
         reason: "fan".into(),
