@@ -48,6 +48,7 @@ impl Left {
             text: self.to_string(),
             since,
             drill: false,
+            by_job: false,
         }
     }
 }
