@@ -82,12 +82,13 @@ impl Entry {
 
     /// The same thing was seen again. Its beginning stays, and with it its text, unless it is worse
     /// now. What only lasts while it is seen may get better, too. An error that restarts a job is a
-    /// new one each time.
+    /// new one each time; those that programs bring about come in floods and restart nobody.
     fn again(&mut self, new: Entry) {
         let heals = matches!(self.keep, Keep::For(_));
         let each_counts = new.finding.action == HealthAction::RestartJob
             && self.finding.action == HealthAction::RestartJob
-            && new.finding.since > self.finding.since;
+            && new.finding.since > self.finding.since
+            && !new.finding.by_job;
         let differs = new.finding.action != self.finding.action || new.keep != self.keep;
         if each_counts || new.finding.action > self.finding.action || (heals && differs) {
             *self = new;
@@ -163,6 +164,12 @@ mod tests {
         for at in [10, 20] {
             board.put(seen("xid-94/gpu0", 0, HealthAction::RestartJob, MINUTE, at));
             assert_eq!(board.findings()[0].since, Time(at));
+        }
+        for at in [10, 20] {
+            let mut own = seen("xid-13/gpu0", 0, HealthAction::RestartJob, MINUTE, at);
+            own.finding.by_job = true;
+            board.put(own);
+            assert_eq!(board.findings()[0].since, Time(10), "a flood is one");
         }
     }
 

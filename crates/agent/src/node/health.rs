@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tutti_gpu::health::judge::judge;
 use tutti_gpu::health::klog::Event;
-use tutti_gpu::health::rules::Rules;
+use tutti_gpu::health::rules::{Rules, Thresholds};
 use tutti_gpu::health::{Addresses, Seen, checks, events};
 use tutti_model::{Finding, GpuIndex, NodeSample, Span, Time, Vendor};
 use tutti_wire::stream::{Examination, HealthAsk, HealthReply, RequestId, ToController, Watched};
@@ -70,7 +70,7 @@ impl Watch {
             dir: config.data_dir.clone(),
             stored,
             addresses: addresses(config),
-            rules: Rules::new(config.health.clone(), expected),
+            rules: Rules::new(thresholds(config), expected),
             kernel_log,
             driver,
             checks: config.checks.clone().map(Checks::start).transpose()?,
@@ -311,6 +311,17 @@ fn driver_events(config: &AgentConfig) -> Result<UnboundedReceiver<Event>, Strin
 }
 
 const SIMULATED: &str = "the devices are simulated";
+
+/// Whoever wants few samples does not want to hear that they are late.
+fn thresholds(config: &AgentConfig) -> Thresholds {
+    let every = Span(config.sample_every.as_millis() as u64);
+    let health = config.health.clone();
+    Thresholds {
+        silent_for: health.silent_for.max(Span(every.0.saturating_mul(5))),
+        silent_drain: health.silent_drain.max(Span(every.0.saturating_mul(20))),
+        ..health
+    }
+}
 
 fn kernel_log(config: &AgentConfig, last: Option<u64>) -> Result<KernelLog, String> {
     if config.simulated {
