@@ -47,8 +47,8 @@ enum Verb {
     Resolve(super::health::ResolveArgs),
 }
 
-pub fn run(cluster: Option<&str>, args: NodesArgs) -> Result<ExitCode, Fail> {
-    match args.verb {
+pub fn run(cluster: Option<&str>, mut args: NodesArgs) -> Result<ExitCode, Fail> {
+    match args.verb.take() {
         Some(Verb::Inject(args)) => return super::health::inject(cluster, args),
         Some(Verb::Resolve(args)) => return super::health::resolve(cluster, args),
         None => {}
