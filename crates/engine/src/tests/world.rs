@@ -177,7 +177,7 @@ impl World {
         let mut facts = self.engine.state().node(node).expect("the node exists").facts.clone();
         facts.can_suspend = true;
         let (session, parts) = (self.sessions[&node], self.reports_of(node));
-        let greeting = Box::new(Greeting { facts, parts });
+        let greeting = Box::new(Greeting::new(facts, parts));
         self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
     }
 

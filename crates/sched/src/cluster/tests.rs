@@ -30,7 +30,14 @@ fn a_fenced_gpu_is_never_free() {
     let state = c.state();
     let mut slot = Cluster::new(&state, &c.policy).slots[0].clone();
     let held = [GpuIndex(0), GpuIndex(1)];
-    let lease = HeldPart { gpus: &held, share: Milli::WHOLE, cpus: 1, mem: Bytes(0), alone: false };
+    let lease = HeldPart {
+        gpus: &held,
+        share: Milli::WHOLE,
+        cpus: 1,
+        mem: Bytes(0),
+        alone: false,
+        tenant: true,
+    };
     slot.give_back(&lease);
     assert_eq!(slot.cards.iter().map(|c| c.free).collect::<Vec<_>>(), [1000, 0]);
     assert_eq!(slot.free.gpus, 1);
