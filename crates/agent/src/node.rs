@@ -267,6 +267,7 @@ impl Node {
                     self.uplink.say(&ToController::Report { report });
                 }
             }
+            self.say_later_findings();
         } else if !self.uplink.has_greeted() {
             // The greeting will say it all.
             self.changed.clear();

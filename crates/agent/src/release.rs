@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tutti_gpu::holdings::{Holding, Holdings};
-use tutti_model::{Bytes, GpuIndex};
-#[cfg(test)]
-use tutti_model::{Finding, HealthAction, Time};
+use tutti_model::{Bytes, Finding, GpuIndex, HealthAction, Time};
 
 /// Contexts of monitors, and what a driver keeps for itself from one job to the next.
 const SLACK: Bytes = Bytes(512 << 20);
@@ -32,7 +30,6 @@ pub struct Left {
     pub idle: Bytes,
 }
 
-#[cfg(test)]
 impl Left {
     /// Names it on the board of the node.
     pub fn key(gpu: GpuIndex) -> String {

@@ -47,6 +47,8 @@ pub struct Watch {
     sampled: Option<Time>,
     /// The controller has not heard of the newest findings.
     unsaid: bool,
+    /// Found on what a part has just left: said after that it has.
+    later: Vec<Seen>,
     compare_clocks_at: Instant,
     /// What the last comparison found, in words.
     clock: String,
@@ -76,6 +78,7 @@ impl Watch {
             checks: config.checks.clone().map(Checks::start).transpose()?,
             sampled: (!config.simulated).then(now),
             unsaid: false,
+            later: Vec::new(),
             compare_clocks_at: Instant::now(),
             clock: "not compared yet".to_owned(),
         };
@@ -169,6 +172,11 @@ impl Watch {
         if !seen.is_empty() {
             self.change(|board| seen.into_iter().for_each(|seen| board.put(seen)));
         }
+    }
+
+    /// Something that must not be held against the part that has just ended.
+    pub fn put_after_reports(&mut self, seen: Seen) {
+        self.later.push(seen);
     }
 
     /// Time has passed.
@@ -365,6 +373,15 @@ impl Node {
         }
     }
 
+    /// After parts have been told of, in the same breath.
+    pub(super) fn say_later_findings(&mut self) {
+        let later = std::mem::take(&mut self.watch.later);
+        if !later.is_empty() {
+            self.watch.put(later);
+            self.say_findings();
+        }
+    }
+
     pub(super) fn say_level(&mut self) {
         let findings = self.watch.findings();
         self.uplink.say(&ToController::Findings { findings });
@@ -373,6 +390,8 @@ impl Node {
     /// The greeting says it all.
     pub(super) fn findings_for_greeting(&mut self) -> Vec<Finding> {
         self.watch.read_kernel_log();
+        let later = std::mem::take(&mut self.watch.later);
+        self.watch.put(later);
         self.watch.tick();
         self.watch.unsaid = false;
         self.watch.compare_clocks_at = Instant::now();

@@ -1,17 +1,21 @@
-//! Holds the end of a part back until its GPUs are free.
+//! Holds the end of a part back until its GPUs are free, and fences those that are not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tutti_gpu::health::{Keep, Seen};
 use tutti_gpu::holdings::{Drivers, Holdings};
-use tutti_model::{GpuIndex, LeaseId, Vendor};
+use tutti_model::{GpuIndex, LeaseId, Span, Vendor};
 
-use super::Node;
+use super::{Node, now};
 use crate::config::AgentConfig;
 use crate::machine::Input;
 use crate::parts::Fate;
 use crate::release::{Left, PATIENCE, Releases};
+
+/// Longer than it takes to look again.
+const STANDS: Span = Span(3 * PATIENCE.as_millis() as u64);
 
 /// Parts whose processes are gone, and whose GPUs are being looked at.
 pub struct Releasing {
@@ -96,22 +100,21 @@ impl Node {
         });
     }
 
-    /// Until they are free: a GPU that is not must not be given to anybody.
+    /// A part does not wait for ever: after a while it ends, and what is not free is fenced for as
+    /// long as that lasts.
     pub(super) fn on_looked_at_gpus(&mut self, lease: LeaseId, left: &[Left]) {
-        for one in left {
-            tracing::error!(%lease, "{one}; it stays taken until that is gone");
-        }
         // Somebody may have come meanwhile who shares it.
-        let gpus: Vec<GpuIndex> = left
-            .iter()
-            .map(|one| one.gpu)
-            .filter(|&gpu| !self.machine.is_held(gpu, Some(lease)))
-            .collect();
-        if !gpus.is_empty() {
-            return self.look_at_gpus(lease, gpus);
+        let held = |one: &&Left| !self.machine.is_held(one.gpu, Some(lease));
+        let left: Vec<&Left> = left.iter().filter(held).collect();
+        for one in &left {
+            let finding = one.finding(now());
+            self.watch.put_after_reports(Seen { finding, keep: Keep::For(STANDS) });
         }
         if let Some(end) = self.releasing.ends.remove(&lease) {
             self.take(end);
+        }
+        if !left.is_empty() {
+            self.look_at_gpus(lease, left.iter().map(|one| one.gpu).collect());
         }
     }
 }

@@ -508,3 +508,22 @@ fn who_is_suspended_for_long_gets_its_gpus_kept() {
     assert!(matches!(attempt(&world, low).phase, AttemptPhase::Waking { .. }));
     assert!(world.engine.state().claims.is_empty());
 }
+
+/// Who wants the node alone waits for what is suspended there, and that can't end while it sleeps.
+#[test]
+fn what_is_waited_for_wakes_though_its_room_is_kept_for_a_higher_class() {
+    let mut world = World::new(&[4]);
+    world.can_suspend(N1);
+    world.set_policy(|p| p.patience = Span::secs(5));
+    let job = world.submit(JobSpec { class: Some("scavenger".into()), ..gang(1, 2) });
+    let lease = world.run(job);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 3);
+    let alone = world.submit(JobSpec { exclusive: true, ..gang(1, 1) });
+    world.wait(10, &[]);
+    assert!(world.engine.state().claims.contains_key(&task(alone)));
+    world.take_orders();
+    resume(&mut world, job).unwrap();
+    let gpus = vec![GpuIndex(0), GpuIndex(1)];
+    assert_eq!(world.take_orders(), [(N1, Order::Wake { lease, gpus })]);
+}

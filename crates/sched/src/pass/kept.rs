@@ -161,11 +161,31 @@ impl<'a> Pass<'a, '_> {
 
     /// The same for what returns, which others of its class do not keep from it, either.
     pub(super) fn pass_over_the_patient(&mut self, rank: i32) {
+        // They have had their turn, and wait on.
+        let overdue = |(_, claim): &(&TaskId, &Claim)| claim.cause == ClaimCause::Overdue;
+        let overdue = self.state.claims.iter().filter(overdue).map(|(task, _)| *task);
+        let waiting: Vec<TaskId> = overdue.filter(|t| self.waits_for_asleep(*t, rank)).collect();
+        for task in &waiting {
+            self.done.remove(task);
+        }
         self.pass_over(|pass, job, task| {
             let before = returns(pass.state, task) || is_suspended(job, task);
             let class = pass.policy.class_rank(job.class());
-            class < rank || class == rank && !before
+            class < rank || class == rank && !before || waiting.contains(&task)
         });
+    }
+
+    /// Whoever waits for something suspended to end, because it wants the node alone or lacks its
+    /// memory, lets it go on first: asleep it never ends.
+    fn waits_for_asleep(&self, task: TaskId, rank: i32) -> bool {
+        let Some(Verdict::Claimed { waiting_for, .. }) = self.plan.by_task.get(&task) else {
+            return false;
+        };
+        let is_asleep = |id: &TaskId| {
+            let job = self.state.job(id.job);
+            job.is_some_and(|j| is_suspended(j, *id) && self.policy.class_rank(j.class()) == rank)
+        };
+        waiting_for.iter().any(is_asleep)
     }
 
     fn pass_over(&mut self, whom: impl Fn(&Self, &Job, TaskId) -> bool) {
