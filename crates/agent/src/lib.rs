@@ -15,6 +15,7 @@
 //!
 //! `Zygote::fork` comes first in `main`, before any thread; then [`run`].
 
+pub mod active;
 mod barred;
 mod cgroup;
 mod config;

@@ -131,7 +131,8 @@ impl Releases {
     }
 }
 
-fn is_server(pid: u32) -> bool {
+/// Serves several jobs, and is nobody's own.
+pub fn is_server(pid: u32) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     name.is_ok_and(|name| name.starts_with(SERVER))
 }

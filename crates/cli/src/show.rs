@@ -1,5 +1,6 @@
 //! Text for people, made from the API's shapes. Pure: time and colour are arguments.
 
+pub mod active;
 pub mod curve;
 pub mod doctor;
 pub mod gpus;

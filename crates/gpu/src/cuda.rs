@@ -105,12 +105,32 @@ pub enum CudaError {
     NoLibrary(#[source] libloading::Error),
     #[error("the CUDA driver has no {0}: suspending needs driver 570 or newer")]
     TooOld(&'static str),
+    #[error("the CUDA driver has no {0}: it is too old to be used by active checks")]
+    Lacks(&'static str),
     /// In the driver's own words.
     #[error("{call}: {name} ({code}): {words}")]
     Driver { call: &'static str, code: i32, name: String, words: String },
 }
 
 impl CudaError {
+    /// The driver's number for it.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            CudaError::Driver { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// The same with more words.
+    pub(crate) fn with(mut self, more: &str) -> CudaError {
+        if let CudaError::Driver { words, .. } = &mut self
+            && !more.is_empty()
+        {
+            *words = format!("{words}: {more}");
+        }
+        self
+    }
+
     /// The time was too short; it may work later.
     pub fn is_timeout(&self) -> bool {
         matches!(self, CudaError::Driver { code: driver::NOT_READY, .. })

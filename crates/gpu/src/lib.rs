@@ -14,6 +14,7 @@
 //! /sys/class/infiniband ► rdma┘               simulated::gpus(8, "h100") ─► the same, imagined
 //! ```
 
+pub mod active;
 mod amd;
 mod assemble;
 pub mod cuda;

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod access;
+pub mod active;
 pub mod agent;
 pub mod hardware;
 pub mod health;
@@ -32,6 +33,7 @@ pub mod units;
 pub mod usage;
 
 pub use access::*;
+pub use active::*;
 pub use agent::*;
 pub use hardware::*;
 pub use health::*;

@@ -5,16 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tutti_agent::active::Checker;
 use tutti_agent::{ChecksConfig, examine_here};
+use tutti_gpu::Found;
 use tutti_gpu::health::Addresses;
 use tutti_gpu::health::rules::Thresholds;
 use tutti_gpu::sample::{Machine, Marks, Round, Sampler};
-use tutti_model::Time;
-use tutti_wire::api::DoctorReport;
+use tutti_model::{ActiveReport, GpuIndex, Time};
+use tutti_wire::api::{DoctorReport, Examination};
 use tutti_wire::client::Client;
 
 use crate::fail::Fail;
-use crate::show::doctor;
+use crate::show::table::terminal_width;
+use crate::show::{active, count, doctor};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -35,6 +38,10 @@ pub struct DoctorArgs {
     /// With --here: the operator's own checks
     #[arg(long, value_name = "DIR", requires = "here", default_value = CHECKS_DIR)]
     checks: PathBuf,
+    /// Make the GPUs that nobody uses do something whose answer is known: memory, matrix products, a sum
+    /// over all of them. Takes some seconds
+    #[arg(long, requires = "here")]
+    active: bool,
     /// Check this data dir
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -113,14 +120,37 @@ fn of_this_machine(args: &DoctorArgs) -> Result<ExitCode, Fail> {
     let mut sampler = Sampler::open(&machine, std::env::temp_dir(), marks);
     let sample = sampler.round(Round { at: now, clock: Duration::ZERO, held: &[] });
     let checks = ChecksConfig::new(args.checks.clone());
-    let examined = examine_here(&sample, &addresses, thresholds, &checks, now);
+    let examined = examine_here(&sample, &addresses, thresholds.clone(), &checks, now);
+    let report = args.active.then(|| check_here(&found, thresholds, now)).transpose()?;
     if args.json {
-        terminal::json(&examined)?;
+        terminal::json(&HereJson { health: &examined, active: report.as_ref() })?;
     } else {
         let here = doctor::Here { found: &found, health: &examined };
         terminal::say(&here.text(Style::of_stdout()));
+        if let Some(report) = &report {
+            let width = terminal_width();
+            terminal::say(&format!("\n{}", active::table(report, Style::of_stdout(), width)));
+        }
     }
-    Ok(ExitCode::from(doctor::exit_of(&examined.findings)))
+    let exit = doctor::exit_of(&examined.findings);
+    Ok(ExitCode::from(exit.max(report.as_ref().map_or(0, active::exit))))
+}
+
+#[derive(serde::Serialize)]
+struct HereJson<'a> {
+    #[serde(flatten)]
+    health: &'a Examination,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active: Option<&'a ActiveReport>,
+}
+
+fn check_here(found: &Found, limits: Thresholds, now: Time) -> Result<ActiveReport, Fail> {
+    let program = std::env::current_exe()
+        .map_err(|e| Fail::new(format!("can't find this program to run it again: {e}")))?;
+    let gpus: Vec<GpuIndex> = found.gpus.iter().map(|gpu| gpu.index).collect();
+    terminal::complain(&format!("checking {}", count(gpus.len() as u64, "GPU")));
+    let checker = Checker::new(&found.gpus, &found.hardware, limits, program);
+    Ok(checker.check(&gpus, &[], now).report)
 }
 
 /// Reads the operator's limits.

@@ -39,6 +39,12 @@ pub struct Thresholds {
     /// Telemetry that is silent for so long is noted, and for so long drains the node.
     pub silent_for: Span,
     pub silent_drain: Span,
+    /// Active checks: less of what the memory's clock and width allow is noted.
+    pub check_memory_percent: u8,
+    /// Less than this part of what equal GPUs of the node do (the median of them) is noted.
+    pub check_peers_percent: u8,
+    /// Less than this part of what the same GPU, or the same GPUs together, did before is noted.
+    pub check_before_percent: u8,
     /// A finding of a rule stands for this long after the rule last found it.
     pub linger: Span,
     /// Other actions than the usual, by the name of the check.
@@ -60,6 +66,9 @@ impl Default for Thresholds {
             clock_skew: Span::secs(2),
             silent_for: Span::secs(30),
             silent_drain: Span::secs(300),
+            check_memory_percent: 60,
+            check_peers_percent: 80,
+            check_before_percent: 80,
             linger: Span::secs(120),
             actions: BTreeMap::new(),
         }

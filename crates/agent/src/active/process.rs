@@ -1,0 +1,286 @@
+//! The check in a process of its own, `tutti __cuda --check`: a GPU may hang, and takes whoever asked it
+//! along. What the process has said until it was given up still counts.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use tutti_gpu::active::{Asked, Line, measure};
+use tutti_gpu::cuda::{CudaError, GpuUuid};
+use tutti_model::{ActiveOutcome, ActivePart, ActiveSum, GpuIndex};
+
+use super::{Measured, Measurer};
+use crate::suspend::serve::VERB;
+
+/// Given to the verb, with the GPUs as JSON.
+pub const ARGUMENT: &str = "--check";
+/// A driver that has to wake cards first takes its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE_EACH: Duration = Duration::from_secs(5);
+/// For one that is being ended.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// Of what it complains about, so much is kept.
+const WORDS_MAX: u64 = 4096;
+
+/// The helper's life: checks, and says so on standard output.
+pub fn serve(gpus: &[Asked]) -> Result<(), CudaError> {
+    let out = Mutex::new(io::stdout());
+    measure(gpus, &|line| {
+        let mut text = serde_json::to_string(&line).expect("plain data");
+        text.push('\n');
+        let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Nobody needs it any more if nobody listens.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    })
+}
+
+/// Starts helpers.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// This binary.
+    program: PathBuf,
+}
+
+/// How the helper ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    /// With what it complained about.
+    Exited {
+        well: bool,
+        words: String,
+    },
+    TooLong(Duration),
+}
+
+impl Process {
+    pub fn new(program: PathBuf) -> Process {
+        Process { program }
+    }
+
+    fn group(&self, gpus: &[Asked]) -> Measured {
+        let patience = PATIENCE + PATIENCE_EACH * gpus.len() as u32;
+        match self.start(gpus) {
+            Ok(child) => {
+                let (lines, end) = listen(child, patience);
+                assemble(gpus, &lines, &end)
+            }
+            Err(error) => {
+                let words = format!("{} can't be started: {error}", self.program.display());
+                assemble(gpus, &[], &End::Exited { well: false, words })
+            }
+        }
+    }
+
+    fn start(&self, gpus: &[Asked]) -> io::Result<Child> {
+        let uuids: Vec<&str> = gpus.iter().map(|g| g.uuid.as_str()).collect();
+        Command::new(&self.program)
+            .args([VERB, ARGUMENT, &serde_json::to_string(gpus).expect("plain data")])
+            .env("CUDA_VISIBLE_DEVICES", uuids.join(","))
+            // Straight to the card: a daemon that shares it would stand between.
+            .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+            .env("CUDA_CACHE_DISABLE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+    }
+}
+
+impl Measurer for Process {
+    /// Whole GPUs together. A process sees only one instance of a GPU that is cut in pieces.
+    fn measure(&self, gpus: &[Asked]) -> Measured {
+        let is_whole = |asked: &&Asked| GpuUuid::parse(&asked.uuid).is_some();
+        let whole: Vec<Asked> = gpus.iter().filter(is_whole).cloned().collect();
+        let mut all = match whole.is_empty() {
+            true => Measured::default(),
+            false => self.group(&whole),
+        };
+        for one in gpus.iter().filter(|asked| !is_whole(asked)) {
+            let measured = self.group(std::slice::from_ref(one));
+            all.outcomes.extend(measured.outcomes);
+        }
+        if whole.is_empty() {
+            let why = "instances of a GPU can't reach each other".to_owned();
+            all.sum = ActiveSum::NotApplicable { why };
+        }
+        all
+    }
+}
+
+/// Everything that it says until it ends or is ended.
+fn listen(mut child: Child, patience: Duration) -> (Vec<Line>, End) {
+    let deadline = Instant::now() + patience;
+    let (out, heard) = channel();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    std::thread::spawn(move || {
+        for line in stdout.into_iter().flat_map(|s| BufReader::new(s).lines()) {
+            let parsed = line.ok().and_then(|line| serde_json::from_str::<Line>(&line).ok());
+            if parsed.is_some_and(|line| out.send(line).is_err()) {
+                return;
+            }
+        }
+    });
+    let words = std::thread::spawn(move || {
+        let mut words = String::new();
+        // What can't be read is not said; the exit code remains.
+        let _ = stderr.map(|s| s.take(WORDS_MAX).read_to_string(&mut words));
+        words.trim().to_owned()
+    });
+    let (lines, closed) = until(&heard, deadline);
+    let status = if closed { wait(&mut child, deadline.max(soon())) } else { None };
+    match status {
+        Some(status) => {
+            let words = words.join().unwrap_or_default();
+            let words = if words.is_empty() { status.to_string() } else { words };
+            (lines, End::Exited { well: status.success(), words })
+        }
+        None => {
+            // It may hang in the kernel; then it is left behind, and ends when the driver lets it.
+            let _ = child.kill();
+            wait(&mut child, soon());
+            (lines, End::TooLong(patience))
+        }
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + LEAVE_WITHIN
+}
+
+/// What is said until then, and whether the speaker has ended.
+fn until(heard: &Receiver<Line>, deadline: Instant) -> (Vec<Line>, bool) {
+    let mut lines = Vec::new();
+    loop {
+        match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => lines.push(line),
+            Err(RecvTimeoutError::Disconnected) => return (lines, true),
+            Err(RecvTimeoutError::Timeout) => return (lines, false),
+        }
+    }
+}
+
+fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// What the helper's words and its end mean for each GPU.
+fn assemble(asked: &[Asked], lines: &[Line], end: &End) -> Measured {
+    let outcomes = asked.iter().map(|a| (a.gpu, outcome(a.gpu, lines, end))).collect();
+    let sum = lines.iter().find_map(|line| match line {
+        Line::Sum { sum } => Some(sum.clone()),
+        _ => None,
+    });
+    let sum = sum.unwrap_or_else(|| match (end, last_step(None, lines)) {
+        (End::TooLong(limit), Some((Some(ActivePart::AllReduce), what))) => {
+            ActiveSum::Failed { gpu: None, why: too_long(&what, *limit) }
+        }
+        (End::TooLong(_), _) => ActiveSum::NotRun { why: "it did not come to that".to_owned() },
+        (End::Exited { words, .. }, _) => ActiveSum::NotRun { why: words.clone() },
+    });
+    Measured { outcomes, sum }
+}
+
+fn outcome(gpu: GpuIndex, lines: &[Line], end: &End) -> ActiveOutcome {
+    let said = lines.iter().find_map(|line| match line {
+        Line::Gpu { gpu: of, outcome } if *of == gpu => Some(outcome.clone()),
+        _ => None,
+    });
+    if let Some(said) = said {
+        return said;
+    }
+    match (end, last_step(Some(gpu), lines)) {
+        // It was at work, and nobody else can have held it up.
+        (End::TooLong(limit), Some((Some(what), words))) => {
+            ActiveOutcome::Failed { what, why: too_long(&words, *limit) }
+        }
+        (End::TooLong(limit), step) => {
+            let words = step.or_else(|| last_step(None, lines)).map(|(_, words)| words);
+            let words = words.unwrap_or_else(|| "starting".to_owned());
+            ActiveOutcome::NotRun { why: too_long(&words, *limit) }
+        }
+        (End::Exited { words, .. }, _) => ActiveOutcome::NotRun { why: words.clone() },
+    }
+}
+
+fn too_long(what: &str, limit: Duration) -> String {
+    format!("{what}: did not end within {} s", limit.as_secs())
+}
+
+fn last_step(gpu: Option<GpuIndex>, lines: &[Line]) -> Option<(Option<ActivePart>, String)> {
+    lines.iter().rev().find_map(|line| match line {
+        Line::Step { gpu: of, part, what } if *of == gpu => Some((*part, what.clone())),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_model::ActiveFigures;
+
+    fn asked() -> Vec<Asked> {
+        (0..3).map(|n| Asked { gpu: GpuIndex(n), uuid: format!("GPU-{n}") }).collect()
+    }
+
+    fn step(gpu: Option<u16>, part: Option<ActivePart>, what: &str) -> Line {
+        Line::Step { gpu: gpu.map(GpuIndex), part, what: what.to_owned() }
+    }
+
+    #[test]
+    fn who_hangs_is_named_and_who_was_done_is_done() {
+        let lines = [
+            step(None, None, "starting the CUDA driver"),
+            step(Some(0), Some(ActivePart::Memory), "copying memory"),
+            step(Some(1), Some(ActivePart::Matmul), "multiplying matrices"),
+            step(Some(2), None, "opening the GPU"),
+            Line::Gpu { gpu: GpuIndex(0), outcome: ActiveOutcome::Done(ActiveFigures::default()) },
+        ];
+        let measured = assemble(&asked(), &lines, &End::TooLong(Duration::from_secs(75)));
+        let [first, second, third] = &measured.outcomes[..] else { panic!("{measured:?}") };
+        assert!(matches!(first.1, ActiveOutcome::Done(_)));
+        let why = "multiplying matrices: did not end within 75 s".to_owned();
+        assert_eq!(second.1, ActiveOutcome::Failed { what: ActivePart::Matmul, why });
+        let why = "opening the GPU: did not end within 75 s".to_owned();
+        assert_eq!(third.1, ActiveOutcome::NotRun { why });
+        assert!(matches!(measured.sum, ActiveSum::NotRun { .. }));
+    }
+
+    #[test]
+    fn a_helper_that_fails_speaks_against_no_gpu() {
+        let words = "libcuda.so.1 can't be loaded".to_owned();
+        let end = End::Exited { well: false, words: words.clone() };
+        let measured = assemble(&asked(), &[], &end);
+        let wanted = ActiveOutcome::NotRun { why: words };
+        assert!(measured.outcomes.iter().all(|(_, outcome)| *outcome == wanted));
+    }
+
+    #[test]
+    fn what_a_process_says_is_heard_and_one_that_stays_is_ended() {
+        let child = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let said = serde_json::to_string(&step(None, None, "starting")).unwrap();
+        let (lines, end) = listen(
+            child(&format!("echo '{said}'; echo no driver >&2; exit 1")),
+            Duration::from_secs(60),
+        );
+        assert_eq!(lines, [step(None, None, "starting")]);
+        assert_eq!(end, End::Exited { well: false, words: "no driver".into() });
+        let (lines, end) = listen(child("exec sleep 600"), Duration::from_millis(50));
+        assert_eq!((lines.len(), end), (0, End::TooLong(Duration::from_millis(50))));
+    }
+}

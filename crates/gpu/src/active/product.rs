@@ -1,0 +1,132 @@
+//! A matrix product whose answer is known exactly, again and again, on all of the GPU. The first answer is
+//! checked by the host, and every other one must be the same bit for bit.
+
+use std::time::{Duration, Instant};
+
+use tutti_model::{ActiveFigures, ActivePart, ActiveProduct, Wrong};
+
+use super::api::{Arg, Kernel};
+use super::memory::{counted, merge};
+use super::numbers::{Operands, check_product, half};
+use super::ptx::TILE;
+use super::{Card, Trouble};
+use crate::cuda::CudaError;
+
+/// Rows and columns.
+pub const SIZE: usize = 4096;
+/// So long, but not fewer runs and not more.
+const FOR: Duration = Duration::from_millis(700);
+const RUNS: std::ops::RangeInclusive<u32> = 4..=100;
+
+pub fn measure(
+    card: &Card<'_>,
+    operands: &Operands,
+    figures: &mut ActiveFigures,
+) -> Result<(), Trouble> {
+    let step = |what: &str| {
+        card.say(ActivePart::Matmul, what);
+        let step = what.to_owned();
+        move |source| Trouble { part: ActivePart::Matmul, step: step.clone(), source }
+    };
+    let failed = step("multiplying matrices");
+    let plain = |values: &[i8]| -> Vec<f32> { values.iter().map(|v| f32::from(*v)).collect() };
+    let (a, b) = (plain(&operands.a), plain(&operands.b));
+    figures.matmul =
+        again_and_again(card, card.kernels.matmul, operands, &a, &b).map_err(failed)?;
+    let Some(kernel) = card.kernels.tensor else { return Ok(()) };
+    let failed = step("multiplying matrices on tensor cores");
+    let a: Vec<u16> = operands.a.iter().map(|v| half(*v)).collect();
+    let b = turned(operands);
+    figures.tensor = Some(again_and_again(card, kernel, operands, &a, &b).map_err(failed)?);
+    Ok(())
+}
+
+/// The second operand with its rows as columns, in half precision.
+fn turned(operands: &Operands) -> Vec<u16> {
+    let size = operands.size;
+    let mut turned = vec![0; size * size];
+    for (row, values) in operands.b.chunks_exact(size).enumerate() {
+        for (column, value) in values.iter().enumerate() {
+            turned[column * size + row] = half(*value);
+        }
+    }
+    turned
+}
+
+fn again_and_again<T: Copy>(
+    card: &Card<'_>,
+    kernel: Kernel,
+    operands: &Operands,
+    a: &[T],
+    b: &[T],
+) -> Result<ActiveProduct, CudaError> {
+    let size = operands.size;
+    let context = &card.context;
+    let upload = |values: &[T]| {
+        let at = context.allocate(std::mem::size_of_val(values) as u64)?;
+        context.upload(at, values).map(|()| at)
+    };
+    let (a, b) = (upload(a)?, upload(b)?);
+    let bytes = (size * size * size_of::<f32>()) as u64;
+    let (first, next) = (context.allocate(bytes)?, context.allocate(bytes)?);
+    let multiply = |into: u64| {
+        let tiles = size as u32 / TILE;
+        let args = [Arg::Address(a), Arg::Address(b), Arg::Address(into), Arg::Number(size as u32)];
+        context.launch(kernel, (tiles, tiles), &args)
+    };
+    multiply(first)?;
+    let mut c = vec![0f32; size * size];
+    context.download(&mut c, first)?;
+    let mut wrong = check_product(operands, &c);
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while (times.len() as u32) < *RUNS.start()
+        || (start.elapsed() < FOR && (times.len() as u32) < *RUNS.end())
+    {
+        times.push(context.timed(|| multiply(next))?);
+        merge(&mut wrong, differs(card, first, next, bytes, times.len())?);
+    }
+    for address in [a, b, first, next] {
+        context.free(address)?;
+    }
+    let work = 2.0 * (size as f64).powi(3);
+    let rate = (work / median(&mut times)) as u64;
+    Ok(ActiveProduct { size: size as u32, runs: times.len() as u32 + 1, wrong, rate })
+}
+
+fn differs(card: &Card<'_>, a: u64, b: u64, bytes: u64, run: usize) -> Result<Wrong, CudaError> {
+    let launch = |out| {
+        let groups = Arg::Number((bytes / 16) as u32);
+        let args = [Arg::Address(a), groups, Arg::Address(b), Arg::Address(out)];
+        card.context.launch(card.kernels.compare, (card.blocks, 1), &args)
+    };
+    let (count, first) = counted(card, launch)?;
+    if count == 0 {
+        return Ok(Wrong::default());
+    }
+    Ok(Wrong {
+        count,
+        first: format!("number {first} of run {run} is not the one of the first run"),
+    })
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turned_operand_has_its_rows_as_columns() {
+        let operands = Operands { size: 2, a: vec![0; 4], b: vec![1, 2, 3, 0] };
+        assert_eq!(turned(&operands), [1, 3, 2, 0].map(half));
+    }
+
+    #[test]
+    fn tiles_fit() {
+        assert_eq!(SIZE % TILE as usize, 0);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+    }
+}
