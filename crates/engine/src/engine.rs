@@ -264,7 +264,6 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::NodeMeasured { .. }
         | Event::Accused { .. }
         | Event::Disregarded { .. }
-        | Event::PartHolds { .. }
         | Event::Suspending { .. }
         | Event::Waking { .. }
         | Event::SuspensionHeld { .. }
@@ -274,6 +273,8 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::TokenRevoked { .. } => false,
         // Room that was kept there may have to be found elsewhere.
         Event::NodeAway { .. } | Event::NodeLost { .. } => !state.claims.is_empty(),
+        // It may be suspended for somebody who waits, or not any more.
+        Event::PartHolds { .. } => !state.index.queue.is_empty(),
         // Only what runs may grow.
         Event::PartRunning { lease, .. } | Event::PartWoken { lease, .. } => {
             state.index.elastic.contains(&lease.task)

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Job, LeaseId, Link, NodeId, Rank, Span, StallAction, StopCause, TaskId,
-    Time,
+    Attempt, AttemptPhase, Job, LeaseId, Link, NodeId, Part, Rank, Span, StallAction, StopCause,
+    TaskId, Time,
 };
 
 use crate::decide::View;
@@ -73,13 +73,14 @@ fn standing(view: View<'_>, lease: LeaseId) -> Option<Standing> {
     let attempt = find_attempt(view.state, lease)?;
     let job = view.state.job(lease.task.job)?;
     let rule = job.spec.stall.unwrap_or_default();
-    if rule.action == StallAction::Off || !may_be_judged(view, attempt) {
+    if rule.action == StallAction::Off || !may_be_judged(view, attempt, rule.action) {
         return None;
     }
     let too_old = Span(view.settings.node_timeout.0 / 2);
     // Without a pace, a rank may be compiling its first step, or report only once in a while.
-    let known: Vec<Level<'_>> =
-        view.live.levels().ranks(lease).filter(|l| l.rank.pace.is_some()).collect();
+    let runs = |l: &Level<'_>| !attempt.parts.iter().any(|p| has_ended(p, l.rank.rank));
+    let known = view.live.levels().ranks(lease).filter(|l| l.rank.pace.is_some() && runs(l));
+    let known: Vec<Level<'_>> = known.collect();
     let last = known.iter().min_by_key(|l| (l.rank.step, Reverse(l.stepped), l.rank.rank))?;
     if known.iter().any(|l| view.now.since(l.heard) > too_old) {
         return None;
@@ -102,12 +103,22 @@ fn standing(view: View<'_>, lease: LeaseId) -> Option<Standing> {
     Some(Standing { stepped, pace, behind, after, restart_after })
 }
 
-/// All of it runs, nothing of it has ended, and its nodes are there to tell.
-fn may_be_judged(view: View<'_>, attempt: &Attempt) -> bool {
+/// All of it runs, and its nodes are there to tell. Once some of it has ended well, the rest may have
+/// other things to do than steps, unless somebody wants it started again in any case.
+fn may_be_judged(view: View<'_>, attempt: &Attempt, action: StallAction) -> bool {
     let up = |node| view.state.node(node).is_some_and(|n| n.link == Link::Up);
+    let whole = |p: &Part| p.phase.exits().is_empty() && up(p.node);
+    let in_any_case = action == StallAction::Restart;
     matches!(attempt.phase, AttemptPhase::Running { .. })
         && !attempt.is_hardly_awake(view.now)
-        && attempt.parts.iter().all(|p| p.phase.exits().is_empty() && up(p.node))
+        && attempt
+            .parts
+            .iter()
+            .all(|p| whole(p) || in_any_case && (p.phase.is_over() || up(p.node)))
+}
+
+fn has_ended(part: &Part, rank: Rank) -> bool {
+    part.phase.exits().iter().any(|exit| exit.rank == rank)
 }
 
 fn has_saved(job: &Job, lease: LeaseId, attempt: &Attempt) -> bool {

@@ -6,6 +6,8 @@ use tutti_engine::invariants::{Breach, PreemptionPays};
 use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
 use tutti_model::{EndReason, State, StopCause, TaskId, Time};
 
+use crate::node::NOT_WOKEN;
+
 /// When the controller dies during a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
@@ -124,7 +126,7 @@ impl Controller {
                 None => counts.woken += 1,
             },
             Event::Stopping { why: StopCause::LaunchFailed { error, .. }, .. }
-                if error.starts_with("it could not be woken") =>
+                if error.contains(NOT_WOKEN) =>
             {
                 counts.not_woken += 1;
             }

@@ -14,6 +14,7 @@ use crate::workload::Fate;
 
 mod sleep;
 
+pub(crate) use sleep::NOT_WOKEN;
 use sleep::Sleep;
 
 pub struct Node {

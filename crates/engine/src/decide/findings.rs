@@ -11,7 +11,7 @@ use super::nodes::{held_parts, need_session};
 use super::{Decision, View, done};
 use crate::effects::find_attempt;
 use crate::event::Event;
-use crate::health::{NOBODY, may_take_out};
+use crate::health::{NOBODY, is_counted_out, may_take_out};
 
 /// They are in every snapshot and in every list of nodes.
 const FINDINGS_MAX: usize = 64;
@@ -64,19 +64,25 @@ fn drained(view: View<'_>, id: NodeId, said: &[Finding], news: &[&Finding]) -> O
     let worst = |all: &mut dyn Iterator<Item = &Finding>| {
         all.filter(|f| f.closes_node()).max_by_key(|f| f.action).cloned()
     };
-    let reason = match node.and_then(|n| n.drain.as_ref()) {
-        Some(Drain { finding: Some(key), .. }) if said.iter().any(|f| f.key == *key) => None,
-        Some(Drain { finding: Some(_), .. }) => match worst(&mut said.iter()) {
-            Some(other) => Some(other),
-            None => return Some(Event::NodeReopened { node: id }),
-        },
-        Some(_) => None,
-        None => worst(&mut news.iter().copied()),
-    }?;
-    let must = reason.action == HealthAction::RebootNode;
-    if !must && !may_take_out(view.state, view.settings, id) {
-        return None;
-    }
+    let must = |f: &Finding| f.action == HealthAction::RebootNode;
+    let may = |f: &Finding| must(f) || may_take_out(view.state, view.settings, id);
+    let reason = match node.and_then(|n| Some((n, n.drain.as_ref()?))) {
+        Some((node, Drain { finding: Some(key), .. })) => {
+            let counted = is_counted_out(node);
+            let stands = said.iter().find(|f| f.key == *key && f.closes_node());
+            if stands.is_some_and(|f| must(f) || counted) {
+                return None;
+            }
+            // What was broken may have become a mere suspicion, and of those few count.
+            match stands.cloned().or_else(|| worst(&mut said.iter())).filter(|f| counted || may(f))
+            {
+                Some(other) => other,
+                None => return Some(Event::NodeReopened { node: id }),
+            }
+        }
+        Some(_) => return None,
+        None => worst(&mut news.iter().copied()).filter(may)?,
+    };
     let drain = Drain {
         by: NOBODY.to_owned(),
         reason: reason.text,

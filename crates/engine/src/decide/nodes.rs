@@ -47,6 +47,7 @@ pub(super) fn heartbeat(
     need_session(view, node, session)?;
     let mut events = changes(view, node, parts);
     events.extend(missing(view.state, node, parts));
+    events.extend(stale_gone(view.state, node, parts));
     done(events)
 }
 
@@ -158,6 +159,14 @@ fn missing(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
         .filter(|(lease, part)| part.phase != PartState::Sent && !reported.contains(lease))
         .map(|(lease, _)| Event::PartLost { lease, node })
         .collect()
+}
+
+/// The same for what should not have been there: its agent may have forgotten it, told to before we
+/// knew that it was stale.
+fn stale_gone(state: &State, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
+    let stale = state.node(node).into_iter().flat_map(|n| &n.stale);
+    let gone = stale.filter(|lease| !reports.iter().any(|r| r.lease == **lease));
+    gone.map(|&lease| Event::StaleGone { node, lease }).collect()
 }
 
 /// Every part on this node that is not over.

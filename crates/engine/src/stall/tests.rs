@@ -131,6 +131,20 @@ fn nobody_is_judged_without_a_pace_or_while_his_node_is_away_or_if_he_says_so() 
 }
 
 #[test]
+fn the_rest_of_a_gang_that_ends_is_judged_only_if_somebody_wants_it_so() {
+    for (action, stops) in [(StallAction::Auto, false), (StallAction::Restart, true)] {
+        let stall = Some(Stall { after: Some(Span::secs(20)), action });
+        let (mut world, job, lease) = training(JobSpec { stall, ..gang(2, 8) });
+        world.done(N1, lease, &[(0, tutti_model::ExitStatus::Code(0))]);
+        for age in 1..=21 {
+            world.wait(1, &[]);
+            say(&mut world, N2, lease, Said { rank: 1, age, ..WORKS });
+        }
+        assert_eq!(world.state_of(job) == JobState::Stopping, stops, "{action:?}");
+    }
+}
+
+#[test]
 fn a_pause_that_ended_by_itself_may_come_again() {
     let (mut world, job, lease) = training(gang(2, 8));
     hang(&mut world, lease, 100, [WORKS, Said { rank: 1, ..WORKS }]);

@@ -235,3 +235,19 @@ fn a_flood_of_findings_is_cut() {
     assert!(node.is_fenced(GpuIndex(0)), "the hardest are kept");
     assert!(node.findings.iter().all(|f| f.text.chars().count() <= 400));
 }
+
+/// What must be rebooted is not counted among those that may be closed on suspicion; what becomes a
+/// mere suspicion is.
+#[test]
+fn a_node_that_is_no_longer_broken_counts_as_suspect_or_is_opened() {
+    let mut world = World::new(&[2, 2, 2, 2]);
+    let finding = |action| [finding("xid-79/gpu0", Some(0), action)];
+    world.find(N1, &finding(HealthAction::RebootNode));
+    world.find(N2, &finding(HealthAction::DrainNode));
+    let state = |world: &World, node| world.engine.state().node(node).unwrap().state();
+    assert_eq!([N1, N2].map(|n| state(&world, n)), [NodeState::Drained; 2]);
+    world.find(N1, &finding(HealthAction::DrainNode));
+    assert_eq!(state(&world, N1), NodeState::Ready, "another one is closed on suspicion");
+    world.find(N2, &finding(HealthAction::Note));
+    assert_eq!(state(&world, N2), NodeState::Ready, "a note closes nothing");
+}

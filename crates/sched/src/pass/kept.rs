@@ -21,10 +21,19 @@ impl<'a> Pass<'a, '_> {
         let (overdue, others): (Vec<_>, Vec<_>) = self.state.claims.iter().partition(is_overdue);
         // Those who return, and those who were suspended, go first in their class.
         let late = self.somebody_returns() || !self.state.index.asleep.is_empty();
+        self.drop_overtaken(&overdue, &others);
         for (&task, claim) in others.into_iter().chain(overdue) {
             let job = self.state.job(task.job);
             let alone = job.is_some_and(|j| j.spec.exclusive);
+            if self.plan.dropped.contains(&task) {
+                continue;
+            }
             if Some(task.job) == self.what_if.left_out {
+                self.view.cluster.unkeep(&claim.parts, alone);
+                continue;
+            }
+            if job.is_some_and(|job| self.is_one_too_many(job, task)) {
+                self.plan.dropped.push(task);
                 self.view.cluster.unkeep(&claim.parts, alone);
                 continue;
             }
@@ -58,6 +67,43 @@ impl<'a> Pass<'a, '_> {
                 }
             }
         }
+    }
+
+    /// Whoever waited for the tenant of a node to end, and finds that the node is kept for somebody
+    /// else by now: a gang that changes its size stays where it is. It may claim other nodes when it
+    /// is its turn.
+    fn drop_overtaken(&mut self, of: &[(&TaskId, &'a Claim)], by: &[(&TaskId, &'a Claim)]) {
+        for (task, claim) in of {
+            let alone = self.is_alone(**task);
+            let meets = |(other, first): &(&TaskId, &Claim)| {
+                if Some(other.job) == self.what_if.left_out {
+                    return false;
+                }
+                let alone = alone || self.is_alone(**other);
+                let pair = |p: &PartPlacement| {
+                    let there = first.parts.iter().find(|q| q.node == p.node);
+                    there.is_some_and(|q| alone || self.collide(p, q))
+                };
+                claim.parts.iter().any(pair)
+            };
+            if by.iter().any(meets) {
+                self.plan.dropped.push(**task);
+                self.view.cluster.unkeep(&claim.parts, alone);
+            }
+        }
+    }
+
+    fn is_alone(&self, task: TaskId) -> bool {
+        self.state.job(task.job).is_some_and(|j| j.spec.exclusive)
+    }
+
+    /// Whether two parts can't be on one node at a time.
+    fn collide(&self, a: &PartPlacement, b: &PartPlacement) -> bool {
+        let Some(node) = self.state.node(a.node) else { return true };
+        let shared = a.gpus.iter().any(|gpu| b.gpus.contains(gpu));
+        shared && u32::from(a.share.0) + u32::from(b.share.0) > 1000
+            || a.cpus + b.cpus > node.facts.cpus
+            || a.mem.0.saturating_add(b.mem.0) > node.facts.mem.0
     }
 
     /// Nodes that became free do as well as those that an overdue task waits for: it need not wait
@@ -123,6 +169,12 @@ impl<'a> Pass<'a, '_> {
         let (stays, more) = (by_model(cluster, &owned(stays)), by_model(cluster, &owned(more)));
         self.teams.add(team, &more);
         self.teams.unrelease(team, &stays);
+    }
+
+    /// Since the claim was made, others of its array may have started.
+    fn is_one_too_many(&mut self, job: &Job, task: TaskId) -> bool {
+        let has_lease = job.task(task.index).is_some_and(|t| t.attempt().is_some());
+        !has_lease && self.at_array_limit(job)
     }
 
     /// Since the claim was made, a policy may have set limits and reservations.
@@ -241,6 +293,7 @@ impl<'a> Pass<'a, '_> {
                 self.passed_over.push((task, why));
             } else if !self.done.contains(&task)
                 && !claim.parts.iter().any(|p| taken.contains(&p.node))
+                && !self.is_one_too_many(job, task)
                 && self.may_have(job, &claim.parts)
             {
                 self.plan.dropped.retain(|dropped| *dropped != task);

@@ -197,7 +197,7 @@ impl<'a> Pass<'a, '_> {
             let mut cards: Vec<&Card> = Vec::new();
             for index in home {
                 let Some(had) = slot.cards.iter().find(|c| c.index == *index) else { return };
-                let same = |c: &&Card| c.model == had.model && c.mem == had.mem;
+                let same = |c: &&Card| c.model == had.model && c.mem == had.mem && !c.fenced;
                 let open = slot.cards.iter().filter(same);
                 let open = open.filter(|c| !cards.iter().any(|t| t.index == c.index));
                 let most_free =

@@ -1,7 +1,7 @@
 //! A simulated part on its way out of its GPUs and back. Frozen meanwhile: it makes no steps and does
 //! not end.
 
-use tutti_model::{Bytes, GpuIndex, Span, Suspension, Time};
+use tutti_model::{Blame, Bytes, GpuIndex, PartError, Span, Suspension, Time};
 
 use super::{Part, PartPhase};
 
@@ -10,6 +10,8 @@ const OUT: Span = Span(700);
 const BACK: Span = Span(300);
 /// On each GPU.
 const HELD_GIB: u64 = 10;
+/// How agents begin to say it.
+pub(crate) const NOT_WOKEN: &str = "its GPU state could not be moved";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sleep {
@@ -29,8 +31,6 @@ pub(super) enum Sleep {
     Refused {
         why: &'static str,
     },
-    /// It can't go on.
-    Stuck,
 }
 
 impl Part {
@@ -45,7 +45,7 @@ impl Part {
 
     /// Something of it is on its GPUs.
     pub(super) fn is_on_gpus(&self) -> bool {
-        !matches!(self.sleep, Sleep::Out { .. } | Sleep::Stuck)
+        !matches!(self.sleep, Sleep::Out { .. })
     }
 
     pub(super) fn held(&self) -> Bytes {
@@ -59,7 +59,6 @@ impl Part {
             Sleep::Out { .. } => Some(Suspension::Suspended { bytes: self.held() }),
             Sleep::Coming { .. } => Some(Suspension::Waking),
             Sleep::Refused { why } => Some(Suspension::Refused { why: (*why).to_owned() }),
-            Sleep::Stuck => Some(Suspension::Refused { why: "no memory on the GPU".to_owned() }),
         }
     }
 
@@ -73,9 +72,15 @@ impl Part {
         };
     }
 
+    /// What can't wake ends: there is nothing that could go on.
     pub(super) fn wake(&mut self, gpus: Vec<GpuIndex>, fails: bool, now: Time) {
         self.sleep = match self.sleep {
-            Sleep::Out { .. } if fails => Sleep::Stuck,
+            Sleep::Out { .. } if fails && self.is_running() => {
+                let message = format!("{NOT_WOKEN}: no memory on the GPU");
+                let error = Some(PartError { message, blame: Blame::Node });
+                self.phase = PartPhase::Done { exits: Vec::new(), error };
+                Sleep::Awake
+            }
             Sleep::Going { at, .. } | Sleep::Out { at } => {
                 self.launch.gpus = gpus;
                 Sleep::Coming { at, until: now.plus(BACK) }

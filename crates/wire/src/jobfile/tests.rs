@@ -497,6 +497,15 @@ proptest! {
 }
 
 #[test]
+fn lines_end_where_editors_end_them() {
+    let text = b"name: a\rrun: x\ngpus 3\r\r\r\nnodes: 1\n[";
+    let error = parse(Some("a.yaml"), text).unwrap_err();
+    assert!((1..=4).contains(&error.line), "{error}");
+    never_lost(Some("a.yaml"), text);
+    never_lost(Some("a.yaml"), b"\r\r\r\rrun");
+}
+
+#[test]
 fn deep_nesting_is_an_error() {
     for (name, open) in [("a.json", "["), ("a.yaml", "["), ("a.toml", "a = [")] {
         let text = format!("{open}{}", "[".repeat(50_000));

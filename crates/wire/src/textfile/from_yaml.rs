@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, FileError> {
     }
     let root: Spanned<Raw> =
         serde_saphyr::from_str_with_options(text, options).map_err(|e| syntax(&e, &lines))?;
-    let root = node(root, text);
+    let root = node(root, text, &lines);
     match root.value {
         Value::Nothing => Ok(Node { at: Place::START, value: Value::Table(Vec::new()) }),
         _ => Ok(root),
@@ -31,7 +31,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, FileError> {
 }
 
 fn syntax(error: &serde_saphyr::Error, lines: &Lines<'_>) -> FileError {
-    let at = error.location().filter(|l| l.line() > 0).map_or(lines.end(), place);
+    let at = error.location().filter(|l| l.line() > 0).map_or(lines.end(), |l| place(l, lines));
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("unreadable");
     // The position is said once, by us.
@@ -39,8 +39,16 @@ fn syntax(error: &serde_saphyr::Error, lines: &Lines<'_>) -> FileError {
     FileError::new(at, Problem::Syntax { format: "YAML", message })
 }
 
-fn place(location: Location) -> Place {
-    Place { line: (location.line() as u32).max(1), column: (location.column() as u32).max(1) }
+/// To YAML a lone carriage return ends a line, to editors and to us it does not.
+fn place(location: Location, lines: &Lines<'_>) -> Place {
+    let offset = location.span().byte_offset().and_then(|at| usize::try_from(at).ok());
+    let said =
+        Place { line: (location.line() as u32).max(1), column: (location.column() as u32).max(1) };
+    match offset {
+        Some(offset) => lines.place(offset),
+        None if said.line > lines.end().line => lines.end(),
+        None => said,
+    }
 }
 
 enum Raw {
@@ -53,8 +61,8 @@ enum Raw {
     Table(Vec<(Spanned<String>, Spanned<Raw>)>),
 }
 
-fn node(raw: Spanned<Raw>, text: &str) -> Node {
-    let at = place(raw.referenced);
+fn node(raw: Spanned<Raw>, text: &str, lines: &Lines<'_>) -> Node {
+    let at = place(raw.referenced, lines);
     let spelled = |fallback: String| spelling(raw.referenced, text).unwrap_or(fallback);
     let value = match raw.value {
         Raw::Nothing => Value::Nothing,
@@ -62,14 +70,14 @@ fn node(raw: Spanned<Raw>, text: &str) -> Node {
         Raw::Int(i) => Value::Int(i, spelled(i.to_string())),
         Raw::Float(f) => Value::Float(f, spelled(f.to_string())),
         Raw::Text(t) => Value::Text(t),
-        Raw::List(items) => Value::List(items.into_iter().map(|i| node(i, text)).collect()),
+        Raw::List(items) => Value::List(items.into_iter().map(|i| node(i, text, lines)).collect()),
         Raw::Table(pairs) => Value::Table(
             pairs
                 .into_iter()
                 .map(|(k, v)| Entry {
-                    key_at: place(k.referenced),
+                    key_at: place(k.referenced, lines),
                     key: k.value,
-                    node: node(v, text),
+                    node: node(v, text, lines),
                 })
                 .collect(),
         ),

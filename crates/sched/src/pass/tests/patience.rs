@@ -135,6 +135,26 @@ fn who_was_made_room_for_goes_first() {
     assert_eq!(c.placed(), "3@n2:0,1,2,3+n3:0,1,2,3");
 }
 
+#[test]
+fn an_array_that_reached_its_limit_meanwhile_keeps_no_room() {
+    let c = case().nodes(2, 4).submit_ago(LONG, array("0-9%1", gpus(4)));
+    let c = c.running_index(0, &[(1, &[0, 1, 2, 3])]);
+    let c = c.claim("1_1", ClaimCause::Overdue, &[(2, &[0, 1, 2, 3])]);
+    let plan = c.plan();
+    assert_eq!((c.placed().as_str(), plan.dropped), ("", vec!["1_1".parse().unwrap()]));
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_gang_does_not_take_what_it_keeps_when_it_shrinks() {
+    let (all, half): (&[u16], &[u16]) = (&[0, 1, 2, 3], &[0, 1]);
+    let c = case().nodes(2, 4).submit(gang(1, 2)).submit_ago(LONG, gang(1, 4));
+    let c = c.claim("1", ClaimCause::Resize, &[(1, half)]);
+    let c = c.claim("2", ClaimCause::Overdue, &[(1, all)]);
+    let plan = c.plan();
+    assert_eq!(plan.dropped, ["2".parse().unwrap()]);
+    assert_eq!(c.placed(), "1@n1:0,1 2@n2:0,1,2,3");
+}
+
 fn before_a_reservation(head: bool) -> Case {
     let c = case().nodes(1, 1).node(|_| {}, &["a100"]);
     let (name, nodes) = ("power".to_owned(), ["n1".to_owned()].into());
