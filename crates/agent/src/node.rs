@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
-use tutti_model::{LeaseId, Span, Time};
+use tutti_model::{Bytes, LeaseId, Span, Time};
 use tutti_wire::pki::NodeIdentity;
 use tutti_wire::stream::ToController;
 
@@ -128,6 +128,8 @@ pub(crate) struct Node {
     looks: BTreeSet<(Instant, LeaseId)>,
     /// Parts whose state changed since the last flush.
     changed: BTreeSet<LeaseId>,
+    /// What the controller was last told that parts have on GPUs.
+    told_memory: BTreeMap<LeaseId, Bytes>,
     uplink: Uplink,
     watch: Watch,
     requests: Requests,
@@ -172,6 +174,7 @@ impl Node {
             shims: Shims::default(),
             looks: BTreeSet::new(),
             changed: BTreeSet::new(),
+            told_memory: BTreeMap::new(),
             watch: Watch::new(&config)?,
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
             requests: Requests::default(),
@@ -231,6 +234,7 @@ impl Node {
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 Some(samples) = self.telemetry.next() => {
                     self.watch_mps(&samples.newest);
+                    self.notice_memory(&samples);
                     self.tell_samples(&samples);
                 }
                 event = self.sharing.next() => self.on_mps(event),

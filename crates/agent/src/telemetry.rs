@@ -29,7 +29,7 @@ pub struct Samples {
     /// When it was taken.
     pub taken: Instant,
     /// Memory on GPUs by task.
-    memory: Arc<BTreeMap<TaskId, Bytes>>,
+    pub memory: Arc<BTreeMap<TaskId, Bytes>>,
 }
 
 /// What the rest of the agent tells the thread.

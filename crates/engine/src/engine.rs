@@ -15,6 +15,7 @@ use crate::decide::{View, answer, decide, next_due};
 use crate::effect::Effect;
 use crate::effects::{effects, find_attempt, reconcile};
 use crate::event::{Event, Record};
+use crate::health::may_take_out;
 use crate::index;
 use crate::live::{Levels, Live};
 use crate::reject::Rejected;
@@ -180,6 +181,14 @@ impl Engine {
     fn run(&mut self, events: Vec<Event>, now: Time, step: &mut Step) {
         let mut todo = VecDeque::from(events);
         while let Some(event) = todo.pop_front() {
+            // Several nodes may be lost in one moment, and few of them may be taken out.
+            if let Event::NodeDrained { node, drain } = &event
+                && drain.auto
+                && drain.finding.is_none()
+                && !may_take_out(&self.state, &self.settings, *node)
+            {
+                continue;
+            }
             let record = Record { seq: Seq(self.state.seq.0 + 1), at: now, event };
             // Before, because a claim that is dropped is only known until then.
             touched(&self.state, &record.event, |node| self.scheduler.touch(node));

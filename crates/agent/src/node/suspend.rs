@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tutti_model::{Bytes, GpuIndex, Launch, LeaseId, PartReport, ReportedPhase};
+use tutti_model::{Bytes, GpuIndex, Launch, LeaseId, PartReport, ReportedPhase, is_other_size};
 
 use super::Node;
 use crate::config::AgentConfig;
@@ -14,6 +14,7 @@ use crate::messages::ToShim;
 use crate::suspend::huge_pages::HugePages;
 use crate::suspend::serve::{self, Probe};
 use crate::suspend::{Ability, Level};
+use crate::telemetry::Samples;
 
 /// What a part on an imagined GPU is said to hold there, unless the job says otherwise.
 const SIMULATED: Bytes = Bytes::gib(1);
@@ -153,6 +154,21 @@ impl Node {
     pub(super) fn reports(&self) -> Vec<PartReport> {
         let reports = self.machine.reports(super::now());
         reports.into_iter().map(|report| self.with_memory(report)).collect()
+    }
+
+    /// Whether a job can be suspended for another depends on what it holds, so the controller hears
+    /// at once what a heartbeat would tell it late.
+    pub(super) fn notice_memory(&mut self, samples: &Samples) {
+        self.told_memory.retain(|lease, _| samples.memory.contains_key(&lease.task));
+        for report in self.machine.reports(super::now()) {
+            let lease = report.lease;
+            let Some(&bytes) = samples.memory.get(&lease.task) else { continue };
+            let runs = matches!(report.phase, ReportedPhase::Running { .. });
+            if runs && is_other_size(self.told_memory.get(&lease).copied(), bytes) {
+                self.told_memory.insert(lease, bytes);
+                self.changed.insert(lease);
+            }
+        }
     }
 
     /// With what its processes have on GPUs, or what they are said to have there.

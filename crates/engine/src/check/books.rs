@@ -35,6 +35,8 @@ struct Kept {
     tenant: Tenant,
     /// It waits for whoever is there to end, so both are on the books.
     overdue: bool,
+    /// The memory of one that is being suspended: it is there already, and ends one day.
+    asleep: bool,
 }
 
 /// What has to fit together on a node.
@@ -62,7 +64,7 @@ impl<'a> Books<'a> {
         self.claimants.insert(task);
         for part in parts {
             let tenant = tenant(task, part, exclusive);
-            self.kept.entry(part.node).or_default().push(Kept { tenant, overdue });
+            self.kept.entry(part.node).or_default().push(Kept { tenant, overdue, asleep: false });
         }
     }
 
@@ -184,7 +186,7 @@ impl<'a> Books<'a> {
         let wanted = tenant(claim.task, part, exclusive);
         // What has waited long waits for all who are there to end, those who start now included.
         if claim.cause == ClaimCause::Overdue {
-            let tenants = kept.iter().map(|k| &k.tenant).collect();
+            let tenants = kept.iter().filter(|k| !k.asleep).map(|k| &k.tenant).collect();
             return Room { tenants }.takes(self.state, node, &wanted);
         }
         for then in futures(&leases, &kept) {
@@ -220,7 +222,8 @@ impl<'a> Books<'a> {
                 }
                 Stop::Suspend { .. } => {
                     for (node, tenant) in keeps(self.state, victim) {
-                        self.kept.entry(node).or_default().push(Kept { tenant, overdue: false });
+                        let kept = Kept { tenant, overdue: false, asleep: true };
+                        self.kept.entry(node).or_default().push(kept);
                     }
                 }
                 _ => {}
