@@ -8,9 +8,10 @@
 
 mod process;
 mod record;
+mod simulated;
 
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tutti_gpu::active::Asked;
@@ -24,6 +25,7 @@ use tutti_model::{
 
 pub use process::{ARGUMENT, Process, serve};
 pub use record::{Record, RecordError};
+pub use simulated::Simulated;
 
 use crate::release::is_server;
 
@@ -62,6 +64,8 @@ pub struct Checker {
     limits: Thresholds,
     /// Where speeds are remembered. None: nowhere.
     dir: Option<PathBuf>,
+    /// The start of the machine that this is.
+    boot: String,
     simulated: bool,
 }
 
@@ -89,8 +93,50 @@ impl Checker {
             driver: hardware.driver.clone().unwrap_or_default(),
             limits,
             dir: None,
+            boot: String::new(),
             simulated: false,
         }
+    }
+
+    /// Others do the work.
+    pub fn with(self, measurer: Arc<dyn Measurer>) -> Checker {
+        Checker { measurer, ..self }
+    }
+
+    /// Somebody else says what is held on GPUs, or nobody.
+    pub fn unseen(self, holdings: Option<Arc<dyn Holdings>>) -> Checker {
+        Checker { holdings, ..self }
+    }
+
+    /// Of imagined devices: nothing is computed.
+    pub fn simulated(self) -> Checker {
+        Checker { simulated: true, holdings: None, ..self }
+    }
+
+    /// Speeds, and which GPUs have passed during this start of the machine.
+    pub fn remember_in(self, dir: &Path, boot: &str) -> Checker {
+        Checker { dir: Some(dir.to_owned()), boot: boot.to_owned(), ..self }
+    }
+
+    /// Whether there are checks for this GPU.
+    pub fn can(&self, gpu: GpuIndex) -> bool {
+        let known = self.gpus.iter().find(|known| known.index == gpu);
+        known.is_some_and(|gpu| self.simulated || gpu.vendor == Vendor::Nvidia)
+    }
+
+    /// GPUs that have not passed since the machine was started, under this driver.
+    pub fn due(&self) -> Vec<GpuIndex> {
+        let record = self.record();
+        let due = |gpu: &&Known| self.can(gpu.index) && !record.passed.contains(&gpu.uuid);
+        self.gpus.iter().filter(due).map(|gpu| gpu.index).collect()
+    }
+
+    pub fn in_words(&self) -> String {
+        if self.simulated {
+            return "simulated: only fire drills fail".to_owned();
+        }
+        let (due, all) = (self.due().len(), self.gpus.iter().filter(|g| self.can(g.index)).count());
+        format!("{} of {all} GPUs passed since the machine was started", all - due)
     }
 
     /// Checks those of these GPUs that nobody uses. Blocks for as long as that takes. `taken`: GPUs
@@ -131,7 +177,7 @@ impl Checker {
 
     /// Judges it by what was known, and learns from it.
     fn conclude(&self, mut report: ActiveReport, at: Time) -> Checked {
-        let mut record = self.record().under(&self.driver);
+        let mut record = self.record();
         let seen = judge(&report, &record.known, &self.limits, at);
         report.findings = seen.iter().map(|seen| seen.finding.clone()).collect();
         record.learn(&report);
@@ -144,7 +190,7 @@ impl Checker {
         if let Some((_, why)) = taken.iter().find(|(index, _)| *index == gpu.index) {
             return Some(ActiveOutcome::Busy { why: why.clone() });
         }
-        if !self.simulated && gpu.vendor != Vendor::Nvidia {
+        if !self.can(gpu.index) {
             let why = "there are active checks for NVIDIA's GPUs only".to_owned();
             return Some(ActiveOutcome::NotRun { why });
         }
@@ -160,11 +206,12 @@ impl Checker {
 
     fn record(&self) -> Record {
         let Some(dir) = &self.dir else { return Record::default() };
-        Record::load(dir).unwrap_or_else(|error| {
+        let record = Record::load(dir).unwrap_or_else(|error| {
             // Only speeds of earlier days are in it.
             crate::node::log_error("what GPUs did in earlier checks is not known", &error);
             Record::default()
-        })
+        });
+        record.under(&self.driver).since(&self.boot)
     }
 
     fn remember(&self, record: &Record) {

@@ -12,6 +12,7 @@ use tutti_wire::client::ClientError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::token::TokenText;
 
+use crate::active::Measurer;
 use crate::container::Runtime;
 use crate::health::{ChecksConfig, StoreError};
 use crate::isolation::IsolationMode;
@@ -55,8 +56,34 @@ pub struct AgentConfig {
     pub share_without_mps: bool,
     /// From where on something is a finding.
     pub health: Thresholds,
+    /// Whether GPUs are checked actively without being asked for.
+    pub active_checks: ActiveChecks,
+    /// Who makes GPUs compute. None: a process of its own on real devices, nobody on imagined ones.
+    pub measurer: Option<Arc<dyn Measurer>>,
     /// None: the operator has no checks of their own here.
     pub checks: Option<ChecksConfig>,
+}
+
+/// When GPUs are checked actively.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ActiveChecks {
+    /// When they are new here, before a fence is lifted, and between jobs on suspicion.
+    #[default]
+    Auto,
+    /// Only when somebody asks for it.
+    Off,
+}
+
+impl std::str::FromStr for ActiveChecks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ActiveChecks, String> {
+        match text {
+            "auto" => Ok(ActiveChecks::Auto),
+            "off" => Ok(ActiveChecks::Off),
+            _ => Err(format!("'{text}' is neither auto nor off")),
+        }
+    }
 }
 
 /// Where the controller is.
@@ -110,6 +137,8 @@ impl AgentConfig {
             huge_pages: true,
             share_without_mps: false,
             health: Thresholds::default(),
+            active_checks: ActiveChecks::Auto,
+            measurer: None,
             checks: None,
         }
     }

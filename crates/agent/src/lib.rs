@@ -51,7 +51,7 @@ mod testing;
 mod user;
 mod zygote;
 
-pub use config::{AgentConfig, AgentError, Controller, LogRetention, total_memory};
+pub use config::{ActiveChecks, AgentConfig, AgentError, Controller, LogRetention, total_memory};
 pub use container::Runtime;
 pub use env::{
     ENVIRONMENT, SLURM_JOB, SLURM_TASK, VENDORS as VENDOR_ENVIRONMENT, launcher_environment,

@@ -1,6 +1,7 @@
 //! The shell around the state machine: feeds it orders, shims' words and time, and carries out
 //! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
 
+mod active;
 mod health;
 mod image;
 mod launch;
@@ -38,6 +39,7 @@ use crate::parts::{FoundState, Parts};
 use crate::progress::place::Places;
 use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
+use active::Checking;
 use health::Watch;
 use lookup::Lookups;
 use mps::Sharing;
@@ -113,6 +115,7 @@ pub(crate) struct Node {
     lookups: Lookups,
     isolation: Isolation,
     releasing: Releasing,
+    checking: Checking,
     /// Container runtimes that are here.
     runtimes: Vec<Found>,
     tmpdir: Option<String>,
@@ -158,15 +161,17 @@ impl Node {
         let (swept, swept_in) = mpsc::unbounded_channel();
         let isolation = Isolation::set_up(&config);
         let telemetry = Telemetry::start(&config, isolation.name())?;
+        let program = program()?;
         Ok(Node {
             machine: Machine::new(barred.leases()),
             isolation,
             releasing: Releasing::new(&config),
+            checking: Checking::find(&config, &program),
             runtimes: container::find(&search_path(), Path::new("/")),
             places: Places::new(&config.data_dir),
             tmpdir: std::env::var("TMPDIR").ok(),
             network: None,
-            program: program()?,
+            program,
             lookups: Lookups::new(&config.name, &config.address),
             ports: BTreeMap::new(),
             zygote: ZygoteLink::new(zygote)?,
@@ -206,7 +211,7 @@ impl Node {
             self.step(Input::Found { record, state, moved });
         }
         self.isolation.sweep_all_but(&self.machine.live());
-        self.measure_idle();
+        self.check_at_start();
         Ok(())
     }
 
@@ -229,6 +234,7 @@ impl Node {
                     self.step(Input::Swept { lease });
                 }
                 Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
+                Some(checked) = self.checking.next() => self.on_checked(checked),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 news = self.watch.next() => self.watch.take(news),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
@@ -263,6 +269,7 @@ impl Node {
 
     fn flush(&mut self) {
         self.zygote.flush();
+        self.tell_xids();
         if self.uplink.is_up() {
             self.say_findings();
             let changed = std::mem::take(&mut self.changed);

@@ -25,7 +25,8 @@ use tutti_model::{ActiveFigures, ActiveOutcome, ActivePart, ActiveSum, GpuIndex}
 
 use crate::cuda::{CudaError, GpuUuid};
 use api::{Api, Arg, Attribute, Context, Kernel};
-use numbers::{Fill, Operands};
+use numbers::Fill;
+use product::Factors;
 
 /// Which GPU, by its number on the node and by the driver's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,13 +197,13 @@ pub fn measure(asked: &[Asked], say: Say<'_>) -> Result<(), CudaError> {
         let name = format!("{} GPUs are there", api.device_count()?);
         return Err(CudaError::Driver { call: "cuDeviceGetCount", code: 101, name, words });
     }
-    let operands = Operands::new(product::SIZE);
-    let (api, operands) = (&api, &operands);
+    let factors = Factors::new();
+    let (api, factors) = (&api, &factors);
     let cards: Vec<Option<Card<'_>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = asked
             .iter()
             .enumerate()
-            .map(|(at, asked)| scope.spawn(move || one(api, at, asked, operands, say)))
+            .map(|(at, asked)| scope.spawn(move || one(api, at, asked, factors, say)))
             .collect();
         // A thread that panicked has said why on standard error; its GPU has no outcome.
         threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect()
@@ -217,14 +218,14 @@ fn one<'a>(
     api: &'a Api,
     at: usize,
     asked: &Asked,
-    operands: &Operands,
+    factors: &Factors,
     say: Say<'a>,
 ) -> Option<Card<'a>> {
     let start = Instant::now();
     let done = Card::open(api, at, asked, say).and_then(|card| {
         let mut figures = ActiveFigures::default();
         memory::measure(&card, &mut figures)?;
-        product::measure(&card, operands, &mut figures)?;
+        product::measure(&card, factors, &mut figures)?;
         figures.took_ms = start.elapsed().as_millis() as u64;
         Ok((card, figures))
     });

@@ -28,6 +28,7 @@
 //! | GET `/metrics` | query [`MetricsQuery`] → text for Prometheus | viewer |
 //! | POST `/api/v1/nodes/{name}/inject` | [`InjectRequest`] → [`Board`]; a fire drill | admin |
 //! | POST `/api/v1/nodes/{name}/resolve` | [`ResolveRequest`] → [`Board`] | admin |
+//! | POST `/api/v1/nodes/{name}/check` | → [`ActiveReport`](tutti_model::ActiveReport) of the GPUs that are idle | admin |
 //! | GET `/api/v1/nodes/{name}/health` | → [`Examination`] | viewer |
 //! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
 //! | GET `/api/v1/policy` | → `model::Policy` | viewer |
@@ -45,9 +46,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware, HealthAction,
-    JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place, Priority, RankExit,
-    Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
+    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware,
+    HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place,
+    Priority, RankExit, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -511,6 +512,9 @@ pub struct ResolveRequest {
     pub gpu: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Do not check GPUs before their fences go.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
 }
 
 /// Everything that stands on a node after a drill or a resolve, and what that touched.
@@ -518,6 +522,9 @@ pub struct ResolveRequest {
 pub struct Board {
     pub findings: Vec<HealthFinding>,
     pub touched: Vec<HealthFinding>,
+    /// GPUs that were checked before their fences were to go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<Box<ActiveReport>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

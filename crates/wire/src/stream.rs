@@ -16,8 +16,8 @@
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Epoch, Finding, GpuIndex, Greeting, HealthAction, NodeId, NodeSample, Order, PartReport, Rank,
-    Span, TaskId, Time,
+    ActiveReport, Epoch, Finding, GpuIndex, Greeting, HealthAction, NodeId, NodeSample, Order,
+    PartReport, Rank, Span, TaskId, Time,
 };
 
 /// Chosen in the TLS handshake; anything else on the port is HTTP.
@@ -138,7 +138,16 @@ pub enum HealthAsk {
     /// A fire drill: as if this had been seen.
     Inject(Drill),
     /// Take findings off the board: those of one GPU, the one with this key, or all.
-    Resolve { gpu: Option<GpuIndex>, key: Option<String>, by: String },
+    /// Fenced GPUs are checked first, unless `unchecked`.
+    Resolve {
+        gpu: Option<GpuIndex>,
+        key: Option<String>,
+        by: String,
+        #[serde(default)]
+        unchecked: bool,
+    },
+    /// Make the GPUs that nobody uses compute something whose answer is known.
+    Check,
     /// What is known of the machine, and what can't be.
     Examine,
 }
@@ -171,7 +180,11 @@ pub enum HealthReply {
     Board {
         findings: Vec<Finding>,
         touched: Vec<Finding>,
+        /// GPUs that were checked before their fences were to go.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        active: Option<Box<ActiveReport>>,
     },
+    Checked(Box<ActiveReport>),
     Examined(Box<Examination>),
     Refused {
         reason: String,

@@ -48,10 +48,7 @@ pub struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     /// With what it complained about.
-    Exited {
-        well: bool,
-        words: String,
-    },
+    Exited(String),
     TooLong(Duration),
 }
 
@@ -60,18 +57,17 @@ impl Process {
         Process { program }
     }
 
-    fn group(&self, gpus: &[Asked]) -> Measured {
+    /// And whether the helper ended by itself.
+    fn group(&self, gpus: &[Asked]) -> (Measured, bool) {
         let patience = PATIENCE + PATIENCE_EACH * gpus.len() as u32;
-        match self.start(gpus) {
-            Ok(child) => {
-                let (lines, end) = listen(child, patience);
-                assemble(gpus, &lines, &end)
-            }
+        let (lines, end) = match self.start(gpus) {
+            Ok(child) => listen(child, patience),
             Err(error) => {
                 let words = format!("{} can't be started: {error}", self.program.display());
-                assemble(gpus, &[], &End::Exited { well: false, words })
+                (Vec::new(), End::Exited(words))
             }
-        }
+        };
+        (assemble(gpus, &lines, &end), matches!(end, End::Exited(_)))
     }
 
     fn start(&self, gpus: &[Asked]) -> io::Result<Child> {
@@ -94,12 +90,20 @@ impl Measurer for Process {
     fn measure(&self, gpus: &[Asked]) -> Measured {
         let is_whole = |asked: &&Asked| GpuUuid::parse(&asked.uuid).is_some();
         let whole: Vec<Asked> = gpus.iter().filter(is_whole).cloned().collect();
-        let mut all = match whole.is_empty() {
-            true => Measured::default(),
+        let (mut all, ended) = match whole.is_empty() {
+            true => (Measured::default(), true),
             false => self.group(&whole),
         };
-        for one in gpus.iter().filter(|asked| !is_whole(asked)) {
-            let measured = self.group(std::slice::from_ref(one));
+        let mut alone: Vec<&Asked> = gpus.iter().filter(|asked| !is_whole(asked)).collect();
+        let not_run =
+            |(_, outcome): &(GpuIndex, _)| matches!(outcome, ActiveOutcome::NotRun { .. });
+        if ended && whole.len() > 1 && all.outcomes.iter().all(not_run) {
+            // The driver hides all GPUs that are named after one that it does not find.
+            all.outcomes.clear();
+            alone.extend(&whole);
+        }
+        for one in alone {
+            let (measured, _) = self.group(std::slice::from_ref(one));
             all.outcomes.extend(measured.outcomes);
         }
         if whole.is_empty() {
@@ -136,7 +140,7 @@ fn listen(mut child: Child, patience: Duration) -> (Vec<Line>, End) {
         Some(status) => {
             let words = words.join().unwrap_or_default();
             let words = if words.is_empty() { status.to_string() } else { words };
-            (lines, End::Exited { well: status.success(), words })
+            (lines, End::Exited(words))
         }
         None => {
             // It may hang in the kernel; then it is left behind, and ends when the driver lets it.
@@ -187,7 +191,7 @@ fn assemble(asked: &[Asked], lines: &[Line], end: &End) -> Measured {
             ActiveSum::Failed { gpu: None, why: too_long(&what, *limit) }
         }
         (End::TooLong(_), _) => ActiveSum::NotRun { why: "it did not come to that".to_owned() },
-        (End::Exited { words, .. }, _) => ActiveSum::NotRun { why: words.clone() },
+        (End::Exited(words), _) => ActiveSum::NotRun { why: words.clone() },
     });
     Measured { outcomes, sum }
 }
@@ -210,7 +214,7 @@ fn outcome(gpu: GpuIndex, lines: &[Line], end: &End) -> ActiveOutcome {
             let words = words.unwrap_or_else(|| "starting".to_owned());
             ActiveOutcome::NotRun { why: too_long(&words, *limit) }
         }
-        (End::Exited { words, .. }, _) => ActiveOutcome::NotRun { why: words.clone() },
+        (End::Exited(words), _) => ActiveOutcome::NotRun { why: words.clone() },
     }
 }
 
@@ -260,10 +264,33 @@ mod tests {
     #[test]
     fn a_helper_that_fails_speaks_against_no_gpu() {
         let words = "libcuda.so.1 can't be loaded".to_owned();
-        let end = End::Exited { well: false, words: words.clone() };
+        let end = End::Exited(words.clone());
         let measured = assemble(&asked(), &[], &end);
         let wanted = ActiveOutcome::NotRun { why: words };
         assert!(measured.outcomes.iter().all(|(_, outcome)| *outcome == wanted));
+    }
+
+    #[test]
+    fn a_gpu_that_is_gone_does_not_hide_the_others() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("helper");
+        let uuid = |n: u16| format!("GPU-00000000-0000-0000-0000-00000000000{n}");
+        let outcome = ActiveOutcome::Done(ActiveFigures::default());
+        let line = serde_json::to_string(&Line::Gpu { gpu: GpuIndex(1), outcome }).unwrap();
+        let script = format!(
+            "#!/bin/sh\n[ \"$CUDA_VISIBLE_DEVICES\" = {} ] || {{ echo not found >&2; exit 1; }}\n\
+             echo '{line}'\n",
+            uuid(1)
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let asked: Vec<Asked> = (0..2).map(|n| Asked { gpu: GpuIndex(n), uuid: uuid(n) }).collect();
+        let measured = Process::new(program).measure(&asked);
+        let [first, second] = &measured.outcomes[..] else { panic!("{measured:?}") };
+        assert_eq!(first.1, ActiveOutcome::NotRun { why: "not found".into() });
+        assert!(matches!(second.1, ActiveOutcome::Done(_)), "{second:?}");
+        assert!(matches!(measured.sum, ActiveSum::NotRun { .. }));
     }
 
     #[test]
@@ -279,7 +306,7 @@ mod tests {
             Duration::from_secs(60),
         );
         assert_eq!(lines, [step(None, None, "starting")]);
-        assert_eq!(end, End::Exited { well: false, words: "no driver".into() });
+        assert_eq!(end, End::Exited("no driver".into()));
         let (lines, end) = listen(child("exec sleep 600"), Duration::from_millis(50));
         assert_eq!((lines.len(), end), (0, End::TooLong(Duration::from_millis(50))));
     }

@@ -53,6 +53,7 @@ fn checker(figures: ActiveFigures, dir: &std::path::Path) -> (Checker, Arc<Scrip
         driver: "580".into(),
         limits: Thresholds::default(),
         dir: Some(dir.to_owned()),
+        boot: "one".into(),
         simulated: false,
     };
     (checker, script)
@@ -103,7 +104,7 @@ fn a_wrong_answer_becomes_a_fence_and_is_no_passing() {
         (found.check.as_str(), found.action),
         (ActivePart::Matmul.check(), HealthAction::FenceGpu)
     );
-    assert_eq!(checked.report.findings, [found.clone()]);
+    assert_eq!(checked.report.findings, std::slice::from_ref(found));
     assert!(Record::load(dir.path()).unwrap().passed.is_empty());
 }
 

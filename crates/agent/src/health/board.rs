@@ -60,11 +60,8 @@ impl Board {
         self.entries.retain(|_, e| e.keep == Keep::UntilResolved);
     }
 
-    /// Takes away those of one GPU, the one with this key, or all; returns them.
-    pub fn resolve(&mut self, gpu: Option<GpuIndex>, key: Option<&str>) -> Vec<Finding> {
-        let meant = |f: &Finding| {
-            gpu.is_none_or(|gpu| f.gpu == Some(gpu)) && key.is_none_or(|key| f.key == key)
-        };
+    /// Takes away those that are meant; returns them.
+    pub fn resolve(&mut self, meant: impl Fn(&Finding) -> bool) -> Vec<Finding> {
         let gone: Vec<Finding> =
             self.entries.values().map(|e| &e.finding).filter(|f| meant(f)).cloned().collect();
         self.entries.retain(|_, e| !meant(&e.finding));
@@ -192,9 +189,9 @@ mod tests {
         board.put(seen("xid-48/gpu1", 1, HealthAction::FenceGpu, Keep::UntilResolved, 0));
         board.rebooted();
         assert_eq!(keys(&board), ["xid-48/gpu0", "xid-48/gpu1"]);
-        assert_eq!(board.resolve(Some(GpuIndex(0)), None).len(), 1);
-        assert_eq!(board.resolve(None, Some("xid-48/gpu7")).len(), 0);
-        assert_eq!(board.resolve(None, Some("xid-48/gpu1")).len(), 1);
+        assert_eq!(board.resolve(|f| f.gpu == Some(GpuIndex(0))).len(), 1);
+        assert_eq!(board.resolve(|f| f.key == "xid-48/gpu7").len(), 0);
+        assert_eq!(board.resolve(|f| f.key == "xid-48/gpu1").len(), 1);
         assert!(board.findings().is_empty());
     }
 }

@@ -12,6 +12,7 @@ use tutti_gpu::health::{Addresses, Seen, checks, events};
 use tutti_model::{Finding, GpuIndex, NodeSample, Span, Time, Vendor};
 use tutti_wire::stream::{Examination, HealthAsk, HealthReply, RequestId, ToController, Watched};
 
+use super::active::Resolve;
 use super::{Node, log_error, now};
 use crate::config::{AgentConfig, AgentError};
 use crate::health::{
@@ -49,6 +50,8 @@ pub struct Watch {
     unsaid: bool,
     /// Found on what a part has just left: said after that it has.
     later: Vec<Seen>,
+    /// That were read and telemetry has not heard of.
+    xids: Vec<(GpuIndex, u32)>,
     compare_clocks_at: Instant,
     /// What the last comparison found, in words.
     clock: String,
@@ -79,6 +82,7 @@ impl Watch {
             sampled: (!config.simulated).then(now),
             unsaid: false,
             later: Vec::new(),
+            xids: Vec::new(),
             compare_clocks_at: Instant::now(),
             clock: "not compared yet".to_owned(),
         };
@@ -95,7 +99,7 @@ impl Watch {
             Some(gone) => self.put([gone]),
             None => {
                 self.stored.gpus.clone_from(&self.there);
-                self.resolve(None, Some(inventory::COUNT));
+                self.resolve(|finding| finding.key == inventory::COUNT);
             }
         }
         let problems = config.hardware.iter().flat_map(|h| &h.problems).cloned();
@@ -155,6 +159,12 @@ impl Watch {
     }
 
     fn kernel_said(&mut self, entries: &[KernelEntry]) {
+        for entry in entries {
+            if let Event::Xid { pci, xid, .. } = &entry.event {
+                let gpus = self.addresses.gpus_at(pci);
+                self.xids.extend(gpus.into_iter().map(|gpu| (gpu, *xid)));
+            }
+        }
         let addresses = std::mem::take(&mut self.addresses);
         self.change(|board| {
             for entry in entries {
@@ -212,9 +222,26 @@ impl Watch {
         }
     }
 
-    fn resolve(&mut self, gpu: Option<GpuIndex>, key: Option<&str>) -> Vec<Finding> {
+    /// Something is not so any more, without anybody having resolved it.
+    pub fn forget(&mut self, meant: impl Fn(&Finding) -> bool) {
+        self.change(|board| drop(board.resolve(meant)));
+    }
+
+    /// Some go and others come, in one step.
+    pub fn replace(
+        &mut self,
+        gone: impl Fn(&Finding) -> bool,
+        new: impl IntoIterator<Item = Seen>,
+    ) {
+        self.change(|board| {
+            board.resolve(gone);
+            new.into_iter().for_each(|seen| board.put(seen));
+        });
+    }
+
+    pub fn resolve(&mut self, meant: impl Fn(&Finding) -> bool) -> Vec<Finding> {
         let mut gone = Vec::new();
-        self.change(|board| gone = board.resolve(gpu, key));
+        self.change(|board| gone = board.resolve(meant));
         if gone.iter().any(|f| f.key == inventory::COUNT) {
             self.stored.gpus.clone_from(&self.there);
         }
@@ -223,7 +250,7 @@ impl Watch {
         gone
     }
 
-    fn examine(&self) -> Examination {
+    fn examine(&self, active: Result<String, String>) -> Examination {
         let watched = |what: &str, not: Option<String>, note: String| Watched {
             what: what.to_owned(),
             not,
@@ -245,7 +272,11 @@ impl Watch {
             None => watched("telemetry", Some(SIMULATED.to_owned()), String::new()),
         };
         let clock = watched("clock", None, self.clock.clone());
-        let mut all = vec![log, driver, samples, clock];
+        let active = match active {
+            Ok(note) => watched("active checks", None, note),
+            Err(why) => watched("active checks", Some(why), String::new()),
+        };
+        let mut all = vec![log, driver, samples, clock, active];
         match &self.checks {
             Some(checks) => all.extend(
                 checks
@@ -363,6 +394,13 @@ fn tell_operator(old: &[Finding], new: &[Finding]) {
 }
 
 impl Node {
+    /// Samples say them from now on.
+    pub(super) fn tell_xids(&mut self) {
+        for (gpu, xid) in self.watch.xids.drain(..) {
+            self.telemetry.saw_xid(gpu, xid);
+        }
+    }
+
     /// Before anything is said of parts: a rank that died of a broken GPU is not to blame.
     pub(super) fn say_findings(&mut self) {
         if !self.changed.is_empty() {
@@ -429,17 +467,18 @@ impl Node {
                     tracing::warn!(by = ask.by, "a fire drill");
                     let touched = seen.iter().map(|s| s.finding.clone()).collect();
                     self.watch.put(seen);
-                    HealthReply::Board { findings: self.watch.findings(), touched }
+                    HealthReply::Board { findings: self.watch.findings(), touched, active: None }
                 }
                 Err(reason) => HealthReply::Refused { reason },
             },
-            HealthAsk::Resolve { gpu, key, by } => {
+            HealthAsk::Resolve { gpu, key, by, unchecked } => {
                 self.watch.read_kernel_log();
-                let touched = self.watch.resolve(gpu, key.as_deref());
-                tracing::info!(by, count = touched.len(), "findings resolved");
-                HealthReply::Board { findings: self.watch.findings(), touched }
+                return self.check_before_resolve(Resolve { request, gpu, key, by }, unchecked);
             }
-            HealthAsk::Examine => HealthReply::Examined(Box::new(self.watch.examine())),
+            HealthAsk::Check => return self.check_for_operator(request),
+            HealthAsk::Examine => {
+                HealthReply::Examined(Box::new(self.watch.examine(self.checking.in_words())))
+            }
         };
         self.uplink.say(&ToController::Health { request, reply });
     }

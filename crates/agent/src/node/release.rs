@@ -53,10 +53,17 @@ fn holdings(config: &AgentConfig) -> Option<Arc<dyn Holdings>> {
 impl Node {
     /// What GPUs hold when nobody uses them; those of running parts are left out.
     pub(super) fn measure_idle(&self) {
-        let Some(releases) = self.releasing.releases.clone() else { return };
+        if let Some(measure) = self.idle_measurement() {
+            tokio::task::spawn_blocking(measure);
+        }
+    }
+
+    /// That, for a thread that may be kept waiting by drivers.
+    pub(super) fn idle_measurement(&self) -> Option<impl FnOnce() + Send + 'static> {
+        let releases = self.releasing.releases.clone()?;
         let free = |index: &GpuIndex| !self.machine.is_held(*index, None);
         let gpus: Vec<GpuIndex> = self.config.gpus.iter().map(|g| g.index).filter(free).collect();
-        tokio::task::spawn_blocking(move || releases.measure_idle(&gpus));
+        Some(move || releases.measure_idle(&gpus))
     }
 
     /// Nothing, if this is the end of a part whose GPUs have to be looked at first.
@@ -70,13 +77,21 @@ impl Node {
             return None;
         }
         let gpus = self.to_check(lease);
-        if gpus.is_empty() || self.releasing.releases.is_none() {
+        if gpus.is_empty() {
+            return Some(input);
+        }
+        self.watch.read_kernel_log();
+        let looks = self.releasing.releases.is_some();
+        if !looks && self.suspects(&gpus).is_empty() {
             return Some(input);
         }
         self.releasing.ends.insert(lease, input);
         // What held it to its share of a GPU is on that GPU itself.
         self.tidy_mps();
-        self.look_at_gpus(lease, gpus);
+        match looks {
+            true => self.look_at_gpus(lease, gpus),
+            false => self.check_or_let_go(lease, &[]),
+        }
         None
     }
 
@@ -110,11 +125,30 @@ impl Node {
             let finding = one.finding(now());
             self.watch.put_after_reports(Seen { finding, keep: Keep::For(STANDS) });
         }
+        let left: Vec<GpuIndex> = left.iter().map(|one| one.gpu).collect();
+        self.check_or_let_go(lease, &left);
+        if !left.is_empty() {
+            self.look_at_gpus(lease, left);
+        }
+    }
+
+    /// What is free of its GPUs is checked if there is reason to.
+    fn check_or_let_go(&mut self, lease: LeaseId, left: &[GpuIndex]) {
+        if !self.releasing.ends.contains_key(&lease) {
+            return;
+        }
+        let mut free = self.to_check(lease);
+        free.retain(|gpu| !left.contains(gpu));
+        match self.suspects(&free) {
+            suspects if suspects.is_empty() => self.let_go(lease),
+            suspects => self.check_suspects(lease, suspects),
+        }
+    }
+
+    /// The part is over.
+    pub(super) fn let_go(&mut self, lease: LeaseId) {
         if let Some(end) = self.releasing.ends.remove(&lease) {
             self.take(end);
-        }
-        if !left.is_empty() {
-            self.look_at_gpus(lease, left.iter().map(|one| one.gpu).collect());
         }
     }
 }

@@ -6,9 +6,32 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tutti_agent::{AgentConfig, Controller, IsolationMode, LogLimits, Zygote, run};
+use tutti_agent::active::{Measured, Measurer};
+use tutti_agent::{ActiveChecks, AgentConfig, Controller, IsolationMode, LogLimits, Zygote, run};
+use tutti_gpu::active::Asked;
 use tutti_gpu::holdings::{Holding, HoldingError, Holdings};
+use tutti_model::{ActiveFigures, ActiveOutcome, ActiveSum, Wrong};
 use tutti_model::{Bytes, Gpu, GpuFacts, GpuIndex, Hardware, Span};
+
+/// Answers as a file says: "right" or "wrong". Each check leaves a mark beside it.
+#[derive(Debug)]
+struct Answers(PathBuf);
+
+impl Measurer for Answers {
+    fn measure(&self, gpus: &[Asked]) -> Measured {
+        let text = std::fs::read_to_string(&self.0).expect("the test writes it first");
+        let mut figures = ActiveFigures::default();
+        if text.trim() == "wrong" {
+            figures.matmul.wrong = Wrong { count: 1, first: "row 5 of the product".into() };
+        }
+        let names: Vec<String> = gpus.iter().map(|g| g.gpu.to_string()).collect();
+        let mark = File::options().append(true).create(true).open(self.0.with_extension("asked"));
+        mark.and_then(|mut f| writeln!(f, "{}", names.join(" "))).expect("a mark can be left");
+        let done = ActiveOutcome::Done(figures);
+        let outcomes = gpus.iter().map(|g| (g.gpu, done.clone())).collect();
+        Measured { outcomes, sum: ActiveSum::default() }
+    }
+}
 
 /// A GPU that holds as many MiB as a file says. Each look leaves a mark beside it.
 #[derive(Debug)]
@@ -60,6 +83,12 @@ fn main() {
         holdings: options.iter().find_map(|o| o.strip_prefix("held=")).map(|file| {
             let holdings: Arc<dyn Holdings> = Arc::new(FromFile(file.into()));
             holdings
+        }),
+        // Devices that are files compute nothing.
+        active_checks: if has("real") { ActiveChecks::Off } else { ActiveChecks::Auto },
+        measurer: options.iter().find_map(|o| o.strip_prefix("checks=")).map(|file| {
+            let measurer: Arc<dyn Measurer> = Arc::new(Answers(file.into()));
+            measurer
         }),
         log_limits: LogLimits { segment_bytes: 64 << 10, segments: 4 },
         kill_jobs_on_term: has("kill-jobs").then_some(Span::millis(300)),

@@ -19,7 +19,8 @@ use tutti_wire::api::{JoinRequest, JoinResponse};
 use tutti_wire::frame::{self, FrameReader};
 use tutti_wire::pki::{Ca, ServerIdentity};
 use tutti_wire::stream::{
-    ExecOutput, LogFrom, LogLine, LogRead, LogReply, RequestId, ToAgent, ToController,
+    ExecOutput, HealthAsk, HealthReply, LogFrom, LogLine, LogRead, LogReply, RequestId, ToAgent,
+    ToController,
 };
 use tutti_wire::tls::{self, Peer};
 use tutti_wire::token::{Kind, TokenText};
@@ -242,6 +243,16 @@ impl Controller {
     pub fn request(&mut self) -> RequestId {
         self.next_request += 1;
         self.next_request
+    }
+
+    /// Asks the agent something about the health of its machine.
+    pub fn health(&mut self, ask: HealthAsk) -> HealthReply {
+        let request = self.request();
+        self.tell(ToAgent::Health { request, ask });
+        self.wait(|m| match m {
+            ToController::Health { request: r, reply } if *r == request => Some(reply.clone()),
+            _ => None,
+        })
     }
 
     pub fn read_log(&mut self, task: TaskId, rank: u32, from: LogFrom, wait: bool) -> LogReply {

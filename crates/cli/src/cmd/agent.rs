@@ -6,7 +6,9 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_agent::{AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote};
+use tutti_agent::{
+    ActiveChecks, AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote,
+};
 use tutti_model::{Bytes, Span};
 use tutti_wire::client::Endpoint;
 use tutti_wire::token::TokenText;
@@ -67,6 +69,10 @@ pub struct AgentArgs {
     /// where the devices are real]
     #[arg(long, value_name = "DIR")]
     checks: Option<PathBuf>,
+    /// Whether GPUs are made to compute something whose answer is known: auto (when they are new here, before a fence
+    /// is lifted, and between jobs on suspicion), off (only by `tutti doctor NODE --active`)
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    active_checks: ActiveChecks,
     /// On SIGTERM stop the jobs too, after this grace, instead of leaving them to the next agent
     #[arg(long, value_name = "GRACE")]
     stop_jobs: Option<Span>,
@@ -131,6 +137,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     }
     let usual = (!hardware.simulated).then(|| PathBuf::from(super::doctor::CHECKS_DIR));
     config.checks = args.checks.or(usual).map(ChecksConfig::new);
+    config.active_checks = args.active_checks;
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;
     config.huge_pages = !args.no_huge_pages;

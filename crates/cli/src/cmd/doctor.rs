@@ -40,7 +40,7 @@ pub struct DoctorArgs {
     checks: PathBuf,
     /// Make the GPUs that nobody uses do something whose answer is known: memory, matrix products, a sum
     /// over all of them. Takes some seconds
-    #[arg(long, requires = "here")]
+    #[arg(long, conflicts_with = "data_dir")]
     active: bool,
     /// Check this data dir
     #[arg(long, value_name = "DIR")]
@@ -51,10 +51,13 @@ pub struct DoctorArgs {
 
 pub fn run(cluster: Option<&str>, args: DoctorArgs) -> Result<ExitCode, Fail> {
     if let Some(node) = &args.node {
-        return of_node(cluster, node, args.json);
+        return of_node(cluster, node, &args);
     }
     if args.here {
         return of_this_machine(&args);
+    }
+    if args.active {
+        return Err(Fail::usage("--active is for a NODE, or for this machine with --here"));
     }
     let dir = args.data_dir.as_ref().map(|d| d.to_string_lossy().into_owned());
     let report = examine(dir.as_deref().or(cluster))?;
@@ -84,8 +87,10 @@ fn examine(cluster: Option<&str>) -> Result<DoctorReport, Fail> {
     Ok(tutti_controller::doctor::examine_at_rest(&dir))
 }
 
-fn of_node(cluster: Option<&str>, name: &str, json: bool) -> Result<ExitCode, Fail> {
+fn of_node(cluster: Option<&str>, name: &str, args: &DoctorArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
+    // First, so that what it finds is among what is known.
+    let report = args.active.then(|| check_node(&client, name)).transpose()?;
     let row = client.node(name)?;
     let (health, silent) = match client.health(name) {
         Ok(health) => (Some(health), None),
@@ -97,12 +102,31 @@ fn of_node(cluster: Option<&str>, name: &str, json: bool) -> Result<ExitCode, Fa
     };
     let version = client.cluster_info()?.version;
     let told = doctor::Node { row: &row, health: health.as_ref(), silent, controller: &version };
-    if json {
-        terminal::json(&told.json())?;
+    let exit = told.exit().max(report.as_ref().map_or(0, active::exit));
+    if args.json {
+        let mut value = told.json();
+        value["exit"] = exit.into();
+        if let Some(report) = &report {
+            value["active"] = serde_json::to_value(report).expect("plain data");
+        }
+        terminal::json(&value)?;
     } else {
         terminal::say(&told.text(Style::of_stdout()));
+        say_active(report.as_ref());
     }
-    Ok(ExitCode::from(told.exit()))
+    Ok(ExitCode::from(exit))
+}
+
+fn check_node(client: &Client, name: &str) -> Result<ActiveReport, Fail> {
+    terminal::complain(&format!("checking the GPUs of {name} that nobody uses"));
+    Ok(client.check(name)?)
+}
+
+fn say_active(report: Option<&ActiveReport>) {
+    if let Some(report) = report {
+        let table = active::table(report, Style::of_stdout(), terminal_width());
+        terminal::say(&format!("\n{table}"));
+    }
 }
 
 fn of_this_machine(args: &DoctorArgs) -> Result<ExitCode, Fail> {
@@ -127,10 +151,7 @@ fn of_this_machine(args: &DoctorArgs) -> Result<ExitCode, Fail> {
     } else {
         let here = doctor::Here { found: &found, health: &examined };
         terminal::say(&here.text(Style::of_stdout()));
-        if let Some(report) = &report {
-            let width = terminal_width();
-            terminal::say(&format!("\n{}", active::table(report, Style::of_stdout(), width)));
-        }
+        say_active(report.as_ref());
     }
     let exit = doctor::exit_of(&examined.findings);
     Ok(ExitCode::from(exit.max(report.as_ref().map_or(0, active::exit))))

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tutti_model::HealthAction;
+use tutti_model::{Finding, HealthAction};
 use tutti_wire::api::{Board, InjectRequest, ResolveRequest};
 
 use crate::fail::Fail;
@@ -49,6 +49,9 @@ pub struct ResolveArgs {
     /// Only the finding with this key
     #[arg(long)]
     key: Option<String>,
+    /// Lift fences without checking the GPUs first
+    #[arg(long)]
+    unchecked: bool,
     #[arg(long)]
     json: bool,
 }
@@ -69,19 +72,21 @@ pub fn inject(cluster: Option<&str>, args: InjectArgs) -> Result<ExitCode, Fail>
 }
 
 pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fail> {
-    let request = ResolveRequest { gpu: args.gpu, key: args.key };
+    let request = ResolveRequest { gpu: args.gpu, key: args.key, unchecked: args.unchecked };
     let board = session::open(cluster)?.resolve(&args.node, &request)?;
     if board.touched.is_empty() && !args.json {
-        terminal::complain(&format!("{}: nothing to resolve", args.node));
+        terminal::complain(&format!("{}: nothing was resolved", args.node));
     }
-    told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))
+    told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))?;
+    let failed: Vec<&Finding> = board.active.iter().flat_map(|report| &report.findings).collect();
+    let failed: Vec<&&Finding> = failed.iter().filter(|f| f.fences().is_some()).collect();
+    for finding in &failed {
+        terminal::complain(&format!("{}: stays fenced: {}", args.node, harmless(&finding.text)));
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn told(
-    board: &Board,
-    json: bool,
-    words: impl Fn(&tutti_model::Finding) -> String,
-) -> Result<ExitCode, Fail> {
+fn told(board: &Board, json: bool, words: impl Fn(&Finding) -> String) -> Result<ExitCode, Fail> {
     if json {
         terminal::json(board)?;
     } else {

@@ -60,7 +60,12 @@ fn nothing((word, ink): (&str, Ink), why: &str) -> [Field; 6] {
 }
 
 fn done(figures: &ActiveFigures) -> [Field; 6] {
-    let tera = |product: &ActiveProduct| plain(format!("{:.1}", product.rate as f64 / 1e12));
+    // Imagined devices have no speed.
+    let rate = |rate: u64, unit: f64, digits: usize| match rate {
+        0 => plain("-"),
+        rate => plain(format!("{:.digits$}", rate as f64 / unit)),
+    };
+    let tera = |product: &ActiveProduct| rate(product.rate, 1e12, 1);
     let percent = |peak: u64| format!("{} %", figures.memory_rate.saturating_mul(100) / peak);
     let peak = figures.memory_peak.filter(|peak| *peak > 0).map_or_else(|| "-".to_owned(), percent);
     let wrong: Vec<String> = [
@@ -83,7 +88,7 @@ fn done(figures: &ActiveFigures) -> [Field; 6] {
         false => (("WRONG".to_owned(), Ink::Red), wrong.join("; ")),
     };
     [
-        plain(format!("{:.0}", figures.memory_rate as f64 / 1e9)),
+        rate(figures.memory_rate, 1e9, 0),
         plain(peak),
         tera(&figures.matmul),
         figures.tensor.as_ref().map_or_else(|| plain("-"), tera),

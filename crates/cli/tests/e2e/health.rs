@@ -104,6 +104,26 @@ fn a_contained_error_restarts_in_place_and_a_lost_gpu_clears_the_node() {
 }
 
 #[test]
+fn a_gpu_that_fails_its_check_stays_fenced() {
+    let cluster = cluster(1);
+    let gpu = ("n1".to_owned(), 0);
+    inject(&cluster, &gpu, 48);
+    let drill = ["nodes", "inject", "n1", "--gpu", "0", "--check", "check-matmul"];
+    cluster.cli(&drill).ok();
+    let resolve = ["nodes", "resolve", "n1", "--key", "drill/xid-48/gpu0"];
+    cluster.cli(&resolve).call().exited(1).says(&["stays fenced", "a matrix product was wrong"]);
+    assert_eq!(cluster.client().node("n1").unwrap().fenced, [0]);
+    let doctor = cluster.cli(&["doctor", "n1", "--active"]).call();
+    doctor.exited(2);
+    assert!(doctor.out.contains("WRONG") && doctor.out.contains("simulated"), "{doctor}");
+    cluster.cli(&["nodes", "resolve", "n1", "--gpu", "0"]).ok();
+    assert!(cluster.client().node("n1").unwrap().findings.is_empty());
+    let doctor = json(&cluster, &["doctor", "n1", "--active", "--json"]);
+    let outcomes = doctor["active"]["gpus"].as_array().expect("a list of GPUs");
+    assert!(!outcomes.is_empty() && outcomes.iter().all(|g| g["outcome"]["outcome"] == "done"));
+}
+
+#[test]
 fn drills_are_for_admins_and_say_what_is_wrong() {
     let cluster = cluster(1);
     let name = "n1";

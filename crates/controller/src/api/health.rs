@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
-use tutti_model::{Finding, GpuIndex, HealthAction, NodeId};
+use tutti_model::{ActiveReport, Finding, GpuIndex, HealthAction, NodeId};
 use tutti_wire::api::{Board, InjectRequest, ResolveRequest};
 use tutti_wire::stream::{Drill, DrillWhat, Examination, HealthAsk, HealthReply, ToAgent};
 
@@ -21,6 +21,8 @@ use crate::links::{Answer, Link};
 
 /// An agent answers from memory; one that takes longer hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// One that checks GPUs first gives up earlier than this.
+const CHECKED_WITHIN: Duration = Duration::from_secs(115);
 const TEXT_CHARS_MAX: usize = 200;
 
 /// Makes a node believe that something broke: seen, fenced, jobs moved, shown. Only on simulated
@@ -102,7 +104,24 @@ pub async fn resolve(
 ) -> Result<Json<Board>, Problem> {
     let node = find(&app, &name).await?;
     let (gpu, key, by) = (body.gpu.map(GpuIndex), body.key, caller.actor.user);
-    ask(&app, node, &name, HealthAsk::Resolve { gpu, key, by }).await.map(Json)
+    let resolve = HealthAsk::Resolve { gpu, key, by, unchecked: body.unchecked };
+    ask(&app, node, &name, resolve).await.map(Json)
+}
+
+/// Makes the GPUs of a node that nobody uses compute something whose answer is known. What is found
+/// wrong stands on the node's board then.
+#[utoipa::path(post, path = "/api/v1/nodes/{name}/check", tag = "nodes",
+    params(("name" = String, Path)),
+    responses((status = 200, body = ActiveReport), Problems))]
+pub async fn check(
+    State(app): State<Arc<App>>,
+    Named(name): Named<String>,
+) -> Result<Json<ActiveReport>, Problem> {
+    let node = find(&app, &name).await?;
+    match answer(&link_of(&app, node, &name)?, &name, HealthAsk::Check).await? {
+        HealthReply::Checked(report) => Ok(Json(*report)),
+        other => Err(odd(&name, &other)),
+    }
 }
 
 /// What the node's agent knows of its health, and what it can't watch.
@@ -128,19 +147,23 @@ async fn find(app: &App, name: &str) -> Result<NodeId, Problem> {
 /// Asks the agent, and takes over what stands now before anybody is answered.
 async fn ask(app: &App, node: NodeId, name: &str, ask: HealthAsk) -> Result<Board, Problem> {
     let link = link_of(app, node, name)?;
-    let (findings, touched): (Vec<Finding>, _) = match answer(&link, name, ask).await? {
-        HealthReply::Board { findings, touched } => (findings, touched),
+    let (findings, touched, active): (Vec<Finding>, _, _) = match answer(&link, name, ask).await? {
+        HealthReply::Board { findings, touched, active } => (findings, touched, active),
         other => return Err(odd(name, &other)),
     };
     let level = findings.clone();
     let command = Command::Findings { node, session: link.session, findings: level };
     app.core.call(command).await?;
-    Ok(Board { findings, touched })
+    Ok(Board { findings, touched, active })
 }
 
 async fn answer(link: &Arc<Link>, name: &str, ask: HealthAsk) -> Result<HealthReply, Problem> {
+    let within = match &ask {
+        HealthAsk::Check | HealthAsk::Resolve { .. } => CHECKED_WITHIN,
+        HealthAsk::Inject(_) | HealthAsk::Examine => ANSWER_WITHIN,
+    };
     let mut answers = link.request(|request| ToAgent::Health { request, ask });
-    match tokio::time::timeout(ANSWER_WITHIN, answers.next()).await {
+    match tokio::time::timeout(within, answers.next()).await {
         Ok(Ok(Answer::Health(HealthReply::Refused { reason }))) => Err(Problem::conflict(reason)),
         Ok(Ok(Answer::Health(reply))) => Ok(reply),
         Ok(Ok(_)) => Err(Problem::unavailable(format!("{name} answered something else"))
@@ -150,7 +173,7 @@ async fn answer(link: &Arc<Link>, name: &str, ask: HealthAsk) -> Result<HealthRe
         }
         Err(_) => Err(Problem::unavailable(format!(
             "the agent of {name} did not answer within {} s",
-            ANSWER_WITHIN.as_secs()
+            within.as_secs()
         ))
         .hint("an agent of an older version does not know the question: update it")),
     }

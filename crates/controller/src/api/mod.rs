@@ -99,6 +99,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/gpus", get(telemetry::gpus))
         .route("/nodes/{name}/inject", post(health::inject))
         .route("/nodes/{name}/resolve", post(health::resolve))
+        .route("/nodes/{name}/check", post(health::check))
         .route("/nodes/{name}/health", get(health::examine))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))

@@ -80,6 +80,7 @@ impl IntoResponses for Problems {
         metrics::metrics,
         health::inject,
         health::resolve,
+        health::check,
         health::examine,
         policy::show,
         policy::replace,

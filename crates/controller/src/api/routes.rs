@@ -49,6 +49,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::GET, "/metrics", VIEWER),
     (Method::POST, "/api/v1/nodes/{name}/inject", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/resolve", ADMIN),
+    (Method::POST, "/api/v1/nodes/{name}/check", ADMIN),
     (Method::GET, "/api/v1/nodes/{name}/health", VIEWER),
     (Method::GET, "/api/v1/policy", VIEWER),
     (Method::PUT, "/api/v1/policy", ADMIN),

@@ -1,8 +1,8 @@
 //! Findings, fences, and what becomes of those who run there.
 
 use tutti_model::{
-    ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobState, NodeId, NodeState, StopCause,
-    TaskId, Time, Verdict,
+    Bytes, ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobState, NodeId, NodeState, Order,
+    PartReport, ReportedPhase, StopCause, Suspension, TaskId, Time, Verdict,
 };
 
 use super::world::{World, admin, gang};
@@ -79,6 +79,41 @@ fn a_fence_moves_the_job_and_costs_it_nothing() {
     world.find(N1, &[]);
     let waits = filler.iter().filter(|j| world.state_of(**j) == JobState::Pending).count();
     assert_eq!(waits, 1, "the GPU is used again");
+}
+
+#[test]
+fn what_is_suspended_does_not_wake_on_a_fenced_gpu() {
+    let mut world = World::new(&[4]);
+    world.can_suspend(N1);
+    let job = world.submit(gang(1, 2));
+    let lease = world.run(job);
+    assert_eq!(world.gpus_of(job), [GpuIndex(0), GpuIndex(1)]);
+    let target = TaskId::single(job);
+    world.step(Command::Suspend { actor: admin(), target }).reply.unwrap();
+    let said = |world: &mut World, suspension| {
+        let phase = ReportedPhase::Running { exits: Vec::new() };
+        world.report_all(N1, PartReport { suspension, ..PartReport::new(lease, phase) });
+    };
+    said(&mut world, Some(Suspension::Suspended { bytes: Bytes::gib(1) }));
+    let fence = |gpu: u16| finding(&format!("xid-48/gpu{gpu}"), Some(gpu), HealthAction::ResetGpu);
+    world.find(N1, &[fence(0), fence(2), fence(3)]);
+    assert_eq!(world.stop_of(job), None, "it is on no GPU");
+    world.take_orders();
+    world.step(Command::Wake { actor: admin(), target }).reply.unwrap();
+    let woken = |world: &mut World| {
+        world.take_orders().into_iter().find_map(|(_, order)| match order {
+            Order::Wake { gpus, .. } => Some(gpus),
+            _ => None,
+        })
+    };
+    assert_eq!(woken(&mut world), None, "one GPU is left, and it needs two");
+    assert_eq!(world.state_of(job), JobState::Suspended);
+    world.find(N1, &[fence(0), fence(3)]);
+    // What was on GPU 0 goes to 2; what was on 1 stays there.
+    assert_eq!(woken(&mut world), Some(vec![GpuIndex(2), GpuIndex(1)]));
+    said(&mut world, None);
+    assert_eq!(world.state_of(job), JobState::Running);
+    assert_eq!(world.gpus_of(job), [GpuIndex(2), GpuIndex(1)]);
 }
 
 #[test]

@@ -300,7 +300,10 @@ fn seen(
 /// Whether what was found on a GPU is reason to check it before somebody else gets it. What programs
 /// bring about themselves is not, and what fences it anyway needs no suspicion.
 pub fn is_suspicious(finding: &Finding) -> bool {
-    let of_gpu = finding.gpu.is_some() && finding.fences().is_none() && !finding.by_job;
+    // XIDs that follow whatever ended a program.
+    let follows = finding.key.split('/').any(|part| matches!(part, "xid-43" | "xid-45"));
+    let by_job = finding.by_job || follows;
+    let of_gpu = finding.gpu.is_some() && finding.fences().is_none() && !by_job;
     let checks = [
         "xid",
         "ecc",

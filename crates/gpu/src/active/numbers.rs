@@ -60,18 +60,32 @@ pub fn compare(words: &[u32], from: u32, fill: Fill) -> Wrong {
 /// The largest number in an operand, and its negative the smallest.
 const LARGEST: i32 = 3;
 
-/// Two square matrices of small whole numbers.
+/// Two square matrices of small whole numbers, and by what their product is known.
 pub struct Operands {
     pub size: usize,
     pub a: Vec<i8>,
     pub b: Vec<i8>,
+    x: Vec<i64>,
+    /// `A·(B·x)`.
+    abx: Vec<i64>,
 }
 
 impl Operands {
     pub fn new(size: usize) -> Operands {
         // Sums stay far below what a float with 24 bits, or an accumulator with fewer, holds exactly.
         assert!(size <= 1 << 14, "{size} is more than can be summed exactly");
-        Operands { size, a: operand(size, 0x5EED_000A), b: operand(size, 0x5EED_000B) }
+        Operands::of(size, operand(size, 0x5EED_000A), operand(size, 0x5EED_000B))
+    }
+
+    pub fn of(size: usize, a: Vec<i8>, b: Vec<i8>) -> Operands {
+        let weight = |at| i64::from(pattern(at, Fill::new(0x5EED_000C)) & 0x3fff) + 1;
+        let x: Vec<i64> = (0..size as u32).map(weight).collect();
+        let times = |matrix: &[i8], x: &[i64]| -> Vec<i64> {
+            let row = |row: &[i8]| row.iter().zip(x).map(|(m, x)| i64::from(*m) * x).sum();
+            matrix.chunks_exact(size).map(row).collect()
+        };
+        let abx = times(&a, &times(&b, &x));
+        Operands { size, a, b, x, abx }
     }
 }
 
@@ -82,22 +96,13 @@ fn operand(size: usize, seed: u32) -> Vec<i8> {
 }
 
 /// Whether `c` is the product, by its rows: multiplies with a vector from the right, `C·x` against
-/// `A·(B·x)`. That is a product's worth of work less, and a row with one wrong number in it never passes;
-/// one with several passes by chance of one in thousands.
+/// `A·(B·x)`. That is far less work than a product. A row with one wrong number in it never passes; one with
+/// several passes by a chance of one in thousands.
 pub fn check_product(operands: &Operands, c: &[f32]) -> Wrong {
-    let size = operands.size;
-    let x: Vec<i64> = (0..size as u32)
-        .map(|at| i64::from(pattern(at, Fill::new(0x5EED_000C)) & 0x3fff) + 1)
-        .collect();
-    let row = |matrix: &[i8], at: usize, x: &[i64]| -> i64 {
-        let row = &matrix[at * size..(at + 1) * size];
-        row.iter().zip(x).map(|(a, x)| i64::from(*a) * x).sum()
-    };
-    let bx: Vec<i64> = (0..size).map(|at| row(&operands.b, at, &x)).collect();
     let mut wrong = Wrong::default();
-    for at in 0..size {
-        let wanted = row(&operands.a, at, &bx);
-        if row_of_product(&c[at * size..(at + 1) * size], &x) != Some(wanted) {
+    let rows = c.chunks_exact(operands.size).zip(&operands.abx);
+    for (at, (row, wanted)) in rows.enumerate() {
+        if row_of_product(row, &operands.x) != Some(*wanted) {
             if wrong.count == 0 {
                 wrong.first = format!("row {at} of the product is wrong");
             }

@@ -18,26 +18,42 @@ pub const SIZE: usize = 4096;
 const FOR: Duration = Duration::from_millis(700);
 const RUNS: std::ops::RangeInclusive<u32> = 4..=100;
 
+/// What is multiplied, in the forms that kernels want. Made once for all GPUs.
+pub struct Factors {
+    operands: Operands,
+    plain: (Vec<f32>, Vec<f32>),
+    /// The second one with its rows as columns.
+    half: (Vec<u16>, Vec<u16>),
+}
+
+impl Factors {
+    pub fn new() -> Factors {
+        let operands = Operands::new(SIZE);
+        let plain = |values: &[i8]| -> Vec<f32> { values.iter().map(|v| f32::from(*v)).collect() };
+        let plain = (plain(&operands.a), plain(&operands.b));
+        let half = (operands.a.iter().map(|v| half(*v)).collect(), turned(&operands));
+        Factors { operands, plain, half }
+    }
+}
+
 pub fn measure(
     card: &Card<'_>,
-    operands: &Operands,
+    factors: &Factors,
     figures: &mut ActiveFigures,
 ) -> Result<(), Trouble> {
+    let operands = &factors.operands;
     let step = |what: &str| {
         card.say(ActivePart::Matmul, what);
         let step = what.to_owned();
         move |source| Trouble { part: ActivePart::Matmul, step: step.clone(), source }
     };
     let failed = step("multiplying matrices");
-    let plain = |values: &[i8]| -> Vec<f32> { values.iter().map(|v| f32::from(*v)).collect() };
-    let (a, b) = (plain(&operands.a), plain(&operands.b));
-    figures.matmul =
-        again_and_again(card, card.kernels.matmul, operands, &a, &b).map_err(failed)?;
+    let (a, b) = &factors.plain;
+    figures.matmul = again_and_again(card, card.kernels.matmul, operands, a, b).map_err(failed)?;
     let Some(kernel) = card.kernels.tensor else { return Ok(()) };
     let failed = step("multiplying matrices on tensor cores");
-    let a: Vec<u16> = operands.a.iter().map(|v| half(*v)).collect();
-    let b = turned(operands);
-    figures.tensor = Some(again_and_again(card, kernel, operands, &a, &b).map_err(failed)?);
+    let (a, b) = &factors.half;
+    figures.tensor = Some(again_and_again(card, kernel, operands, a, b).map_err(failed)?);
     Ok(())
 }
 
@@ -120,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_turned_operand_has_its_rows_as_columns() {
-        let operands = Operands { size: 2, a: vec![0; 4], b: vec![1, 2, 3, 0] };
+        let operands = Operands::of(2, vec![0; 4], vec![1, 2, 3, 0]);
         assert_eq!(turned(&operands), [1, 3, 2, 0].map(half));
     }
 

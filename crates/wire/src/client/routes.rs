@@ -9,7 +9,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare,
+    ActiveReport, BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -190,6 +190,12 @@ impl Client {
     pub fn resolve(&self, name: &str, request: &ResolveRequest) -> Result<Board, ClientError> {
         let path = format!("/nodes/{}/resolve", part(name));
         self.answer(&Ask::json(Method::POST, &path, request)?)
+    }
+
+    /// Makes the idle GPUs of a node compute something whose answer is known.
+    pub fn check(&self, name: &str) -> Result<ActiveReport, ClientError> {
+        let path = format!("/nodes/{}/check", part(name));
+        self.answer(&Ask::json(Method::POST, &path, &serde_json::json!({}))?)
     }
 
     /// What a node's agent knows of its health.

@@ -165,6 +165,8 @@ fn suspicion_is_of_the_card_and_not_of_programs() {
     assert!(is_suspicious(&finding("xid", RestartJob, false)), "xid-94");
     assert!(!is_suspicious(&finding("xid", RestartJob, true)), "xid-13: the program");
     assert!(!is_suspicious(&finding("ecc", FenceGpu, false)), "it is fenced");
+    let killed = Finding { key: "xid-45/gpu0".into(), ..finding("xid", Note, false) };
+    assert!(!is_suspicious(&killed), "it comes with every program that is killed");
     assert!(!is_suspicious(&finding("memory-held", Note, false)));
     assert!(!is_suspicious(&finding("check-memory-slow", Note, false)), "no circles");
     let node = Finding { gpu: None, ..finding("ecc", Note, false) };

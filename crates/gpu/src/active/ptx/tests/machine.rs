@@ -388,11 +388,11 @@ impl Machine<'_> {
             }
         }
         for (lane, t) in lanes.iter_mut().enumerate() {
-            for n in 0..4 {
+            for (n, (to, from)) in groups[0].iter().zip(groups[3]).enumerate() {
                 let (row, column) = (lane / 4 + n / 2 * 8, lane % 4 * 2 + n % 2);
-                let c = f32::from_bits(t.regs[groups[3][n]] as u32);
+                let c = f32::from_bits(t.regs[*from] as u32);
                 let sum: f32 = (0..16).map(|k| a[row][k] * b[k][column]).sum();
-                t.regs[groups[0][n]] = (c + sum).to_bits().into();
+                t.regs[*to] = (c + sum).to_bits().into();
             }
         }
     }
