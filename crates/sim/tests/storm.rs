@@ -73,5 +73,5 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(6, SEEDS / 20, "suspended attempts went on");
     enough(7, SEEDS / 20, "suspensions were refused");
     enough(8, SEEDS / 200, "suspended attempts could not wake");
-    enough(9, SEEDS, "attempts left a broken GPU or node");
+    enough(9, SEEDS / 2, "attempts left a broken GPU or node");
 }

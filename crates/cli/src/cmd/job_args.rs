@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tutti_model::{
-    ArraySpec, Bytes, Dependency, Elastic, GpuRequest, JobSpec, Launcher, Priority, Span, Topology,
+    ArraySpec, Bytes, Dependency, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode,
+    Priority, Span, Topology,
 };
 use tutti_wire::jobfile::Inherit;
 
@@ -120,6 +121,9 @@ pub struct JobArgs {
     /// Between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME")]
     pub grace: Option<Span>,
+    /// What happens if it must make room: auto suspend checkpoint requeue never
+    #[arg(long, value_name = "MODE", value_parser = word::<PreemptMode>)]
+    pub preempt: Option<PreemptMode>,
 }
 
 /// The array is `submit`'s alone: `run` has one exit code to give.
@@ -175,6 +179,7 @@ impl JobArgs {
         over(&mut spec.team, self.team);
         over(&mut spec.name, self.name);
         over(&mut spec.grace, self.grace);
+        over(&mut spec.preempt, self.preempt.map(|mode| Preempt { mode }));
         spec.launcher = self.launcher.unwrap_or(spec.launcher);
         spec.priority = self.priority.unwrap_or(spec.priority);
         spec.retry.job_failure = self.retry_job_failure.unwrap_or(spec.retry.job_failure);

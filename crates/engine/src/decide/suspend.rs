@@ -90,9 +90,13 @@ fn may_suspend(
             let why = why.unwrap_or_else(|| "its agent does not say that it can".to_owned());
             return Err(CantSuspend::Node { node: name(), why });
         }
-        let bytes = part.bytes_when_out(gpu_memory(node, part));
         let taken = kept.entry(node.id).or_default();
         let free = Bytes(node.free_mem().0.saturating_sub(*taken));
+        let bytes = match part.gpu_mem {
+            Some(_) => part.bytes_when_out(gpu_memory(node, part)),
+            // It has only just begun. Its agent looks before anything is moved.
+            None => gpu_memory(node, part).min(free),
+        };
         if bytes > free {
             let free = Bytes(free.0 >> 20 << 20);
             return Err(CantSuspend::Memory { node: name(), needs: bytes, free });

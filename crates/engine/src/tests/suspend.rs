@@ -230,15 +230,18 @@ fn who_can_t_be_suspended_is_told_why() {
     let cant = why(suspend(&mut world, job));
     assert!(matches!(&cant, CantSuspend::Node { node, .. } if node == "n1"), "{cant}");
     world.can_suspend(N1);
-    // 4 x 80 GiB do not fit into 256.
+    // What it really has is known from its agent. 4 x 80 GiB do not fit into 256.
+    let lease = world.lease(task(job));
+    let holds = |world: &mut World, gib| {
+        let phase = ReportedPhase::Running { exits: Vec::new() };
+        let gpu_mem = Some(Bytes::gib(gib));
+        world.report_all(N1, PartReport { gpu_mem, ..PartReport::new(lease, phase) });
+    };
+    holds(&mut world, 300);
     let memory =
         CantSuspend::Memory { node: "n1".into(), needs: Bytes::gib(320), free: Bytes::gib(256) };
     assert_eq!(why(suspend(&mut world, job)), memory);
-    // What it really has is known from its agent.
-    let lease = world.lease(task(job));
-    let phase = ReportedPhase::Running { exits: Vec::new() };
-    let gpu_mem = Some(Bytes::gib(100));
-    world.report_all(N1, PartReport { gpu_mem, ..PartReport::new(lease, phase) });
+    holds(&mut world, 100);
     assert_eq!(suspend(&mut world, job), Ok(Reply::Tasks(1)));
     assert_eq!(attempt(&world, job).asleep_bytes(), Bytes::gib(110));
     let eve = Actor { user: "eve".into(), role: Role::User };
@@ -247,6 +250,16 @@ fn who_can_t_be_suspended_is_told_why() {
     let idle = world.submit(gang(1, 4));
     assert_eq!(suspend(&mut world, idle), Err(Rejected::NotRunning(task(idle))));
     assert_eq!(resume(&mut world, idle), Err(Rejected::NotSuspended(task(idle))));
+}
+
+/// The agent looks before it moves anything.
+#[test]
+fn one_that_has_only_just_begun_is_tried_with_all_the_memory_there_is() {
+    let (mut world, job, lease) = running(&[4], 4);
+    assert_eq!(suspend(&mut world, job), Ok(Reply::Tasks(1)));
+    assert_eq!(attempt(&world, job).asleep_bytes(), Bytes::gib(256));
+    out(&mut world, N1, lease, 3);
+    assert_eq!(attempt(&world, job).asleep_bytes(), Bytes::gib(3));
 }
 
 #[test]
