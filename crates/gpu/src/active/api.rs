@@ -351,7 +351,8 @@ unsafe impl Sync for Kernel {}
 
 impl Module<'_> {
     pub fn kernel(&self, name: &str) -> Result<Kernel, CudaError> {
-        let name = CString::new(name).expect("a name has no zero byte");
+        let name =
+            CString::new(format!("{}{name}", super::ptx::PREFIX)).expect("a name has no zero byte");
         let mut handle = std::ptr::null_mut();
         // SAFETY: a valid place to write to, and a name that ends with a zero.
         let code = unsafe { (self.api.module_function)(&mut handle, self.handle, name.as_ptr()) };

@@ -8,6 +8,8 @@ mod products;
 
 use std::fmt::Write;
 
+/// Of every kernel's name: names of instructions are taken, `add` for instance.
+pub const PREFIX: &str = "tutti_";
 /// Of a block, in every kernel.
 pub const THREADS: u32 = 256;
 /// A block of `matmul` and of `tensor` computes so many rows and columns.
@@ -62,7 +64,7 @@ const OUT: &str = "  ld.param.u64 %out, [p_out];
 /// A kernel that does `body` for each group, at `%base + %off`, and then `end`.
 fn each(name: &str, params: &str, start: &str, body: &str, end: &str) -> String {
     format!(
-        ".visible .entry {name}(.param .u64 p_base, .param .u32 p_n, {params})
+        ".visible .entry {PREFIX}{name}(.param .u64 p_base, .param .u32 p_n, {params})
 {{
 {MINE}{start}NEXT:
   setp.ge.u32 %more, %i, %n;

@@ -14,7 +14,7 @@ pub fn matmul() -> String {
 /// `%sta`, `%stb`: where the thread puts what it loads; `%lda`, `%ldb`: where it reads. The piece of A
 /// lies in shared memory with its rows as columns.
 const MATMUL_START: &str =
-    ".visible .entry matmul(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_size)
+    ".visible .entry tutti_matmul(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_size)
 .maxntid 256, 1, 1
 {
   .shared .align 16 .b8 tile_a[4096];
@@ -196,7 +196,7 @@ fn mma(i: usize, j: usize) -> String {
 }
 
 const TENSOR_START: &str =
-    ".visible .entry tensor(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_size)
+    ".visible .entry tutti_tensor(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_size)
 .maxntid 256, 1, 1
 {
   .shared .align 16 .b8 tile_a[10240];

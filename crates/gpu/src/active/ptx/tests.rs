@@ -44,6 +44,18 @@ fn ready() -> Vec<u8> {
     memory
 }
 
+/// Names of instructions are reserved words.
+#[test]
+fn no_name_is_that_of_an_instruction() {
+    for text in [basic(), tensor()] {
+        let entries = text.matches(".entry ").count();
+        assert!(entries > 0 && text.matches(&format!(".entry {PREFIX}")).count() == entries);
+        let labels = text.lines().filter_map(|line| line.strip_suffix(':'));
+        assert!(labels.clone().count() > 0);
+        labels.for_each(|label| assert_eq!(label, label.to_uppercase()));
+    }
+}
+
 #[test]
 fn memory_is_filled_as_it_must_be_and_one_bit_is_found() {
     let fill = Fill { seed: 77, times: 5, plus: 3 };

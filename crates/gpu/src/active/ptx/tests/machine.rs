@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use super::PREFIX;
+
 #[derive(Clone, Debug)]
 enum Operand {
     Reg(usize),
@@ -130,7 +132,8 @@ impl Names {
 
 impl Kernel {
     pub fn parse(text: &str, name: &str) -> Kernel {
-        let start = text.find(&format!(".entry {name}(")).expect("the kernel is there");
+        let entry = format!(".entry {PREFIX}{name}(");
+        let start = text.find(&entry).expect("the kernel is there");
         let text = &text[start..];
         let (head, body) = text.split_once("\n{\n").unwrap();
         let body = &body[..body.find("\n}").unwrap()];
