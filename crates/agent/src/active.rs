@@ -175,6 +175,24 @@ impl Checker {
         )
     }
 
+    /// What is said of GPUs whose check never came to an end by itself.
+    pub fn broken_off(
+        &self,
+        gpus: &[GpuIndex],
+        error: &(dyn std::error::Error + 'static),
+    ) -> Checked {
+        let why = format!("the check broke off: {}", crate::node::chain(error));
+        let of = |gpu: &Known| ActiveGpu {
+            gpu: gpu.index,
+            uuid: gpu.uuid.clone(),
+            model: gpu.model.clone(),
+            outcome: ActiveOutcome::NotRun { why: why.clone() },
+        };
+        let gpus = self.gpus.iter().filter(|g| gpus.contains(&g.index)).map(of).collect();
+        let report = ActiveReport { gpus, simulated: self.simulated, ..Default::default() };
+        Checked { report, seen: Vec::new() }
+    }
+
     /// Judges it by what was known, and learns from it.
     fn conclude(&self, mut report: ActiveReport, at: Time) -> Checked {
         let mut record = self.record();

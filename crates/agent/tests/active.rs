@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use support::*;
 use tutti_model::{ActiveOutcome, Finding, GpuIndex, HealthAction, LeaseId, ReportedPhase};
-use tutti_wire::stream::{Drill, DrillWhat, HealthAsk, HealthReply, ToController};
+use tutti_wire::stream::{Drill, DrillWhat, HealthAsk, HealthReply, ToAgent, ToController};
 
 /// What imagined cards answer, and who was asked.
 struct Cards {
@@ -142,6 +142,46 @@ fn a_suspect_is_checked_before_the_next_job_and_an_operator_may_ask() {
         report.gpus.iter().filter(|g| busy(&g.outcome)).map(|g| g.gpu).collect();
     assert_eq!((busy, report.gpus.len(), report.simulated), (vec![GpuIndex(5)], 8, true));
     assert!(!board(&mut controller).iter().any(|f| f.check == "checking"));
+}
+
+#[test]
+fn a_fence_goes_only_if_the_gpu_was_checked_and_only_what_was_meant_goes() {
+    let mut controller = Controller::start();
+    let dir = TempDir::new();
+    let cards = Cards::new(&dir);
+    let _agent = Agent::start(&controller, &dir.path().join("node"), &[&cards.option()]);
+    controller.wait_for_greeting();
+    wait_until_clear(&mut controller);
+    inject(&mut controller, 2, DrillWhat::Xid { xid: 48 });
+    // That no check could be made says nothing for the GPU.
+    cards.answer("not run");
+    let (findings, touched) = resolve(&mut controller, 2);
+    assert!(findings.contains(&"drill/xid-48/gpu2".to_owned()), "{findings:?}");
+    assert_eq!(touched, Vec::<String>::new());
+    // What comes while the GPU is checked was not meant.
+    cards.answer("wait");
+    let (gpu, by) = (Some(GpuIndex(2)), "ada".to_owned());
+    let ask = HealthAsk::Resolve { gpu, key: None, by, unchecked: false };
+    let request = controller.request();
+    controller.tell(ToAgent::Health { request, ask });
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while cards.asked().len() < 3 {
+        assert!(Instant::now() < deadline, "nobody checks: {:?}", cards.asked());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    inject(&mut controller, 2, DrillWhat::Xid { xid: 79 });
+    cards.answer("right");
+    let touched: Vec<String> = controller.wait(|m| match m {
+        ToController::Health { request: r, reply: HealthReply::Board { touched, .. } }
+            if *r == request =>
+        {
+            Some(touched.iter().map(|f| f.key.clone()).collect())
+        }
+        _ => None,
+    });
+    assert_eq!(touched, ["drill/xid-48/gpu2"]);
+    let left: Vec<String> = board(&mut controller).into_iter().map(|f| f.key).collect();
+    assert_eq!(left, ["drill/xid-79/gpu2"]);
 }
 
 /// The first fence that is told after the part's end.

@@ -123,3 +123,14 @@ fn a_card_that_was_faster_is_remembered() {
     assert!(Record::load(dir.path()).unwrap().passed.contains("GPU-0"));
     assert_eq!(check(rate(700))[0].finding.check, "check-matmul-slow");
 }
+
+#[test]
+fn a_check_that_breaks_off_speaks_for_no_gpu_and_against_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (checker, _) = checker(ActiveFigures::default(), dir.path());
+    let checked = checker.broken_off(&[GpuIndex(2)], &std::io::Error::other("a panic"));
+    assert!(checked.seen.is_empty() && checked.report.findings.is_empty());
+    let why = "the check broke off: a panic".to_owned();
+    assert_eq!(checked.report.gpus.len(), 1);
+    assert_eq!(checked.report.gpus[0].outcome, ActiveOutcome::NotRun { why });
+}

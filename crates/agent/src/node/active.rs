@@ -10,10 +10,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tutti_gpu::active::judge::{is_note_of_ours, is_suspicious, passed, unchecked};
+use tutti_gpu::active::judge::{is_note_of_ours, is_suspicious, not_passed, passed, unchecked};
 use tutti_gpu::health::{Keep, Seen};
 use tutti_model::{
-    ActiveOutcome, ActiveReport, ActiveSum, Finding, GpuIndex, HealthAction, LeaseId, Span, Time,
+    ActiveOutcome, ActiveReport, ActiveSum, Finding, GpuIndex, HealthAction, LeaseId, Time,
 };
 use tutti_wire::stream::{HealthReply, RequestId, ToController};
 
@@ -24,8 +24,6 @@ use crate::health::boot_id;
 
 /// The finding of a GPU that is being checked.
 const CHECKING: &str = "checking";
-/// Longer than any check takes, in case that nobody is there to end it.
-const STANDS: Span = Span::secs(300);
 
 /// Why GPUs are checked, and what waits for it.
 #[derive(Clone, Debug)]
@@ -38,13 +36,13 @@ enum Cause {
     Operator(RequestId),
 }
 
-/// What an operator wants to be gone.
+/// What an operator wants to be gone: what stood when they asked, by when it began. What comes while
+/// GPUs are checked was not meant.
 #[derive(Clone, Debug)]
 pub(super) struct Resolve {
-    pub request: RequestId,
-    pub gpu: Option<GpuIndex>,
-    pub key: Option<String>,
-    pub by: String,
+    request: RequestId,
+    by: String,
+    meant: BTreeSet<(String, Time)>,
 }
 
 #[derive(Clone, Debug)]
@@ -138,7 +136,9 @@ fn being_checked(gpu: GpuIndex) -> Seen {
         drill: false,
         by_job: false,
     };
-    Seen { finding, keep: Keep::For(STANDS) }
+    // A check takes as long as it takes, and others wait for it: whoever began it takes this away, and an
+    // agent that starts takes away what another has left.
+    Seen { finding, keep: Keep::UntilReboot }
 }
 
 impl Node {
@@ -196,12 +196,17 @@ impl Node {
         let first = matches!(task.cause, Cause::Start).then(|| self.idle_measurement()).flatten();
         let (done, gpus) = (self.checking.done.clone(), task.gpus.clone());
         self.checking.running = Some(task);
-        tokio::task::spawn_blocking(move || {
+        let (broken, asked) = (checker.clone(), gpus.clone());
+        let check = tokio::task::spawn_blocking(move || {
             if let Some(measure) = first {
                 measure();
             }
+            checker.check(&gpus, &taken, now())
+        });
+        tokio::spawn(async move {
+            let checked = check.await.unwrap_or_else(|error| broken.broken_off(&asked, &error));
             // The node is gone only when the agent is.
-            let _ = done.send(checker.check(&gpus, &taken, now()));
+            let _ = done.send(checked);
         });
     }
 
@@ -297,7 +302,7 @@ impl Node {
     /// GPUs whose fences an operator wants to be gone are checked first, unless they say otherwise.
     pub(super) fn check_before_resolve(&mut self, resolve: Resolve, unchecked: bool) {
         let findings = self.watch.findings();
-        let fenced = findings.iter().filter(|f| resolve.means(f) && f.check != CHECKING);
+        let fenced = findings.iter().filter(|f| resolve.means(f));
         let fenced: BTreeSet<GpuIndex> = fenced.filter_map(Finding::fences).collect();
         let checker = self.checking.automatic().filter(|_| !unchecked);
         let gpus: Vec<GpuIndex> = match checker {
@@ -312,15 +317,11 @@ impl Node {
         }
     }
 
-    /// What stands on GPUs that have not passed stays.
+    /// What stands on GPUs that have not passed stays, also if they could not be checked.
     fn resolve(&mut self, resolve: Resolve, report: Option<ActiveReport>) {
-        let failed: BTreeSet<GpuIndex> =
-            report.iter().flat_map(|report| &report.findings).filter_map(Finding::fences).collect();
-        let goes = |f: &Finding| {
-            let stays = f.gpu.is_some_and(|gpu| failed.contains(&gpu)) || f.check == CHECKING;
-            resolve.means(f) && !stays
-        };
-        let touched = self.watch.resolve(goes);
+        let not_passed = report.as_ref().map(not_passed).unwrap_or_default();
+        let stays = |f: &Finding| f.gpu.is_some_and(|gpu| not_passed.contains_key(&gpu));
+        let touched = self.watch.resolve(|f| resolve.means(f) && !stays(f));
         tracing::info!(by = resolve.by, count = touched.len(), "findings resolved");
         let (findings, active) = (self.watch.findings(), report.map(Box::new));
         let reply = HealthReply::Board { findings, touched, active };
@@ -329,9 +330,25 @@ impl Node {
 }
 
 impl Resolve {
+    /// Of what stands now, what is on this GPU and has this key. The fence of a check that is under
+    /// way is not an operator's to lift.
+    pub(super) fn new(
+        request: RequestId,
+        by: String,
+        standing: &[Finding],
+        gpu: Option<GpuIndex>,
+        key: Option<&str>,
+    ) -> Resolve {
+        let asked = |f: &&Finding| {
+            gpu.is_none_or(|gpu| f.gpu == Some(gpu)) && key.is_none_or(|key| f.key == key)
+        };
+        let standing = standing.iter().filter(|f| f.check != CHECKING);
+        let meant = standing.filter(asked).map(|f| (f.key.clone(), f.since)).collect();
+        Resolve { request, by, meant }
+    }
+
     fn means(&self, finding: &Finding) -> bool {
-        self.gpu.is_none_or(|gpu| finding.gpu == Some(gpu))
-            && self.key.as_ref().is_none_or(|key| finding.key == *key)
+        self.meant.contains(&(finding.key.clone(), finding.since))
     }
 }
 
@@ -351,5 +368,37 @@ fn tell_operator(report: &ActiveReport) {
                 tracing::error!("GPU {index}: failed its check: {why}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(key: &str, gpu: u16, since: u64) -> Finding {
+        let mut finding = being_checked(GpuIndex(gpu)).finding;
+        (finding.key, finding.check, finding.since) = (key.into(), "xid".into(), Time(since));
+        finding
+    }
+
+    #[test]
+    fn only_what_stood_when_it_was_asked_for_is_meant() {
+        let standing = [
+            found("xid-48/gpu0", 0, 10),
+            found("xid-48/gpu1", 1, 10),
+            being_checked(GpuIndex(0)).finding,
+        ];
+        let resolve = Resolve::new(1, "ada".into(), &standing, Some(GpuIndex(0)), None);
+        assert!(resolve.means(&standing[0]));
+        assert!(!resolve.means(&standing[1]) && !resolve.means(&standing[2]));
+        assert!(!resolve.means(&found("xid-79/gpu0", 0, 20)), "it came later");
+        assert!(!resolve.means(&found("xid-48/gpu0", 0, 20)), "it came again");
+        let resolve = Resolve::new(1, "ada".into(), &standing, None, Some("xid-48/gpu1"));
+        assert!(resolve.means(&standing[1]) && !resolve.means(&standing[0]));
+    }
+
+    #[test]
+    fn the_fence_of_a_check_stands_until_the_check_is_over() {
+        assert_eq!(being_checked(GpuIndex(3)).keep, Keep::UntilReboot);
     }
 }

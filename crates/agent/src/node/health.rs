@@ -473,7 +473,9 @@ impl Node {
             },
             HealthAsk::Resolve { gpu, key, by, unchecked } => {
                 self.watch.read_kernel_log();
-                return self.check_before_resolve(Resolve { request, gpu, key, by }, unchecked);
+                let standing = self.watch.findings();
+                let resolve = Resolve::new(request, by, &standing, gpu, key.as_deref());
+                return self.check_before_resolve(resolve, unchecked);
             }
             HealthAsk::Check => return self.check_for_operator(request),
             HealthAsk::Examine => {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tutti_agent::active::{Measured, Measurer};
 use tutti_agent::{ActiveChecks, AgentConfig, Controller, IsolationMode, LogLimits, Zygote, run};
@@ -13,22 +14,32 @@ use tutti_gpu::holdings::{Holding, HoldingError, Holdings};
 use tutti_model::{ActiveFigures, ActiveOutcome, ActiveSum, Wrong};
 use tutti_model::{Bytes, Gpu, GpuFacts, GpuIndex, Hardware, Span};
 
-/// Answers as a file says: "right" or "wrong". Each check leaves a mark beside it.
+/// Answers as a file says: "right", "wrong" or "not run", or waits while it says "wait". Each check
+/// leaves a mark beside it.
 #[derive(Debug)]
 struct Answers(PathBuf);
 
 impl Measurer for Answers {
     fn measure(&self, gpus: &[Asked]) -> Measured {
-        let text = std::fs::read_to_string(&self.0).expect("the test writes it first");
+        let names: Vec<String> = gpus.iter().map(|g| g.gpu.to_string()).collect();
+        let mark = File::options().append(true).create(true).open(self.0.with_extension("asked"));
+        mark.and_then(|mut f| writeln!(f, "{}", names.join(" "))).expect("a mark can be left");
+        let text = loop {
+            let text = std::fs::read_to_string(&self.0).expect("the test writes it first");
+            if text.trim() != "wait" {
+                break text;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
         let mut figures = ActiveFigures::default();
         if text.trim() == "wrong" {
             figures.matmul.wrong = Wrong { count: 1, first: "row 5 of the product".into() };
         }
-        let names: Vec<String> = gpus.iter().map(|g| g.gpu.to_string()).collect();
-        let mark = File::options().append(true).create(true).open(self.0.with_extension("asked"));
-        mark.and_then(|mut f| writeln!(f, "{}", names.join(" "))).expect("a mark can be left");
-        let done = ActiveOutcome::Done(figures);
-        let outcomes = gpus.iter().map(|g| (g.gpu, done.clone())).collect();
+        let outcome = match text.trim() {
+            "not run" => ActiveOutcome::NotRun { why: "no driver".into() },
+            _ => ActiveOutcome::Done(figures),
+        };
+        let outcomes = gpus.iter().map(|g| (g.gpu, outcome.clone())).collect();
         Measured { outcomes, sum: ActiveSum::default() }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use tutti_gpu::active::judge::not_passed;
 use tutti_model::{Finding, HealthAction};
 use tutti_wire::api::{Board, InjectRequest, ResolveRequest};
 
@@ -78,12 +79,15 @@ pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fai
         terminal::complain(&format!("{}: nothing was resolved", args.node));
     }
     told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))?;
-    let failed: Vec<&Finding> = board.active.iter().flat_map(|report| &report.findings).collect();
-    let failed: Vec<&&Finding> = failed.iter().filter(|f| f.fences().is_some()).collect();
-    for finding in &failed {
-        terminal::complain(&format!("{}: stays fenced: {}", args.node, harmless(&finding.text)));
+    let stays = board.active.as_deref().map(not_passed).unwrap_or_default();
+    for why in stays.values() {
+        terminal::complain(&format!("{}: stays fenced: {}", args.node, harmless(why)));
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if stays.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::complain("`tutti nodes resolve --unchecked` lifts a fence without a check");
+    Ok(ExitCode::FAILURE)
 }
 
 fn told(board: &Board, json: bool, words: impl Fn(&Finding) -> String) -> Result<ExitCode, Fail> {

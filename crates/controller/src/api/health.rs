@@ -21,7 +21,8 @@ use crate::links::{Answer, Link};
 
 /// An agent answers from memory; one that takes longer hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// One that checks GPUs first gives up earlier than this.
+/// One that checks GPUs first may take longer than a client waits: a minute and more for each group of
+/// GPUs, and other checks may be before it.
 const CHECKED_WITHIN: Duration = Duration::from_secs(115);
 const TEXT_CHARS_MAX: usize = 200;
 
@@ -171,15 +172,35 @@ async fn answer(link: &Arc<Link>, name: &str, ask: HealthAsk) -> Result<HealthRe
         Ok(Err(gone)) => {
             Err(Problem::unavailable(format!("{name}: {gone}")).hint("try again in a moment"))
         }
-        Err(_) => Err(Problem::unavailable(format!(
-            "the agent of {name} did not answer within {} s",
-            within.as_secs()
-        ))
-        .hint("an agent of an older version does not know the question: update it")),
+        Err(_) => Err(late(name, within)),
     }
+}
+
+fn late(name: &str, within: Duration) -> Problem {
+    let message = format!("the agent of {name} did not answer within {} s", within.as_secs());
+    let hint = match within {
+        CHECKED_WITHIN => format!(
+            "it may still be checking GPUs, and then does what was asked: `tutti doctor {name}` says \
+             whether it is; an agent of an older version does not know the question"
+        ),
+        _ => "an agent of an older version does not know the question: update it".to_owned(),
+    };
+    Problem::unavailable(message).hint(hint)
 }
 
 fn odd(name: &str, reply: &HealthReply) -> Problem {
     tracing::warn!(node = name, ?reply, "an odd answer");
     Problem::unavailable(format!("{name} answered another question")).hint("update its agent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_takes_long_is_not_called_an_old_agent() {
+        let hint = |within| late("n1", within).error.hint.unwrap();
+        assert!(hint(CHECKED_WITHIN).starts_with("it may still be checking GPUs"));
+        assert!(hint(ANSWER_WITHIN).ends_with("update it"));
+    }
 }

@@ -108,6 +108,27 @@ pub fn passed(report: &ActiveReport) -> Vec<GpuIndex> {
     done(report).filter(|(_, figures)| is_right(figures)).map(|(gpu, _)| gpu.gpu).collect()
 }
 
+/// GPUs that were to be checked and have not passed, for whatever reason, and that reason.
+pub fn not_passed(report: &ActiveReport) -> BTreeMap<GpuIndex, String> {
+    let right = passed(report);
+    let of = |gpu: &ActiveGpu| {
+        let against = report.findings.iter().find(|f| f.fences() == Some(gpu.gpu));
+        let why = match (&gpu.outcome, against) {
+            (_, Some(finding)) => finding.text.clone(),
+            _ if right.contains(&gpu.gpu) => return None,
+            (ActiveOutcome::Busy { why } | ActiveOutcome::NotRun { why }, None) => {
+                format!("GPU {} could not be checked: {why}", gpu.gpu)
+            }
+            (ActiveOutcome::Failed { why, .. }, None) => {
+                format!("GPU {} failed its check: {why}", gpu.gpu)
+            }
+            (ActiveOutcome::Done(_), None) => format!("GPU {} gave wrong answers", gpu.gpu),
+        };
+        Some((gpu.gpu, why))
+    };
+    report.gpus.iter().filter_map(of).collect()
+}
+
 /// Whether a finding was made by such a check.
 pub fn is_ours(finding: &Finding) -> bool {
     let check = finding.check.as_str();

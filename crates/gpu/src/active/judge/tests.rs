@@ -172,3 +172,32 @@ fn suspicion_is_of_the_card_and_not_of_programs() {
     let node = Finding { gpu: None, ..finding("ecc", Note, false) };
     assert!(!is_suspicious(&node));
 }
+
+#[test]
+fn who_was_to_be_checked_and_was_not_has_not_passed() {
+    let mut wrong_answer = figures(4000, 40);
+    wrong_answer.matmul.wrong = wrong();
+    let mut report = report(vec![
+        done(4000, 40),
+        ActiveOutcome::NotRun { why: "no driver".into() },
+        ActiveOutcome::Busy { why: "a job is on it".into() },
+        ActiveOutcome::Failed { what: ActivePart::Memory, why: "error 719".into() },
+        ActiveOutcome::Done(wrong_answer),
+        done(4000, 40),
+    ]);
+    // It did all that it was asked for, and its sum with the others was wrong.
+    let against = seen(
+        "check-allreduce",
+        Some(GpuIndex(5)),
+        HealthAction::FenceGpu,
+        "its sum was wrong",
+        Keep::UntilResolved,
+        Time(7),
+    );
+    report.findings.push(against.finding);
+    let stays = not_passed(&report);
+    assert_eq!(stays.keys().map(|gpu| gpu.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(stays[&GpuIndex(1)], "GPU 1 could not be checked: no driver");
+    assert_eq!(stays[&GpuIndex(2)], "GPU 2 could not be checked: a job is on it");
+    assert!(stays[&GpuIndex(5)].contains("its sum was wrong"), "{stays:?}");
+}
