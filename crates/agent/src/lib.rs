@@ -18,6 +18,7 @@
 pub mod active;
 mod barred;
 mod cgroup;
+mod child;
 mod config;
 mod container;
 mod cpus;

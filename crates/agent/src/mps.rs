@@ -17,7 +17,7 @@ use tutti_model::{Blame, Bytes, GpuIndex, LeaseId, PartError, TaskId};
 use crate::messages::End;
 
 /// A part that fails so soon after its server did has failed because of it.
-const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// What a part may use of a GPU; each of its ranks gets the same part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +192,24 @@ fn fault(line: &str) -> Fault {
     Fault { pid, line: line.trim().to_owned() }
 }
 
+/// Whose processes used a shared GPU lately. The kernel gives a pid again, so one that was not seen
+/// for a while says nothing.
+#[derive(Debug, Default)]
+pub struct Users {
+    by_pid: BTreeMap<i32, (TaskId, Instant)>,
+}
+
+impl Users {
+    pub fn saw(&mut self, users: impl Iterator<Item = (i32, TaskId)>, now: Instant) {
+        self.by_pid.extend(users.map(|(pid, task)| (pid, (task, now))));
+        self.by_pid.retain(|_, (_, at)| now.saturating_duration_since(*at) <= SOON);
+    }
+
+    pub fn task(&self, pid: i32) -> Option<TaskId> {
+        self.by_pid.get(&pid).map(|(task, _)| *task)
+    }
+}
+
 /// The newest fault on a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
@@ -309,6 +327,20 @@ mod tests {
         let found = faults(text);
         let pids: Vec<Option<i32>> = found.iter().map(|f| f.pid).collect();
         assert_eq!(pids, [Some(581), None], "{found:?}");
+    }
+
+    #[test]
+    fn a_pid_is_somebodys_only_while_it_is_seen() {
+        let (mut users, start) = (Users::default(), Instant::now());
+        users.saw([(580, task(12)), (581, task(13))].into_iter(), start);
+        users.saw([(581, task(13))].into_iter(), start + SOON);
+        assert_eq!(users.task(580), Some(task(12)), "it has ended a moment ago");
+        users.saw([(581, task(13))].into_iter(), start + SOON + Duration::from_secs(1));
+        assert_eq!((users.task(580), users.task(581)), (None, Some(task(13))));
+        users.saw([(581, task(14))].into_iter(), start + SOON + Duration::from_secs(2));
+        assert_eq!(users.task(581), Some(task(14)), "the pid was given again");
+        users.saw(std::iter::empty(), start + 3 * SOON);
+        assert!(users.by_pid.is_empty());
     }
 
     fn end(status: ExitStatus) -> End {

@@ -311,7 +311,8 @@ impl Node {
     }
 
     /// One input, unless it has to wait, and everything that follows from it.
-    fn step(&mut self, input: Input) {
+    fn step(&mut self, mut input: Input) {
+        self.explain(&mut input);
         if let Some(input) = self.hold_end(input) {
             self.take(input);
         }
@@ -508,10 +509,7 @@ impl Node {
                 let moved = self.moved(level);
                 self.step(Input::Suspension { lease, moved });
             }
-            FromShim::Ended(end) => {
-                let end = self.explain_end(lease, end);
-                self.step(Input::Ended { lease, end });
-            }
+            FromShim::Ended(end) => self.step(Input::Ended { lease, end }),
             FromShim::Grew { rank } => self.log_grew(lease, rank),
             FromShim::ExecData { request, stream, data } => {
                 self.exec_data(request, stream, data);

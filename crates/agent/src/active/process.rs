@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use tutti_gpu::cuda::{CudaError, GpuUuid};
 use tutti_model::{ActiveOutcome, ActivePart, ActiveSum, GpuIndex};
 
 use super::{Measured, Measurer};
+use crate::child;
 use crate::suspend::serve::VERB;
 
 /// Given to the verb, with the GPUs as JSON.
@@ -20,7 +21,7 @@ pub const ARGUMENT: &str = "--check";
 /// A driver that has to wake cards first takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_EACH: Duration = Duration::from_secs(5);
-/// For one that is being ended.
+/// For one that has said everything.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// Of what it complains about, so much is kept.
 const WORDS_MAX: u64 = 4096;
@@ -135,24 +136,24 @@ fn listen(mut child: Child, patience: Duration) -> (Vec<Line>, End) {
         words.trim().to_owned()
     });
     let (lines, closed) = until(&heard, deadline);
-    let status = if closed { wait(&mut child, deadline.max(soon())) } else { None };
-    match status {
+    let ended = match closed {
+        true => {
+            let left = deadline.saturating_duration_since(Instant::now());
+            child::finish(&mut child, left.max(LEAVE_WITHIN)).ok()
+        }
+        false => {
+            child::end(&mut child);
+            None
+        }
+    };
+    match ended {
         Some(status) => {
             let words = words.join().unwrap_or_default();
             let words = if words.is_empty() { status.to_string() } else { words };
             (lines, End::Exited(words))
         }
-        None => {
-            // It may hang in the kernel; then it is left behind, and ends when the driver lets it.
-            let _ = child.kill();
-            wait(&mut child, soon());
-            (lines, End::TooLong(patience))
-        }
+        None => (lines, End::TooLong(patience)),
     }
-}
-
-fn soon() -> Instant {
-    Instant::now() + LEAVE_WITHIN
 }
 
 /// What is said until then, and whether the speaker has ended.
@@ -163,18 +164,6 @@ fn until(heard: &Receiver<Line>, deadline: Instant) -> (Vec<Line>, bool) {
             Ok(line) => lines.push(line),
             Err(RecvTimeoutError::Disconnected) => return (lines, true),
             Err(RecvTimeoutError::Timeout) => return (lines, false),
-        }
-    }
-}
-
-fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Ok(None) | Err(_) => return None,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Starts and stops the control daemons of MPS, and watches them. Starting takes a moment and may
 //! hang, so it is done on a thread.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,10 +13,12 @@ use tokio::sync::mpsc;
 use tutti_model::{Blame, GpuIndex, Launch, LeaseId, NodeSample, PartError, TaskId, Vendor};
 
 use super::Node;
+use crate::child;
 use crate::config::AgentConfig;
 use crate::machine::Input;
 use crate::messages::End;
-use crate::mps::{self, Daemons, Deed, Limits, Seen};
+use crate::mps::{self, Daemons, Deed, Limits, SOON, Seen, Users};
+use crate::parts::Fate;
 
 const CONTROL: &str = "nvidia-cuda-mps-control";
 const MULTI_USER: &str = "-multiuser-server";
@@ -26,6 +28,8 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// More of a log than that is not looked through at once.
 const LOG_PIECE: u64 = 64 << 10;
+/// Of a file that holds a pid.
+const PID_MAX: u64 = 32;
 
 /// How parts of a GPU are kept to their shares here.
 pub enum Sharing {
@@ -47,8 +51,7 @@ pub struct Mps {
     /// Where each log was read to.
     read: BTreeMap<PathBuf, u64>,
     faults: BTreeMap<GpuIndex, Seen>,
-    /// Whose processes used a shared GPU lately.
-    pids: HashMap<i32, TaskId>,
+    users: Users,
     said: mpsc::UnboundedSender<Event>,
     events: mpsc::UnboundedReceiver<Event>,
 }
@@ -129,7 +132,7 @@ impl Mps {
             daemons: Daemons::default(),
             read: BTreeMap::new(),
             faults: BTreeMap::new(),
-            pids: HashMap::new(),
+            users: Users::default(),
             said,
             events,
         };
@@ -169,7 +172,8 @@ impl Mps {
         let mut new = Vec::new();
         for name in ["server.log", "control.log"] {
             let path = dir.join("log").join(name);
-            let read = self.read.entry(path.clone()).or_insert(0);
+            // What was there long before this agent is nobody's fault now.
+            let read = self.read.entry(path.clone()).or_insert_with(|| old_part(&path));
             new.extend(mps::faults(&read_on(&path, read)));
         }
         if daemon_pid(&dir).is_none() && self.daemons.is_ready(gpu) {
@@ -178,7 +182,7 @@ impl Mps {
             new.push(mps::Fault { pid: None, line });
         }
         for fault in new {
-            let by = fault.pid.and_then(|pid| self.pids.get(&pid).copied());
+            let by = fault.pid.and_then(|pid| self.users.task(pid));
             tracing::warn!(%gpu, by = by.map(|t| t.to_string()), "MPS: {}", fault.line);
             let known = self.faults.get(&gpu).filter(|seen| seen.at.elapsed().as_secs() < 1);
             // Of several lines on one fault the one that names somebody counts.
@@ -207,7 +211,7 @@ impl Place {
         }
         let root = nix::unistd::geteuid().is_root();
         self.make_dirs(root).map_err(|e| format!("{}: {e}", self.dir.display()))?;
-        let words = self.dir.join("log/start.log");
+        let words = self.dir.join("start.log");
         let mut tried = Err(String::new());
         if root {
             tried = run(self.command().args(["-d", MULTI_USER]), "", &words, START_WITHIN);
@@ -227,10 +231,18 @@ impl Place {
         Ok(())
     }
 
-    /// Programs of all users meet there; with the sticky bit none can remove what is another's.
+    /// Programs of all users meet there; with the sticky bit none can remove what is another's. What
+    /// the agent itself writes is beside them, where nobody else can put a file.
     fn make_dirs(&self, root: bool) -> io::Result<()> {
         let mode = if root { 0o755 } else { 0o700 };
         fs::DirBuilder::new().recursive(true).mode(mode).create(&self.dir)?;
+        for dir in [self.dir.parent().unwrap_or(&self.dir), &self.dir] {
+            let found = fs::symlink_metadata(dir)?;
+            if !found.is_dir() || !is_trusted(found.uid()) {
+                let why = format!("{} belongs to user {}", dir.display(), found.uid());
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+        }
         for name in ["pipe", "log"] {
             let dir = self.dir.join(name);
             fs::DirBuilder::new().recursive(true).mode(mode).create(&dir)?;
@@ -242,7 +254,7 @@ impl Place {
     }
 
     fn stop(&self) -> Result<(), String> {
-        let words = self.dir.join("log/stop.log");
+        let words = self.dir.join("stop.log");
         let asked = run(&mut self.command(), "quit\n", &words, STOP_WITHIN);
         let deadline = Instant::now() + STOP_WITHIN;
         while asked.is_ok() && daemon_pid(&self.dir).is_some() && Instant::now() < deadline {
@@ -265,11 +277,34 @@ impl Place {
 
 /// The living daemon that has its pipes in this directory.
 fn daemon_pid(dir: &Path) -> Option<i32> {
-    let text = fs::read_to_string(dir.join(format!("pipe/{CONTROL}.pid"))).ok()?;
+    let mut text = String::new();
+    let file = open_own(&dir.join(format!("pipe/{CONTROL}.pid"))).ok()?;
+    file.take(PID_MAX).read_to_string(&mut text).ok()?;
     let pid: i32 = text.trim().parse().ok()?;
-    // The kernel cuts names at 15 bytes.
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    CONTROL.starts_with(name.trim()).then_some(pid)
+    is_control(name.trim_end_matches('\n')).then_some(pid)
+}
+
+/// By the name of a process, which the kernel cuts at 15 bytes.
+fn is_control(name: &str) -> bool {
+    name == &CONTROL[..15]
+}
+
+/// Every user can put files where the daemons have theirs: only one that the agent's user or root has
+/// written says anything, and a link or a pipe that was put there is not followed or waited for.
+fn open_own(path: &Path) -> io::Result<fs::File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    if found.is_file() && is_trusted(found.uid()) {
+        return Ok(file);
+    }
+    let why = format!("{} is no file of the daemon's, but of user {}", path.display(), found.uid());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
 /// Whether its server takes programs of all users at a time.
@@ -287,29 +322,26 @@ fn run(command: &mut Command, input: &str, words: &Path, within: Duration) -> Re
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(input.as_bytes()).map_err(|e| e.to_string())?;
     }
-    let deadline = Instant::now() + within;
-    loop {
-        match child.try_wait().map_err(|e| e.to_string())? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => {
-                let text = fs::read_to_string(words).unwrap_or_default();
-                return Err(format!("{status} {}", text.trim()));
-            }
-            None if deadline <= Instant::now() => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("no answer within {} s", within.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
+    let status = child::finish(&mut child, within).map_err(|e| e.to_string())?;
+    if status.success() {
+        return Ok(());
     }
+    let text = fs::read_to_string(words).unwrap_or_default();
+    Err(format!("{status} {}", text.trim()))
+}
+
+/// How much of a log is to be passed over when it is first read: all, if nothing was written lately.
+fn old_part(path: &Path) -> u64 {
+    let Ok(found) = open_own(path).and_then(|file| file.metadata()) else { return 0 };
+    let age = found.modified().ok().and_then(|at| at.elapsed().ok());
+    if age.is_some_and(|age| SOON < age) { found.len() } else { 0 }
 }
 
 /// What was written since; a log that was begun anew is read from its start.
 fn read_on(path: &Path, read: &mut u64) -> String {
     let mut bytes = Vec::new();
     let mut read_it = || -> io::Result<()> {
-        let mut file = fs::File::open(path)?;
+        let mut file = open_own(path)?;
         let length = file.metadata()?.len();
         *read = if length < *read { 0 } else { (*read).max(length.saturating_sub(LOG_PIECE)) };
         file.seek(SeekFrom::Start(*read))?;
@@ -426,29 +458,27 @@ impl Node {
     pub(super) fn watch_mps(&mut self, sample: &NodeSample) {
         let sharers = self.sharers();
         let Sharing::Mps(mps) = &mut self.sharing else { return };
-        if sharers.is_empty() {
-            mps.pids.clear();
-            return;
-        }
+        let shares = |task: &TaskId| sharers.values().any(|tasks| tasks.contains(task));
         let of_tasks = sample.processes.iter().filter_map(|p| Some((p.pid as i32, p.task?)));
-        mps.pids.extend(of_tasks);
+        mps.users.saw(of_tasks.filter(|(_, task)| shares(task)), Instant::now());
         for (gpu, tasks) in sharers {
             mps.look(gpu, &tasks);
         }
     }
 
-    /// A part that dies of a neighbour's crash is not to blame.
-    pub(super) fn explain_end(&mut self, lease: LeaseId, mut end: End) -> End {
+    /// A part that dies of a neighbour's crash is not to blame, however the agent hears of its end.
+    pub(super) fn explain(&mut self, input: &mut Input) {
+        let Some((lease, end)) = end_in(input) else { return };
         let sharers = self.sharers();
         let launch = self.machine.launch(lease).filter(|_| !self.machine.is_stopping(lease));
-        let Some(gpu) = launch.and_then(shared_gpu) else { return end };
-        let Sharing::Mps(mps) = &mut self.sharing else { return end };
+        let Some(gpu) = launch.and_then(shared_gpu) else { return };
+        let Sharing::Mps(mps) = &mut self.sharing else { return };
         mps.look(gpu, sharers.get(&gpu).unwrap_or(&BTreeSet::new()));
-        if let Some(seen) = mps.faults.get(&gpu) {
-            let error = mps::explain(lease.task, gpu, &end, seen, Instant::now());
-            end.error = error.or(end.error);
+        if let Some(seen) = mps.faults.get(&gpu)
+            && let Some(error) = mps::explain(lease.task, gpu, end, seen, Instant::now())
+        {
+            end.error = Some(error);
         }
-        end
     }
 
     /// What the part is told of the GPU that it shares.
@@ -458,6 +488,16 @@ impl Node {
         let facts = self.config.gpus.iter().find(|g| g.index == gpu)?;
         let limits = Limits::new(share, launch.ranks, facts.mem);
         Some(mps::variables(&facts.uuid, &mps.gpu_dir(gpu).join("pipe"), limits))
+    }
+}
+
+/// From its shim, or, where that could not be heard, from the disk.
+fn end_in(input: &mut Input) -> Option<(LeaseId, &mut End)> {
+    match input {
+        Input::Ended { lease, end } | Input::Looked { lease, fate: Fate::Ended(end) } => {
+            Some((*lease, end))
+        }
+        _ => None,
     }
 }
 
@@ -521,6 +561,75 @@ mod tests {
             assert!(Instant::now() < deadline, "it lives");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn the_agent_writes_nothing_where_others_can_put_links() {
+        let dir = TempDir::new("mps-links");
+        let place = place(&dir, "kill $(cat $F); rm $F");
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        place.make_dirs(nix::unistd::geteuid().is_root()).unwrap();
+        for name in ["start.log", "stop.log"] {
+            std::os::unix::fs::symlink(&victim, place.dir.join("log").join(name)).unwrap();
+        }
+        place.start().unwrap();
+        place.stop().unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_pid_of_somebody_else_is_not_believed() {
+        let dir = TempDir::new("mps-pid");
+        let place = place(&dir, "kill $(cat $F); rm $F");
+        place.start().unwrap();
+        let file = place.dir.join(format!("pipe/{CONTROL}.pid"));
+        let pid = daemon_pid(&place.dir).unwrap();
+        let real = dir.path().join("real");
+        fs::rename(&file, &real).unwrap();
+        std::os::unix::fs::symlink(&real, &file).unwrap();
+        assert_eq!(daemon_pid(&place.dir), None, "a link");
+        fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(daemon_pid(&place.dir), None, "a pipe, which must not be waited for");
+        fs::rename(&real, &file).unwrap();
+        assert_eq!(daemon_pid(&place.dir), Some(pid));
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
+            assert_eq!(daemon_pid(&place.dir), None, "of another user");
+            std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+        }
+        place.stop().unwrap();
+    }
+
+    #[test]
+    fn only_the_control_daemon_has_its_name() {
+        assert!(is_control("nvidia-cuda-mps"));
+        for other in ["", "n", "nvidia", "nvidia-cuda-mp", "nvidia-cuda-mps-", "sleep"] {
+            assert!(!is_control(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_explained_from_the_shim_and_from_the_disk() {
+        let lease = crate::testing::launch("7", 1).lease;
+        let end = End { exits: Vec::new(), error: None, progress: None };
+        let mut heard = Input::Ended { lease, end: end.clone() };
+        let mut found = Input::Looked { lease, fate: Fate::Ended(end) };
+        assert!(end_in(&mut heard).is_some() && end_in(&mut found).is_some());
+        assert!(end_in(&mut Input::Looked { lease, fate: Fate::Dead }).is_none());
+    }
+
+    #[test]
+    fn what_a_log_said_long_ago_is_passed_over() {
+        let dir = TempDir::new("mps-old-log");
+        let path = dir.path().join("server.log");
+        assert_eq!(old_part(&path), 0);
+        fs::write(&path, "fatal\n").unwrap();
+        assert_eq!(old_part(&path), 0, "of a moment ago");
+        let long_ago = std::time::SystemTime::now() - 10 * SOON;
+        fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+        assert_eq!(old_part(&path), 6);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tutti_model::{Bytes, GpuIndex, Launch, LeaseId, PartReport, ReportedPhase, is_other_size};
 
 use super::Node;
+use crate::child::{self, ChildError};
 use crate::config::AgentConfig;
 use crate::machine::Moved;
 use crate::messages::ToShim;
@@ -103,18 +104,10 @@ fn probe() -> Result<Probe, String> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("the CUDA driver can't be looked at: {e}"))?;
-    let deadline = Instant::now() + PROBE_WITHIN;
-    let status = loop {
-        match child.try_wait().map_err(|e| e.to_string())? {
-            Some(status) => break status,
-            None if deadline <= Instant::now() => {
-                // It may hang in the kernel; then it is left behind.
-                let _ = child.kill();
-                return Err("the CUDA driver does not answer".to_owned());
-            }
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
+    let status = child::finish(&mut child, PROBE_WITHIN).map_err(|error| match error {
+        ChildError::TooLong(_) => "the CUDA driver does not answer".to_owned(),
+        error => error.to_string(),
+    })?;
     let mut text = String::new();
     let read = |from: Option<&mut dyn Read>, text: &mut String| match from {
         Some(from) => from.read_to_string(text).map(|_| ()).map_err(|e| e.to_string()),
