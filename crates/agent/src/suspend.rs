@@ -381,15 +381,8 @@ impl Machine {
                 None => {}
             },
             Phase::CheckingOut { failed: known } => {
-                *known = known.take().or(failed);
-                match known.take() {
-                    known if !last => self.phase = Phase::CheckingOut { failed: known },
-                    None if !self.stopping => {
-                        self.phase = Phase::Freezing;
-                        out.push(Action::Freeze);
-                    }
-                    known => self.undo(now, known, out),
-                }
+                let failed = known.take().or(failed);
+                self.checked_out(now, failed, out);
             }
             Phase::Undoing { why } => match failed {
                 Some(words) => self.give_up(words, out),
@@ -400,21 +393,8 @@ impl Machine {
                 None => {}
             },
             Phase::Restoring { failed: known, tries } => {
-                *known = known.take().or(failed);
-                let tries = *tries;
-                match known.take() {
-                    known if !last => self.phase = Phase::Restoring { failed: known, tries },
-                    None => {
-                        self.arrive();
-                        self.phase = Phase::Unlocking { failed: false };
-                        self.call_all(now, |pid| Call::Unlock { pid }, out);
-                    }
-                    Some(why) if tries >= RESTORE_TRIES => self.give_up(why, out),
-                    Some(_) => {
-                        let at = now + RESTORE_AGAIN;
-                        self.phase = Phase::RestoringAgain { at, tries: tries + 1 };
-                    }
-                }
+                let (failed, tries) = (known.take().or(failed), *tries);
+                self.restored(now, failed, tries, out);
             }
             Phase::Unlocking { failed: known } => {
                 *known |= failed.is_some();
@@ -433,6 +413,41 @@ impl Machine {
                 None => {}
             },
             _ => {}
+        }
+    }
+
+    /// One process is out of its GPUs, or could not be moved: `failed` is of all until now.
+    fn checked_out(&mut self, now: Instant, failed: Option<String>, out: &mut Vec<Action>) {
+        match failed {
+            failed if !self.calls.is_empty() => self.phase = Phase::CheckingOut { failed },
+            None if !self.stopping => {
+                self.phase = Phase::Freezing;
+                out.push(Action::Freeze);
+            }
+            failed => self.undo(now, failed, out),
+        }
+    }
+
+    /// One process is back on its GPUs, or could not be moved: `failed` is of all until now.
+    fn restored(
+        &mut self,
+        now: Instant,
+        failed: Option<String>,
+        tries: u32,
+        out: &mut Vec<Action>,
+    ) {
+        match failed {
+            failed if !self.calls.is_empty() => self.phase = Phase::Restoring { failed, tries },
+            None => {
+                self.arrive();
+                self.phase = Phase::Unlocking { failed: false };
+                self.call_all(now, |pid| Call::Unlock { pid }, out);
+            }
+            Some(why) if tries >= RESTORE_TRIES => self.give_up(why, out),
+            Some(_) => {
+                let at = now + RESTORE_AGAIN;
+                self.phase = Phase::RestoringAgain { at, tries: tries + 1 };
+            }
         }
     }
 

@@ -31,9 +31,20 @@ fn a_controller_that_stops_half_way_is_taken_back() {
     let dir = TempDir::new("cgroup-half");
     let levels = ["a", "b"].map(|name| dir.path().join(name));
     group(&levels[0], None, "");
-    assert!(!enable(&levels, "memory"), "the second level is missing");
+    assert_eq!(enable(&levels, "memory"), None, "the second level is missing");
     let control = fs::read_to_string(levels[0].join("cgroup.subtree_control")).unwrap();
     assert_eq!(control, "-memory");
+}
+
+#[test]
+fn what_others_have_handed_down_is_not_ours_to_take_back() {
+    let dir = TempDir::new("cgroup-others");
+    let levels = ["root", "ours", "node"].map(|name| dir.path().join(name));
+    levels.iter().for_each(|level| group(level, None, ""));
+    fs::write(levels[0].join("cgroup.subtree_control"), "cpu memory\n").unwrap();
+    assert_eq!(enable(&levels, "memory"), Some(levels[1..].to_vec()));
+    let control = fs::read_to_string(levels[0].join("cgroup.subtree_control")).unwrap();
+    assert_eq!(control, "cpu memory\n");
 }
 
 const HYBRID: &str = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\

@@ -118,11 +118,11 @@ impl Cgroups {
         older: impl FnOnce() -> Result<Option<PathBuf>, CgroupError>,
     ) -> Result<Home, String> {
         let name = controller.name();
-        let handed = may_enable(&levels[0]) && enable(levels, name);
-        if handed {
+        let handed = if may_enable(&levels[0]) { enable(levels, name) } else { None };
+        if let Some(changed) = handed {
             let unified = self.try_home(controller, Home::Unified);
             if unified.is_err() {
-                disable(levels, name, true);
+                disable(&changed, name);
             }
             return unified;
         }
@@ -352,8 +352,9 @@ pub(super) fn may_enable(base: &Path) -> bool {
     fs::read_to_string(base.join("cgroup.procs")).is_ok_and(|procs| procs.trim().is_empty())
 }
 
-/// Hands a controller down through all levels, or through none.
-pub(super) fn enable(levels: &[PathBuf], name: &str) -> bool {
+/// Hands a controller down through all levels, or through none. Says on which it was not handed down
+/// before: elsewhere others may use it.
+pub(super) fn enable(levels: &[PathBuf], name: &str) -> Option<Vec<PathBuf>> {
     let mut changed = Vec::new();
     for at in levels {
         let control = at.join("cgroup.subtree_control");
@@ -363,18 +364,18 @@ pub(super) fn enable(levels: &[PathBuf], name: &str) -> bool {
             continue;
         }
         if fs::write(&control, format!("+{name}")).is_err() {
-            disable(&changed, name, true);
-            return false;
+            disable(&changed, name);
+            return None;
         }
         changed.push(at.clone());
     }
-    true
+    Some(changed)
 }
 
-fn disable(levels: &[PathBuf], name: &str, enabled: bool) {
+fn disable(changed: &[PathBuf], name: &str) {
     // From below: a controller can't be taken back while a group further down hands it on. What is
     // still used by others stays.
-    for at in levels.iter().rev().filter(|_| enabled) {
+    for at in changed.iter().rev() {
         let _ = fs::write(at.join("cgroup.subtree_control"), format!("-{name}"));
     }
 }
