@@ -12,6 +12,9 @@ use super::{Of, Store, lock};
 
 pub const DIR: &str = "telemetry";
 
+/// Ending of the name of what can't be read.
+const DAMAGED: &str = ".damaged";
+
 const TIERS: [Tier; 2] = [Tier::Seconds, Tier::Minutes];
 
 impl Tier {
@@ -58,7 +61,7 @@ impl Files {
         Ok(Files { dir })
     }
 
-    /// Everything that is still worth keeping. A file that can't be read is set aside.
+    /// Everything that is still worth keeping. A file that can't be read to its end is mended.
     pub fn load(&self, now: u64) -> BTreeMap<String, BTreeMap<Of, Track>> {
         let mut loaded = BTreeMap::new();
         for tier in TIERS {
@@ -108,7 +111,7 @@ impl Files {
             Err(error @ SegmentError::Other(_)) => {
                 tracing::info!(path = %path.display(), "telemetry is left out: {error}");
             }
-            Err(error) => set_aside(path, error),
+            Err(error) => mend(path, error, &bytes),
         }
     }
 
@@ -120,7 +123,7 @@ impl Files {
                 self.append(tier, now, &segment::record(&rows, tier))?;
                 mark_saved(store, &rows, tier);
             }
-            for (start, path) in self.list(tier) {
+            for (start, path) in self.list(tier).into_iter().chain(self.damaged(tier)) {
                 if is_old(tier, start, now) {
                     fs::remove_file(&path).map_err(failed("remove", &path))?;
                 }
@@ -148,14 +151,23 @@ impl Files {
         })
     }
 
-    /// By when they start.
     fn list(&self, tier: Tier) -> Vec<(u64, PathBuf)> {
+        self.named(tier, "")
+    }
+
+    /// Those that were set aside.
+    fn damaged(&self, tier: Tier) -> Vec<(u64, PathBuf)> {
+        self.named(tier, DAMAGED)
+    }
+
+    /// By when they start.
+    fn named(&self, tier: Tier, ending: &str) -> Vec<(u64, PathBuf)> {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut found: Vec<(u64, PathBuf)> = entries
             .filter_map(|entry| {
                 let name = entry.file_name();
                 let start = name.to_str()?.strip_prefix(tier.name())?.strip_prefix('-')?;
-                Some((start.parse().ok()?, entry.path()))
+                Some((start.strip_suffix(ending)?.parse().ok()?, entry.path()))
             })
             .collect();
         found.sort();
@@ -168,21 +180,32 @@ fn is_old(tier: Tier, start: u64, now: u64) -> bool {
     start + covers + keep < now
 }
 
-/// A name that is not read again, for whoever wants to look.
-fn set_aside(path: &Path, error: SegmentError) {
+/// Cuts off what can't be read: behind it nothing could be either. A record that was being written when
+/// the power went is nobody's; of real damage a copy stays, for whoever wants to look.
+fn mend(path: &Path, error: SegmentError, bytes: &[u8]) {
     let mut aside = path.as_os_str().to_owned();
-    aside.push(".damaged");
+    aside.push(DAMAGED);
     let aside = PathBuf::from(aside);
-    match fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!(
-            "a file of telemetry is damaged and was set aside as {}: {error}; what came before \
-             is kept",
+    let done = match error.whole() {
+        Some(whole) if matches!(error, SegmentError::CutOff(_)) => cut(path, whole),
+        Some(whole) => fs::write(&aside, bytes).and_then(|()| cut(path, whole)),
+        None => fs::rename(path, &aside),
+    };
+    let file = path.display();
+    match (done, error) {
+        (Err(why), _) => tracing::warn!("telemetry in {file}: {error}; it can't be mended: {why}"),
+        (Ok(()), SegmentError::CutOff(_)) => {
+            tracing::info!("telemetry in {file}: {error}; what came before is kept");
+        }
+        (Ok(()), _) => tracing::warn!(
+            "telemetry in {file}: {error}; what came before is kept, all of it is in {}",
             aside.display()
         ),
-        Err(rename) => tracing::warn!(
-            "a file of telemetry is damaged ({error}) and can't be set aside: {rename}"
-        ),
     }
+}
+
+fn cut(path: &Path, whole: usize) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(whole as u64)
 }
 
 /// What the files don't have yet.

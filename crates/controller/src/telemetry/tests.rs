@@ -80,32 +80,75 @@ fn a_restart_keeps_the_history() {
     assert_eq!(power(&third, "n1", 0, 240, 1), power(&again, "n1", 0, 240, 1));
 }
 
-#[test]
-fn a_damaged_file_is_set_aside_and_the_rest_is_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = Files::open(dir.path()).unwrap();
-    let store = Store::default();
-    fill(&store, "n1", 0..60, 100);
-    store.close(START + 60);
-    files.save(&store, START + 60).unwrap();
-    let seconds: Vec<_> = std::fs::read_dir(dir.path().join(file::DIR))
+/// The only file of seconds.
+fn seconds(dir: &std::path::Path) -> std::path::PathBuf {
+    let files: Vec<_> = std::fs::read_dir(dir.join(file::DIR))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("seconds-"))
         .collect();
-    let [path] = seconds.as_slice() else { panic!("{seconds:?}") };
-    let mut bytes = std::fs::read(path).unwrap();
+    let [path] = files.try_into().unwrap();
+    path
+}
+
+fn saved(files: &Files, store: &Store, seconds: std::ops::Range<u64>, watts: u32) {
+    let end = START + seconds.end;
+    fill(store, "n1", seconds, watts);
+    store.close(end);
+    files.save(store, end).unwrap();
+}
+
+fn loaded(files: &Files, at: u64) -> Store {
+    let store = Store::default();
+    store.take_over(files.load(START + at));
+    store
+}
+
+#[test]
+fn a_record_that_was_cut_off_costs_nothing_else() {
+    for in_its_head in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::open(dir.path()).unwrap();
+        let store = Store::default();
+        saved(&files, &store, 0..60, 100);
+        let path = seconds(dir.path());
+        let whole = std::fs::metadata(&path).unwrap().len();
+        saved(&files, &store, 60..120, 200);
+        let full = std::fs::metadata(&path).unwrap().len();
+        let length = if in_its_head { whole + 3 } else { full - 1 };
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+        let second = loaded(&files, 121);
+        assert_eq!(power(&second, "n1", 59, 61, 1), [Some(100.0), None]);
+        saved(&files, &second, 130..140, 300);
+        let third = loaded(&files, 141);
+        assert_eq!(power(&third, "n1", 59, 60, 1), [Some(100.0)]);
+        assert_eq!(power(&third, "n1", 130, 131, 1), [Some(300.0)], "written behind it");
+        assert!(!path.with_extension("damaged").exists());
+    }
+}
+
+#[test]
+fn what_is_damaged_is_cut_off_and_a_copy_goes_when_it_is_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::open(dir.path()).unwrap();
+    let store = Store::default();
+    saved(&files, &store, 0..60, 100);
+    saved(&files, &store, 60..120, 200);
+    let path = seconds(dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
-    std::fs::write(path, bytes).unwrap();
+    std::fs::write(&path, bytes).unwrap();
 
-    let again = Store::default();
-    again.take_over(files.load(START + 61));
-    assert!(!path.exists() && path.with_extension("damaged").exists());
-    assert_eq!(power(&again, "n1", 0, 60, 60), [Some(100.0)], "minutes were in another file");
-    fill(&again, "n1", 61..62, 100);
-    files.save(&again, START + 62).unwrap();
-    assert!(path.exists(), "a new one is begun");
+    let again = loaded(&files, 121);
+    assert!(path.with_extension("damaged").exists());
+    assert_eq!(power(&again, "n1", 59, 61, 1), [Some(100.0), None]);
+    assert_eq!(power(&again, "n1", 0, 60, 60), [Some(100.0)], "minutes are in another file");
+    saved(&files, &again, 130..140, 300);
+    let third = loaded(&files, 141);
+    assert_eq!(power(&third, "n1", 130, 131, 1), [Some(300.0)]);
+    files.save(&third, START + 8 * 24 * 3600).unwrap();
+    assert!(!path.exists() && !path.with_extension("damaged").exists());
 }
 
 #[test]
