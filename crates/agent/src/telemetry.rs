@@ -60,14 +60,19 @@ pub struct Telemetry {
     complained: bool,
 }
 
+/// The devices that are sampled, or imagined.
+pub fn machine(config: &AgentConfig) -> Machine {
+    Machine {
+        gpus: config.gpus.clone(),
+        hardware: config.hardware.clone(),
+        simulated: config.simulated,
+    }
+}
+
 impl Telemetry {
     /// `cgroup` is the name of the agent's own group, where it has one.
     pub fn start(config: &AgentConfig, cgroup: Option<String>) -> Result<Telemetry, AgentError> {
-        let machine = Machine {
-            gpus: config.gpus.clone(),
-            hardware: config.hardware.clone(),
-            simulated: config.simulated,
-        };
+        let machine = machine(config);
         let data_dir = config.data_dir.clone();
         let marks = Marks { parts: data_dir.join("parts"), cgroup };
         // On the thread: opening a driver may hang as well.

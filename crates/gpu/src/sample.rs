@@ -15,6 +15,7 @@ mod owners;
 mod rate;
 mod simulated;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -72,6 +73,21 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Real GPUs that samples speak of: there is nobody who reads Intel's.
+    pub fn sampled(&self) -> BTreeSet<GpuIndex> {
+        if self.simulated {
+            return BTreeSet::new();
+        }
+        let amd = self.amd().map(|(gpu, _)| gpu);
+        self.of(Vendor::Nvidia).map(|gpu| gpu.index).chain(amd).collect()
+    }
+
+    /// With their PCI addresses.
+    fn amd(&self) -> impl Iterator<Item = (GpuIndex, String)> {
+        let pci = |gpu: &Gpu| Some((gpu.index, self.facts(gpu.index)?.pci.clone()?));
+        self.of(Vendor::Amd).filter_map(pci)
+    }
+
     fn devices(&self, root: &Path) -> Vec<Box<dyn Devices>> {
         if self.simulated {
             return vec![Box::new(Simulated::new(&self.gpus))];
@@ -82,8 +98,7 @@ impl Machine {
         if !nvidia.is_empty() {
             devices.push(Box::new(Nvidia::new(Box::new(nvidia::open_nvml), nvidia)));
         }
-        let pci = |gpu: &Gpu| Some((gpu.index, self.facts(gpu.index)?.pci.clone()?));
-        let amd: Vec<_> = self.of(Vendor::Amd).filter_map(pci).collect();
+        let amd: Vec<_> = self.amd().collect();
         if !amd.is_empty() {
             devices.push(Box::new(Amd::new(root, amd)));
         }
@@ -136,5 +151,38 @@ impl Sampler {
 impl DeviceProcess {
     fn of(self, task: Option<TaskId>) -> GpuProcess {
         GpuProcess { gpu: self.gpu, pid: self.pid, mem: self.mem, task }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_model::GpuFacts;
+
+    #[test]
+    fn only_gpus_that_somebody_reads_are_sampled() {
+        let gpu = |index| Gpu {
+            index: GpuIndex(index),
+            model: "x".into(),
+            uuid: format!("GPU-{index}"),
+            mem: Bytes::gib(80),
+            island: None,
+        };
+        let facts = |(index, vendor)| GpuFacts {
+            index: GpuIndex(index),
+            vendor,
+            pci: Some(format!("0000:0{index}:00.0")),
+            ..GpuFacts::default()
+        };
+        let vendors = [(0, Vendor::Nvidia), (1, Vendor::Amd), (2, Vendor::Intel)];
+        let hardware = Hardware { gpus: vendors.map(facts).to_vec(), ..Hardware::default() };
+        let mut machine = Machine {
+            gpus: (0..3).map(gpu).collect(),
+            hardware: Some(Box::new(hardware)),
+            simulated: false,
+        };
+        assert_eq!(machine.sampled(), [0, 1].map(GpuIndex).into());
+        machine.simulated = true;
+        assert!(machine.sampled().is_empty());
     }
 }

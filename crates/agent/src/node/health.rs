@@ -19,6 +19,7 @@ use crate::health::{
     Board, Checked, ChecksConfig, KERNEL_LOG, KernelEntry, KernelLog, Stored, boot_id, booted_at,
     drill, imagined_address, inventory, run_for_ever,
 };
+use crate::telemetry;
 
 /// How often the clocks are compared.
 const CLOCK_EVERY: Duration = Duration::from_secs(600);
@@ -69,7 +70,7 @@ impl Watch {
             Ok(_) => Err("the kernel's log says the same and more".to_owned()),
             Err(_) => driver_events(config),
         };
-        let expected = config.gpus.iter().filter(|_| !config.simulated).map(|g| g.index).collect();
+        let expected = telemetry::machine(config).sampled();
         let mut watch = Watch {
             there: config.gpus.iter().map(|g| g.uuid.clone()).collect(),
             dir: config.data_dir.clone(),

@@ -75,8 +75,9 @@ impl Default for Thresholds {
     }
 }
 
-/// A GPU that is missing in so many samples in a row is gone.
-const MISSING_MAX: u32 = 3;
+/// A GPU that has not answered for so long is gone: longer than a lost one is left alone, so that it was asked
+/// twice.
+const MISSING_FOR: Span = Span::secs(40);
 
 /// What must be remembered from one sample to the next.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +87,8 @@ pub struct Rules {
     expected: BTreeSet<GpuIndex>,
     meters: BTreeMap<String, Meter>,
     throttled: BTreeMap<GpuIndex, Time>,
-    missing: BTreeMap<GpuIndex, u32>,
+    /// Since when.
+    missing: BTreeMap<GpuIndex, Time>,
     was_up: BTreeSet<String>,
 }
 
@@ -214,13 +216,14 @@ impl Rules {
 
     /// A device that was there and no longer answers.
     fn presence(&mut self, sample: &NodeSample, seen: &mut Vec<Seen>) {
-        let there: BTreeSet<GpuIndex> = sample.gpus.iter().map(|g| g.index).collect();
-        for &gpu in &self.expected {
-            let missing = self.missing.entry(gpu).or_default();
-            *missing = if there.contains(&gpu) { 0 } else { *missing + 1 };
+        let there = sample.gpus.iter().filter(|gpu| answers(gpu)).map(|gpu| gpu.index);
+        let there: BTreeSet<GpuIndex> = there.collect();
+        self.missing.retain(|gpu, _| !there.contains(gpu));
+        for &gpu in self.expected.difference(&there) {
+            self.missing.entry(gpu).or_insert(sample.at);
         }
-        for gpu in self.expected.clone() {
-            if self.missing.get(&gpu).is_some_and(|n| *n >= MISSING_MAX) {
+        for (&gpu, since) in &self.missing {
+            if sample.at.since(*since) >= MISSING_FOR {
                 let text = "the driver does not know it any more: it may have fallen off the bus";
                 seen.push(self.gpu("bus", gpu, HealthAction::FenceGpu, text, sample.at));
             }
@@ -305,6 +308,12 @@ impl Rules {
         };
         Seen { finding, keep: Keep::For(self.thresholds.linger) }
     }
+}
+
+/// Of a device that is lost there is a sample, too, without anything in it. What is asked for each time
+/// counts; the rest may be from before.
+fn answers(gpu: &GpuSample) -> bool {
+    gpu.mem_used.is_some() || gpu.temp.is_some() || gpu.util.is_some() || gpu.power_mw.is_some()
 }
 
 fn errors(count: u64, what: &str) -> String {

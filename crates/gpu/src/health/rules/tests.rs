@@ -8,7 +8,9 @@ fn at(second: u64) -> Time {
     Time(1_000_000 + second * 1000)
 }
 
+/// Of a GPU that answers.
 fn sample(second: u64, gpu: GpuSample) -> NodeSample {
+    let gpu = GpuSample { mem_used: Some(Bytes::gib(1)), ..gpu };
     let host = HostSample {
         disk_total: Bytes::gib(1000),
         disk_free: Bytes::gib(500),
@@ -95,14 +97,17 @@ fn links_are_judged_by_their_rate() {
 #[test]
 fn a_gpu_that_is_gone_is_fenced() {
     let mut rules = rules(2);
-    let gpu = |index| GpuSample { index: GpuIndex(index), ..GpuSample::default() };
-    for second in 0..2 {
-        assert_eq!(rules.sample(&sample(second, gpu(0))), [], "once may be chance");
+    let gpu = |index| GpuSample { index: GpuIndex(index), temp: Some(40), ..GpuSample::default() };
+    let mute = GpuSample { index: GpuIndex(1), ..GpuSample::default() };
+    for second in 0..40 {
+        let now = NodeSample { gpus: vec![gpu(0), mute.clone()], ..sample(second, gpu(0)) };
+        assert_eq!(rules.sample(&now), [], "it may come back: {second}");
     }
-    let seen = rules.sample(&sample(2, gpu(0)));
+    let seen = rules.sample(&sample(40, gpu(0)));
     assert_eq!(found(&seen), [("bus/gpu1", HealthAction::FenceGpu)]);
-    let both = NodeSample { gpus: vec![gpu(0), gpu(1)], ..sample(3, gpu(0)) };
+    let both = NodeSample { gpus: vec![gpu(0), gpu(1)], ..sample(41, gpu(0)) };
     assert_eq!(rules.sample(&both), [], "it is back");
+    assert_eq!(rules.sample(&sample(42, gpu(0))), [], "and counts anew");
 }
 
 #[test]

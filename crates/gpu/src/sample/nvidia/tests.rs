@@ -184,3 +184,20 @@ fn a_lost_card_is_left_alone_and_found_again() {
     assert_eq!(asked.iter().filter(|calls| **calls > 0).count(), 1, "{asked:?}");
     assert!(rig.round().0[0].util.is_some());
 }
+
+#[test]
+fn a_card_that_stays_lost_is_found_to_be_gone() {
+    use crate::health::rules::{Rules, Thresholds};
+    let mut rig = rig(2, false);
+    let mut rules = Rules::new(Thresholds::default(), [0, 1].map(GpuIndex).into());
+    let mut keys = |rig: &mut Rig| {
+        let at = Time(rig.seconds * 1000);
+        let sample = tutti_model::NodeSample { at, gpus: rig.round().0, ..Default::default() };
+        let seen = rules.sample(&sample).into_iter().map(|seen| seen.finding.key);
+        seen.filter(|key| key.starts_with("bus/")).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&mut rig), Vec::<String>::new());
+    rig.log.lock().unwrap().lost = true;
+    let found = (0..60).map(|_| keys(&mut rig)).find(|keys| !keys.is_empty());
+    assert_eq!(found, Some(vec!["bus/gpu0".to_owned(), "bus/gpu1".to_owned()]));
+}
