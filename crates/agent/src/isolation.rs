@@ -205,16 +205,17 @@ impl Isolation {
         self.pinned.remove(&lease);
     }
 
-    /// Removes what the agent and parts that are over had, but nothing of those that run on.
-    pub fn leave(&self, live: &BTreeSet<LeaseId>) {
+    /// Removes what the agent had, as far as nothing is in it any more.
+    pub fn leave(&self) {
         self.cgroups.iter().for_each(Cgroups::leave);
-        self.sweep_all_but(live);
+        self.rooms.iter().for_each(Rooms::leave);
     }
 
-    /// Removes private directories that a crash of the agent may have left.
-    pub fn sweep_all_but(&self, live: &BTreeSet<LeaseId>) {
+    /// Private directories of parts that are over, to be removed.
+    pub fn left_behind(&self, live: &BTreeSet<LeaseId>) -> Vec<PathBuf> {
         let names: BTreeSet<String> = live.iter().map(ToString::to_string).collect();
-        self.rooms.iter().for_each(|rooms| rooms.sweep_all_but(|name| names.contains(name)));
+        let left = |rooms: &Rooms| rooms.all_but(|name| names.contains(name));
+        self.rooms.as_ref().map(left).unwrap_or_default()
     }
 
     /// All groups that a part may have had.

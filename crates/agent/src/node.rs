@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use tutti_model::{Bytes, LeaseId, Span, Time};
 use tutti_wire::pki::NodeIdentity;
@@ -35,7 +36,8 @@ use crate::isolation::Isolation;
 use crate::join;
 use crate::machine::{Action, Input, Machine};
 use crate::network::Network;
-use crate::parts::{FoundState, Parts};
+use crate::parts::{Fate, FoundState, Parts};
+use crate::private;
 use crate::progress::place::Places;
 use crate::telemetry::Telemetry;
 use crate::zygote::Zygote;
@@ -54,6 +56,8 @@ use zygote::ZygoteLink;
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// At most this many events between two flushes, so that answers are not held back by a flood.
 const BURST: usize = 256;
+/// An agent that ends waits so long for directories that are being removed; the next one goes on with it.
+const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs until SIGTERM or SIGINT. The zygote must have been forked before any thread.
 pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
@@ -72,7 +76,8 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
         node.take_over()?;
         let result = node.live(&mut term, &mut int).await;
         node.places.leave();
-        node.isolation.leave(&node.machine.live());
+        node.finish_removing().await;
+        node.isolation.leave();
         result
     });
     // A thread that waits for a dead file system or a process that can't die is left behind.
@@ -144,6 +149,8 @@ pub(crate) struct Node {
     sweeping: BTreeSet<LeaseId>,
     swept: mpsc::UnboundedSender<LeaseId>,
     swept_in: mpsc::UnboundedReceiver<LeaseId>,
+    /// Directories of parts that are over. May take long.
+    removing: JoinSet<()>,
     prune_at: Instant,
     /// SIGTERM came, ranks are being taken along, and this is when that has to be over.
     leave_at: Option<Instant>,
@@ -189,6 +196,7 @@ impl Node {
             sweeping: BTreeSet::new(),
             swept,
             swept_in,
+            removing: JoinSet::new(),
             prune_at: Instant::now(),
             leave_at: None,
             parts,
@@ -199,6 +207,7 @@ impl Node {
 
     /// Whatever an earlier agent left here.
     fn take_over(&mut self) -> Result<(), AgentError> {
+        let mut ends = Vec::new();
         for (_, found) in self.parts.scan()? {
             let (record, state) = (Box::new(found.record), found.state);
             if matches!(state, FoundState::Alive | FoundState::Unclaimed) {
@@ -208,11 +217,43 @@ impl Node {
             if state == FoundState::Prepared {
                 self.lookups.look_up_now(&record.launch.user);
             }
+            let state = match state {
+                // Its end is told when its GPUs are free, whichever agent finds it.
+                FoundState::Ended(end) if self.releasing.looks() => {
+                    ends.push((record.launch.lease, end));
+                    FoundState::Alive
+                }
+                other => other,
+            };
             self.step(Input::Found { record, state, moved });
         }
-        self.isolation.sweep_all_but(&self.machine.live());
+        // When it is known who else has those GPUs.
+        for (lease, end) in ends {
+            self.step(Input::Looked { lease, fate: Fate::Ended(end) });
+        }
+        self.sweep_left_behind();
+        self.look_again_at_start();
         self.check_at_start();
         Ok(())
+    }
+
+    /// What parts that are over had for themselves; a crash of the agent may have kept it from that.
+    fn sweep_left_behind(&mut self) {
+        let left = self.isolation.left_behind(&self.machine.live());
+        if !left.is_empty() {
+            self.removing.spawn_blocking(move || private::remove_all(&left));
+        }
+    }
+
+    async fn finish_removing(&mut self) {
+        let all = async {
+            while let Some(removed) = self.removing.join_next().await {
+                tell_if_broken(removed);
+            }
+        };
+        if tokio::time::timeout(REMOVE_WITHIN, all).await.is_err() {
+            tracing::info!("directories of parts are left for the next agent to remove");
+        }
     }
 
     async fn live(&mut self, term: &mut Signal, int: &mut Signal) -> Result<(), AgentError> {
@@ -233,7 +274,7 @@ impl Node {
                     self.sweeping.remove(&lease);
                     self.step(Input::Swept { lease });
                 }
-                Some((lease, left)) = self.releasing.next() => self.on_looked_at_gpus(lease, &left),
+                Some(looked) = self.releasing.next() => self.on_looked(looked),
                 Some(checked) = self.checking.next() => self.on_checked(checked),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
                 news = self.watch.next() => self.watch.take(news),
@@ -244,6 +285,7 @@ impl Node {
                     self.tell_samples(&samples);
                 }
                 event = self.sharing.next() => self.on_mps(event),
+                Some(removed) = self.removing.join_next() => tell_if_broken(removed),
                 () = alarm => self.on_alarm(),
             }
             self.drain();
@@ -332,12 +374,18 @@ impl Node {
     /// Does it; some actions have an answer at once.
     fn carry_out(&mut self, action: Action) -> Option<Input> {
         match action {
-            Action::Prepare(lease) => return self.prepare(lease),
+            Action::Prepare(lease) => {
+                self.releasing.disturb(self.machine.gpus_of(lease));
+                return self.prepare(lease);
+            }
             Action::KeepPrepared(lease) => return self.keep_prepared(lease),
             Action::Launch { lease, ports } => return self.launch(lease, &ports),
             Action::Revoke(lease) => return self.revoke(lease),
             Action::Tell { lease, message } => self.shims.tell(lease, &message),
-            Action::TellWake { lease, gpus } => self.tell_wake(lease, &gpus),
+            Action::TellWake { lease, gpus } => {
+                self.releasing.disturb(&gpus);
+                self.tell_wake(lease, &gpus);
+            }
             Action::Complain(text) => tracing::error!("{text}"),
             Action::Look { lease, after } => {
                 self.looks.insert((Instant::now() + Duration::from_millis(after.0), lease));
@@ -369,7 +417,7 @@ impl Node {
                 self.remove_containers(launch);
             }
             if let Some(rooms) = self.isolation.rooms() {
-                tokio::task::spawn_blocking(move || rooms.sweep(lease));
+                self.removing.spawn_blocking(move || rooms.sweep(lease));
             }
             self.part_over(lease);
             self.tidy_mps();
@@ -543,6 +591,12 @@ fn span(span: Span) -> Duration {
 
 /// A node that can start nothing, on a full disk for instance, says so where its operator looks;
 /// the job's owner hears of it through the controller.
+fn tell_if_broken(removed: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = removed {
+        log_error("directories of a part may stay behind", &error);
+    }
+}
+
 fn tell_operator(input: &Input) {
     let (lease, message) = match input {
         Input::LaunchFailed { lease, message } => (lease, message),

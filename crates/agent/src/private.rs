@@ -135,18 +135,26 @@ impl Rooms {
         }
     }
 
-    /// Removes what parts left that are over; a crash of the agent may have kept it from that.
-    pub fn sweep_all_but(&self, live: impl Fn(&str) -> bool) {
+    /// What is there and not of these. Parts that come later have other names.
+    pub fn all_but(&self, live: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let entries =
+            self.bases.iter().flat_map(|(base, _)| fs::read_dir(base)).flatten().flatten();
+        let over = entries.filter(|entry| !entry.file_name().to_str().is_some_and(&live));
+        over.map(|entry| entry.path()).collect()
+    }
+
+    /// Removes the agent's own directories where nothing is in them. Never waits for long.
+    pub fn leave(&self) {
         for (base, _) in &self.bases {
-            for entry in fs::read_dir(base).into_iter().flatten().flatten() {
-                if !entry.file_name().to_str().is_some_and(&live) {
-                    remove(&entry.path());
-                }
-            }
             // Not empty while a part is there; and the next one makes it again.
             let _ = fs::remove_dir(base);
         }
     }
+}
+
+/// May take long.
+pub fn remove_all(dirs: &[PathBuf]) {
+    dirs.iter().for_each(|dir| remove(dir));
 }
 
 fn remove(dir: &Path) {
@@ -319,5 +327,22 @@ mod tests {
         assert_eq!(target, Path::new("/tmp"));
         assert!(dir.ends_with("12_3@7") && dir.starts_with("/tmp/"), "{}", dir.display());
         assert!(Rooms::hides("/tmp/x") && !Rooms::hides("/tmp") && !Rooms::hides("/scratch/tmp"));
+    }
+
+    #[test]
+    fn who_leaves_removes_only_what_is_empty_and_what_is_left_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let bases = ["a", "b"].map(|name| (dir.path().join(name), PathBuf::from("/tmp"))).to_vec();
+        let rooms = Rooms { bases };
+        fs::create_dir_all(dir.path().join("a/1@1/deep")).unwrap();
+        fs::create_dir_all(dir.path().join("a/2@1")).unwrap();
+        fs::create_dir_all(dir.path().join("b")).unwrap();
+        let left = rooms.all_but(|name| name == "2@1");
+        assert_eq!(left, [dir.path().join("a/1@1")]);
+        rooms.leave();
+        assert!(dir.path().join("a/1@1/deep").is_dir(), "removing it may take long");
+        assert!(!dir.path().join("b").exists());
+        remove_all(&left);
+        assert!(!dir.path().join("a/1@1").exists() && dir.path().join("a/2@1").is_dir());
     }
 }

@@ -19,6 +19,8 @@ const UNSEEN: Bytes = Bytes(1 << 30);
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The name of the finding.
+pub const CHECK: &str = "memory-held";
 /// Serves several jobs, and stays between them.
 const SERVER: &str = "nvidia-cuda-mps";
 
@@ -33,13 +35,13 @@ pub struct Left {
 impl Left {
     /// Names it on the board of the node.
     pub fn key(gpu: GpuIndex) -> String {
-        format!("memory-held/gpu{gpu}")
+        format!("{CHECK}/gpu{gpu}")
     }
 
     pub fn finding(&self, since: Time) -> Finding {
         Finding {
             key: Left::key(self.gpu),
-            check: "memory-held".to_owned(),
+            check: CHECK.to_owned(),
             gpu: Some(self.gpu),
             action: HealthAction::ResetGpu,
             text: self.to_string(),
@@ -83,17 +85,22 @@ impl Releases {
         Releases { holdings, idle: Arc::default() }
     }
 
-    /// Nobody uses these now, as far as is known here.
-    pub fn measure_idle(&self, gpus: &[GpuIndex]) {
-        for &gpu in gpus {
-            match self.holdings.of(gpu) {
-                Ok(holding) => drop(self.idle().insert(gpu, holding)),
-                Err(error) => {
-                    let why = crate::node::chain(&error);
-                    tracing::warn!("GPU {gpu} does not tell what it holds: {why}");
-                }
+    /// What these hold now, without those that do not tell.
+    pub fn measure(&self, gpus: &[GpuIndex]) -> Vec<(GpuIndex, Holding)> {
+        let of = |&gpu: &GpuIndex| match self.holdings.of(gpu) {
+            Ok(holding) => Some((gpu, holding)),
+            Err(error) => {
+                let why = crate::node::chain(&error);
+                tracing::warn!("GPU {gpu} does not tell what it holds: {why}");
+                None
             }
-        }
+        };
+        gpus.iter().filter_map(of).collect()
+    }
+
+    /// Nobody used these when that was measured.
+    pub fn are_idle_with(&self, measured: impl IntoIterator<Item = (GpuIndex, Holding)>) {
+        self.idle().extend(measured);
     }
 
     /// Waits until the GPUs are free, but not longer than `patience`; what is left then. A GPU that
@@ -182,7 +189,7 @@ mod tests {
         let answers =
             [holding(500, &[]), holding(70_000, &[]), holding(70_000, &[]), holding(510, &[])];
         let releases = releases(answers.into_iter().map(Some).collect());
-        releases.measure_idle(&[GpuIndex(3)]);
+        releases.are_idle_with(releases.measure(&[GpuIndex(3)]));
         assert_eq!(releases.wait(&[GpuIndex(3)], PATIENCE), []);
     }
 
@@ -190,7 +197,7 @@ mod tests {
     fn what_stays_becomes_a_finding_of_that_gpu() {
         let answers = vec![Some(holding(500, &[])), Some(holding(70_000, &[4_000_000_000]))];
         let releases = releases(answers);
-        releases.measure_idle(&[GpuIndex(3)]);
+        releases.are_idle_with(releases.measure(&[GpuIndex(3)]));
         let left = releases.wait(&[GpuIndex(3)], Duration::ZERO);
         let finding = left[0].finding(Time(5));
         assert_eq!((finding.gpu, finding.action), (Some(GpuIndex(3)), HealthAction::ResetGpu));

@@ -50,6 +50,13 @@ impl Board {
         self.entries.retain(|_, e| e.ends_at().is_none_or(|at| at > now));
     }
 
+    /// Nobody could look for a while: these stand as if they were seen now.
+    pub fn renew(&mut self, now: Time, meant: impl Fn(&Finding) -> bool) {
+        for entry in self.entries.values_mut().filter(|e| meant(&e.finding)) {
+            entry.seen = entry.seen.max(now);
+        }
+    }
+
     /// When the next one goes by itself.
     pub fn next_end(&self) -> Option<Time> {
         self.entries.values().filter_map(Entry::ends_at).min()
@@ -131,6 +138,20 @@ mod tests {
         assert_eq!(board.next_end(), Some(Time(110_000)));
         board.expire(Time(110_000));
         assert!(board.findings().is_empty());
+    }
+
+    #[test]
+    fn what_nobody_could_look_at_stands_for_as_long_again() {
+        let mut board = Board::default();
+        board.put(seen("memory-held/gpu0", 0, HealthAction::ResetGpu, MINUTE, 1000));
+        board.put(seen("throttle/gpu0", 0, HealthAction::Note, MINUTE, 1000));
+        board.renew(Time(500_000), |f| f.key == "memory-held/gpu0");
+        board.expire(Time(500_000));
+        assert_eq!(keys(&board), ["memory-held/gpu0"]);
+        assert_eq!(
+            (board.findings()[0].since, board.next_end()),
+            (Time(1000), Some(Time(560_000)))
+        );
     }
 
     #[test]

@@ -162,8 +162,10 @@ impl Node {
         }
     }
 
-    fn fenced(&self) -> BTreeSet<GpuIndex> {
-        self.watch.findings().iter().filter_map(Finding::fences).collect()
+    /// By something else than a check that is under way.
+    pub(super) fn fenced(&self) -> BTreeSet<GpuIndex> {
+        let findings = self.watch.findings();
+        findings.iter().filter(|f| f.check != CHECKING).filter_map(Finding::fences).collect()
     }
 
     fn check_gpus(&mut self, cause: Cause, gpus: Vec<GpuIndex>) {

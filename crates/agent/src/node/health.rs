@@ -19,7 +19,7 @@ use crate::health::{
     Board, Checked, ChecksConfig, KERNEL_LOG, KernelEntry, KernelLog, Stored, boot_id, booted_at,
     drill, imagined_address, inventory, run_for_ever,
 };
-use crate::telemetry;
+use crate::{release, telemetry};
 
 /// How often the clocks are compared.
 const CLOCK_EVERY: Duration = Duration::from_secs(600);
@@ -60,8 +60,10 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(config: &AgentConfig) -> Result<Watch, AgentError> {
-        let stored = Stored::load(&config.data_dir, &boot_id())
+        let mut stored = Stored::load(&config.data_dir, &boot_id())
             .map_err(|source| AgentError::Health { dir: config.data_dir.clone(), source })?;
+        // Nobody has looked while there was no agent; this one will.
+        stored.board.renew(now(), |finding| finding.check == release::CHECK && !finding.drill);
         let kernel_log = kernel_log(config, stored.kernel_log);
         if let Err(why) = &kernel_log {
             tracing::info!("errors in the kernel's log are not seen: {why}");
