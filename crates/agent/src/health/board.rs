@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tutti_gpu::health::{Keep, Seen};
+use tutti_gpu::health::judge::judge;
+use tutti_gpu::health::{Addresses, Keep, Seen};
 use tutti_model::{Finding, GpuIndex, HealthAction, Time};
+
+use super::KernelEntry;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -36,8 +39,17 @@ impl Board {
         }
     }
 
+    /// What the kernel's log says of GPUs at these addresses, in its order.
+    pub fn kernel_said(&mut self, entries: &[KernelEntry], addresses: &Addresses) {
+        for entry in entries {
+            let verdict = judge(&entry.event, addresses, entry.at);
+            self.overrule(&verdict.overruled);
+            verdict.seen.into_iter().for_each(|seen| self.put(seen));
+        }
+    }
+
     /// The driver said itself what these GPUs need: what the table made of their errors goes.
-    pub fn overrule(&mut self, gpus: &[GpuIndex]) {
+    fn overrule(&mut self, gpus: &[GpuIndex]) {
         self.entries.retain(|_, e| {
             let of_table = e.finding.check == "xid" && !e.finding.drill;
             let fences = e.finding.fences().is_some_and(|gpu| gpus.contains(&gpu));
@@ -200,6 +212,26 @@ mod tests {
         board.put(seen("ecc/gpu0", 0, HealthAction::FenceGpu, Keep::UntilReboot, 0));
         board.overrule(&[GpuIndex(0)]);
         assert_eq!(keys(&board), ["ecc/gpu0", "xid-13/gpu0", "xid-79/gpu1"]);
+    }
+
+    #[test]
+    fn the_kernels_log_is_taken_in_its_order() {
+        use tutti_gpu::health::klog;
+        let entry =
+            |text: &str, at| KernelEntry { event: klog::parse(text).unwrap(), at: Time(at) };
+        let mut addresses = Addresses::default();
+        addresses.add("0000:9c:00.0", GpuIndex(4));
+        let mut board = Board::default();
+        let broken = entry("NVRM: Xid (PCI:0000:9c:00): 95, pid=1, name=x", 10);
+        let mended = entry(
+            "NVRM: Xid (PCI:0000:9c:00): 154, GPU recovery action changed from 0x1 (GPU Reset \
+             Required) to 0x0 (None)",
+            20,
+        );
+        board.kernel_said(&[broken.clone(), mended.clone()], &addresses);
+        assert_eq!(keys(&board), Vec::<String>::new());
+        board.kernel_said(&[mended, broken], &addresses);
+        assert_eq!(keys(&board), ["xid-95/gpu4"]);
     }
 
     #[test]

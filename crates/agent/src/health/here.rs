@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use tutti_gpu::health::judge::judge;
 use tutti_gpu::health::rules::{Rules, Thresholds};
 use tutti_gpu::health::{Addresses, checks};
 use tutti_model::{NodeSample, Time};
@@ -45,11 +44,7 @@ fn kernel(board: &mut Board, addresses: &Addresses, now: Time) -> Watched {
     let what = "kernel log".to_owned();
     match kernel_log::read_all(Path::new(KERNEL_LOG), booted_at(now)) {
         Ok((records, entries)) => {
-            for entry in &entries {
-                let verdict = judge(&entry.event, addresses, entry.at);
-                board.overrule(&verdict.overruled);
-                verdict.seen.into_iter().for_each(|seen| board.put(seen));
-            }
+            board.kernel_said(&entries, addresses);
             Watched { what, not: None, note: format!("{records} records since the start") }
         }
         Err(error) => {

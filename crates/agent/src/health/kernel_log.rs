@@ -17,6 +17,12 @@ const RECORD_MAX: usize = 8192;
 
 pub struct KernelLog {
     file: AsyncFd<File>,
+    reader: Reader,
+}
+
+/// How far the log was read.
+#[derive(Default)]
+struct Reader {
     /// The last record that was read.
     last: Option<u64>,
     read: u64,
@@ -34,26 +40,25 @@ pub struct Entry {
 impl KernelLog {
     /// Goes on after `last`, or from the oldest record that there still is.
     pub fn open(path: &Path, last: Option<u64>) -> io::Result<KernelLog> {
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        KernelLog::of(file, last)
+        KernelLog::of(open(path)?, last)
     }
 
     fn of(file: File, last: Option<u64>) -> io::Result<KernelLog> {
         // SAFETY: the file is open, belongs to the AsyncFd from here on, and is never replaced.
         let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }?;
-        Ok(KernelLog { file, last, read: 0, missed: 0 })
+        Ok(KernelLog { file, reader: Reader { last, ..Reader::default() } })
     }
 
     pub fn last(&self) -> Option<u64> {
-        self.last
+        self.reader.last
     }
 
     pub fn in_words(&self) -> String {
-        let missed = match self.missed {
+        let missed = match self.reader.missed {
             0 => String::new(),
             n => format!(", {n} times records were overwritten before they were read"),
         };
-        format!("{} records read{missed}", self.read)
+        format!("{} records read{missed}", self.reader.read)
     }
 
     /// Until there may be something to read.
@@ -64,10 +69,16 @@ impl KernelLog {
 
     /// Everything that is there and matters.
     pub fn read(&mut self, boot: Time) -> io::Result<Vec<Entry>> {
+        self.reader.read(self.file.get_ref(), boot)
+    }
+}
+
+impl Reader {
+    fn read(&mut self, mut file: impl Read, boot: Time) -> io::Result<Vec<Entry>> {
         let mut found = Vec::new();
         let mut buffer = vec![0; RECORD_MAX];
         loop {
-            match self.file.get_ref().read(&mut buffer) {
+            match file.read(&mut buffer) {
                 Ok(0) => return Ok(found),
                 Ok(n) => found.extend(self.take(&String::from_utf8_lossy(&buffer[..n]), boot)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(found),
@@ -91,24 +102,13 @@ impl KernelLog {
 
 /// Everything that there still is, once: how many records, and those that matter.
 pub fn read_all(path: &Path, boot: Time) -> io::Result<(u64, Vec<Entry>)> {
-    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let (mut records, mut found, mut buffer) = (0, Vec::new(), vec![0; RECORD_MAX]);
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok((records, found)),
-            Ok(n) => {
-                records += 1;
-                let text = String::from_utf8_lossy(&buffer[..n]);
-                let Some(record) = Record::parse(&text) else { continue };
-                let event = klog::parse(record.text);
-                found.extend(event.map(|event| Entry { event, at: record.at(boot) }));
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok((records, found)),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
-            Err(e) => return Err(e),
-        }
-    }
+    let mut reader = Reader::default();
+    let found = reader.read(open(path)?, boot)?;
+    Ok((reader.read, found))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// When this machine was started, by its clock now.
@@ -155,6 +155,15 @@ mod tests {
         kernel.send(b"3,7,1,-;NVRM: Xid (PCI:0000:1b:00): 31").unwrap();
         log.ready().await.unwrap();
         assert_eq!(log.read(Time(0)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn all_of_a_log_is_read_as_it_is_by_who_follows_it() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        // A plain file has no records: all of it comes at once, as one.
+        file.write_all(b"3,6,3000000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x").unwrap();
+        let (records, found) = read_all(file.path(), Time(100)).unwrap();
+        assert_eq!((records, found.len(), found[0].at), (1, 1, Time(3100)));
     }
 
     #[tokio::test]

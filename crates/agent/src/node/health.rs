@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tutti_gpu::health::judge::judge;
 use tutti_gpu::health::klog::Event;
 use tutti_gpu::health::rules::{Rules, Thresholds};
 use tutti_gpu::health::{Addresses, Seen, checks, events};
@@ -169,13 +168,7 @@ impl Watch {
             }
         }
         let addresses = std::mem::take(&mut self.addresses);
-        self.change(|board| {
-            for entry in entries {
-                let verdict = judge(&entry.event, &addresses, entry.at);
-                board.overrule(&verdict.overruled);
-                verdict.seen.into_iter().for_each(|seen| board.put(seen));
-            }
-        });
+        self.change(|board| board.kernel_said(entries, &addresses));
         self.addresses = addresses;
     }
 
