@@ -11,6 +11,7 @@
 mod board;
 mod checks;
 mod drill;
+mod driver;
 mod here;
 pub mod inventory;
 mod kernel_log;
@@ -19,6 +20,7 @@ mod store;
 pub use board::Board;
 pub use checks::{Checked, ChecksConfig, run_for_ever, run_once};
 pub use drill::{drill, imagined_address};
+pub use driver::{DriverEvents, PAUSE as LISTEN_AGAIN};
 pub use here::examine as examine_here;
 pub use kernel_log::{Entry as KernelEntry, KernelLog, PATH as KERNEL_LOG, booted_at};
 pub use store::{StoreError, Stored, boot_id};

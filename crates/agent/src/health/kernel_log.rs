@@ -43,7 +43,7 @@ impl KernelLog {
         KernelLog::of(open(path)?, last)
     }
 
-    fn of(file: File, last: Option<u64>) -> io::Result<KernelLog> {
+    pub(crate) fn of(file: File, last: Option<u64>) -> io::Result<KernelLog> {
         // SAFETY: the file is open, belongs to the AsyncFd from here on, and is never replaced.
         let file = unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }?;
         Ok(KernelLog { file, reader: Reader { last, ..Reader::default() } })

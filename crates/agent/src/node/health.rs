@@ -15,8 +15,8 @@ use super::active::Resolve;
 use super::{Node, log_error, now};
 use crate::config::{AgentConfig, AgentError};
 use crate::health::{
-    Board, Checked, ChecksConfig, KERNEL_LOG, KernelEntry, KernelLog, Stored, boot_id, booted_at,
-    drill, imagined_address, inventory, run_for_ever,
+    Board, Checked, ChecksConfig, DriverEvents, KERNEL_LOG, KernelEntry, KernelLog, LISTEN_AGAIN,
+    Stored, boot_id, booted_at, drill, imagined_address, inventory, run_for_ever,
 };
 use crate::{release, telemetry};
 
@@ -42,7 +42,9 @@ pub struct Watch {
     /// Or why it can't be read.
     kernel_log: Result<KernelLog, String>,
     /// The driver's own events, where the log can't be read. Or why there are none.
-    driver: Result<UnboundedReceiver<Event>, String>,
+    driver: Result<DriverEvents, String>,
+    /// Starts to listen to them.
+    listen: Box<dyn Fn() -> Result<DriverEvents, String>>,
     checks: Option<Checks>,
     /// When the newest sample was taken; none where samples are not judged.
     sampled: Option<Time>,
@@ -67,9 +69,10 @@ impl Watch {
         if let Err(why) = &kernel_log {
             tracing::info!("errors in the kernel's log are not seen: {why}");
         }
+        let listen = driver_events(config);
         let driver = match &kernel_log {
             Ok(_) => Err("the kernel's log says the same and more".to_owned()),
-            Err(_) => driver_events(config),
+            Err(_) => listen(),
         };
         let expected = telemetry::machine(config).sampled();
         let mut watch = Watch {
@@ -80,6 +83,7 @@ impl Watch {
             rules: Rules::new(thresholds(config), expected),
             kernel_log,
             driver,
+            listen: Box::new(listen),
             checks: config.checks.clone().map(Checks::start).transpose()?,
             sampled: (!config.simulated).then(now),
             unsaid: false,
@@ -116,7 +120,7 @@ impl Watch {
     pub async fn next(&mut self) -> News {
         tokio::select! {
             () = kernel_spoke(&self.kernel_log) => News::Kernel,
-            event = from(self.driver.as_mut().ok()) => News::Driver(event),
+            event = driver_spoke(&mut self.driver) => News::Driver(event),
             ran = from(self.checks.as_mut().map(|c| &mut c.results)) => News::Checks(ran),
         }
     }
@@ -124,7 +128,6 @@ impl Watch {
     pub fn take(&mut self, news: News) {
         match news {
             News::Kernel => self.read_kernel_log(),
-            News::Driver(Event::Xid { xid: 0, .. }) => {}
             News::Driver(event) => self.kernel_said(&[KernelEntry { event, at: now() }]),
             News::Checks(ran) => {
                 let Some(checks) = &mut self.checks else { return };
@@ -156,6 +159,7 @@ impl Watch {
             Err(error) => {
                 log_error("the kernel's log can't be read any more", &error);
                 self.kernel_log = Err(format!("reading it failed: {error}"));
+                self.driver = (self.listen)();
             }
         }
     }
@@ -256,8 +260,8 @@ impl Watch {
             Ok(log) => watched("kernel log", None, log.in_words()),
             Err(why) => watched("kernel log", Some(why.clone()), String::new()),
         };
-        let driver = match &self.driver {
-            Ok(_) => watched("driver events", None, "listening".to_owned()),
+        let driver = match self.driver.as_ref().map_or_else(Err, |d| d.state().as_ref()) {
+            Ok(note) => watched("driver events", None, note.clone()),
             Err(why) => watched("driver events", Some(why.clone()), String::new()),
         };
         let samples = match self.sampled {
@@ -302,6 +306,13 @@ async fn kernel_spoke(log: &Result<KernelLog, String>) {
     }
 }
 
+async fn driver_spoke(driver: &mut Result<DriverEvents, String>) -> Event {
+    match driver {
+        Ok(events) => events.next().await,
+        Err(_) => std::future::pending().await,
+    }
+}
+
 /// The next of a channel that may not be there, or has ended.
 async fn from<T>(channel: Option<&mut UnboundedReceiver<T>>) -> T {
     let Some(channel) = channel else { return std::future::pending().await };
@@ -326,23 +337,17 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), AgentErr
     thread.map(drop).map_err(failed)
 }
 
-/// On a thread of its own: a driver may hang.
-fn driver_events(config: &AgentConfig) -> Result<UnboundedReceiver<Event>, String> {
-    if config.simulated {
-        return Err(SIMULATED.to_owned());
+/// How the driver's events are listened to here, or why not.
+fn driver_events(config: &AgentConfig) -> impl Fn() -> Result<DriverEvents, String> + use<> {
+    let facts = config.hardware.iter().flat_map(|h| &h.gpus);
+    let nvidia = facts.filter(|gpu| gpu.vendor == Vendor::Nvidia).count() > 0;
+    let simulated = config.simulated;
+    move || match () {
+        () if simulated => Err(SIMULATED.to_owned()),
+        () if !nvidia => Err("there is no NVIDIA GPU".to_owned()),
+        () => DriverEvents::start(|hear| events::listen(hear), LISTEN_AGAIN)
+            .map_err(|e| format!("no thread can be made: {e}")),
     }
-    let hardware = config.hardware.as_deref();
-    let nvidia = hardware.is_some_and(|h| h.gpus.iter().any(|g| g.vendor == Vendor::Nvidia));
-    if !nvidia {
-        return Err("there is no NVIDIA GPU".to_owned());
-    }
-    let (out, heard) = unbounded_channel();
-    let listen = move || {
-        if let Err(error) = events::listen(|event| out.send(event).is_ok()) {
-            log_error("the driver's events are not heard", &error);
-        }
-    };
-    spawn("tutti-xid", listen).map(|()| heard).map_err(|e| super::chain(&e))
 }
 
 const SIMULATED: &str = "the devices are simulated";
@@ -479,5 +484,50 @@ impl Node {
             }
         };
         self.uplink.say(&ToController::Health { request, reply });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::config::Controller;
+
+    #[tokio::test]
+    async fn when_the_log_fails_the_driver_is_listened_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let controller = Controller::Address("127.0.0.1:1".to_owned());
+        let config = AgentConfig {
+            simulated: true,
+            ..AgentConfig::new(dir.path().to_owned(), controller, "n1", "127.0.0.1")
+        };
+        let mut watch = Watch::new(&config).unwrap();
+        // The end of a pipe that can't be read.
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        watch.kernel_log = Ok(KernelLog::of(file, None).unwrap());
+        let (pci, rest) = ("0000:1b:00".to_owned(), String::new());
+        let said = Event::Xid { pci, xid: 79, process: None, recovery: None, rest };
+        let event = said.clone();
+        watch.listen = Box::new(move || {
+            let event = event.clone();
+            let listen = move |hear: &mut dyn FnMut(Option<Event>) -> bool| {
+                hear(None);
+                hear(Some(event.clone()));
+                Ok::<(), std::io::Error>(())
+            };
+            DriverEvents::start(listen, LISTEN_AGAIN).map_err(|e| e.to_string())
+        });
+        watch.read_kernel_log();
+        let News::Driver(heard) = watch.next().await else { panic!("nobody else speaks") };
+        assert_eq!(heard, said);
+        let examined = watch.examine(Ok(String::new()));
+        let of = |what: &str| examined.watched.iter().find(|w| w.what == what).unwrap();
+        assert!(of("kernel log").not.as_deref().unwrap().starts_with("reading it failed"));
+        assert_eq!(
+            (&of("driver events").not, of("driver events").note.as_str()),
+            (&None, "listening")
+        );
     }
 }

@@ -92,7 +92,10 @@ impl Said<'_> {
     fn recovery(&self, addresses: &Addresses, value: u32) -> Verdict {
         let overruled = addresses.gpus_at(self.pci);
         let seen = xid::recovery(value).map_or_else(Vec::new, |rule| {
-            let text = format!("XID 154: {} ({})", rule.what, clip(self.rest));
+            let mut text = format!("XID 154: {}", rule.what);
+            if !self.rest.is_empty() {
+                text.push_str(&format!(" ({})", clip(self.rest)));
+            }
             self.on_gpus(addresses, "xid-154", rule, &text)
         });
         Verdict { seen, overruled }
