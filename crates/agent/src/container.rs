@@ -6,7 +6,7 @@
 
 mod find;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tutti_model::{GpuIndex, Hardware, Vendor};
 
@@ -48,11 +48,45 @@ const OF_THE_HOST: [&str; 7] =
 const LABEL: &str = "tutti.part";
 
 /// The words that list what podman has of a part, by id, and those that remove these.
-pub fn leftovers(part: &str) -> [Vec<String>; 2] {
-    let list = ["ps", "--all", "--quiet", "--no-trunc", "--filter"].map(str::to_owned);
-    let remove = ["rm", "--force", "--time=0", "--ignore"].map(str::to_owned);
+pub fn leftovers(podman: &Path, part: &str) -> [Vec<String>; 2] {
     let which = format!("label={LABEL}={part}");
-    [list.into_iter().chain([which]).collect(), remove.to_vec()]
+    let words = |own: &[&str]| {
+        let podman = podman.display().to_string();
+        [podman].into_iter().chain(own.iter().map(|w| (*w).to_owned())).collect()
+    };
+    let list = words(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &which]);
+    [list, words(&["rm", "--force", "--time=0", "--ignore"])]
+}
+
+/// What a runtime that may use set-uid programs takes of a job's variables for itself: they say where
+/// images come from, and name no program.
+const FOR_PULLING: [&str; 7] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "REGISTRY_AUTH_FILE",
+];
+
+/// Those of these variables.
+pub fn for_pulling(env: &[String]) -> impl Iterator<Item = &String> {
+    let name = |var: &String| var.split_once('=').map_or("", |(name, _)| name).to_owned();
+    env.iter().filter(move |var| FOR_PULLING.contains(&name(var).as_str()))
+}
+
+/// Names the directory; the rank that is appended names the file.
+pub fn env_file_word(files: &Path) -> String {
+    format!("--env-file={}/", files.display())
+}
+
+/// A variable that podman can't read from a file, where each has a line of its own.
+pub fn fits_no_line<'a>(mut vars: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
+    let odd = |name: &str, value: &str| {
+        name.starts_with('#') || name.contains(char::is_whitespace) || value.contains(['\n', '\r'])
+    };
+    vars.find(|(name, value)| odd(name, value)).map(|(name, _)| name)
 }
 
 /// What runs inside, and what it must find there.
@@ -72,6 +106,8 @@ pub struct Inside {
     /// Files of drivers that every job with a GPU needs.
     pub control_files: Vec<String>,
     pub as_root: bool,
+    /// Variables are in files there, not in the runtime's own environment.
+    pub env_files: Option<PathBuf>,
 }
 
 /// A GPU of the part.
@@ -103,7 +139,7 @@ impl Inside {
     }
 
     /// Variables that go inside.
-    fn passed(&self) -> impl Iterator<Item = &String> {
+    pub fn passed(&self) -> impl Iterator<Item = &String> {
         let ours =
             |name: &&String| self.own.contains(*name) || !OF_THE_HOST.contains(&name.as_str());
         self.variables.iter().filter(ours)
@@ -152,7 +188,10 @@ fn podman(found: &Found, inside: &Inside) -> Result<Vec<String>, String> {
         words.push("--userns=keep-id".into());
     }
     words.push(format!("--label={LABEL}={}", inside.part));
-    words.extend(inside.passed().map(|name| format!("--env={name}")));
+    match &inside.env_files {
+        Some(files) => words.push(env_file_word(files)),
+        None => words.extend(inside.passed().map(|name| format!("--env={name}"))),
+    }
     for (path, fixed) in &inside.paths {
         let (path, mode) = (path.display(), if *fixed { ":ro" } else { "" });
         words.push(format!("--volume={path}:{path}{mode}"));

@@ -27,7 +27,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "CUDA_VISIBLE_DEVICES",
         "the GPUs of this part, comma separated; empty if it has none. By index, among those that the \
-         part can open; by uuid for MIG instances and where a GPU of the node is missing",
+         part can open; by uuid for MIG instances, where a GPU of the node is missing, and under enroot",
     ),
     ("CUDA_DEVICE_ORDER", "PCI_BUS_ID, so that indices mean the same to CUDA"),
     ("TUTTI_JOB_ID", "the job"),
@@ -77,7 +77,7 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 /// What a launcher sets besides, and what GPUs of other vendors need. The documentation prints these
 /// tables, too.
-pub use devices::{Devices, VENDORS};
+pub use devices::{Devices, Sees, VENDORS};
 pub use frameworks::table as launcher_environment;
 pub use slurm::{OF_JOB as SLURM_JOB, OF_TASK as SLURM_TASK};
 

@@ -8,6 +8,7 @@ mod launch;
 mod logs;
 mod lookup;
 mod mps;
+mod podman;
 mod release;
 mod requests;
 mod session;
@@ -414,7 +415,7 @@ impl Node {
             self.ports.remove(&lease);
             self.isolation.part_over(lease);
             if let Some(launch) = self.machine.launch(lease) {
-                self.remove_containers(launch);
+                self.forget_variables(launch);
             }
             if let Some(rooms) = self.isolation.rooms() {
                 self.removing.spawn_blocking(move || rooms.sweep(lease));

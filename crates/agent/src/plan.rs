@@ -27,6 +27,8 @@ pub struct Plan {
     pub container: Vec<String>,
     /// Set-uid programs work: a runtime needs them to make a container for a user.
     pub new_privileges: bool,
+    /// If that is what makes its containers.
+    pub podman: Option<Podman>,
     /// `NAME=value`, all but what differs between ranks.
     pub env: Vec<String>,
     pub by_rank: ByRank,
@@ -44,6 +46,32 @@ pub struct Plan {
     /// UUIDs of its GPUs, in its own order.
     pub gpus: Vec<String>,
     pub suspend: Ability,
+}
+
+/// What podman itself is given, beside the words for each rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Podman {
+    /// `NAME=value`: nothing here is the job's to choose.
+    pub env: Vec<String>,
+    /// The ranks' variables, a file for each, named by its rank. None: podman has them itself, because
+    /// it can do no more than the job.
+    pub files: Option<PathBuf>,
+    /// Words that list what it has of the part, and that remove what was listed.
+    pub list: Vec<String>,
+    pub remove: Vec<String>,
+}
+
+impl Plan {
+    /// The words before those of a program that runs for this rank.
+    pub fn container_of(&self, rank: Rank) -> Vec<String> {
+        let files = self.podman.as_ref().and_then(|podman| podman.files.as_deref());
+        let file = files.map(crate::container::env_file_word);
+        let own = |word: &String| match file.as_ref() == Some(word) {
+            true => format!("{word}{rank}"),
+            false => word.clone(),
+        };
+        self.container.iter().map(own).collect()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

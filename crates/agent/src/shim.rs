@@ -13,6 +13,7 @@
 mod execs;
 mod feed;
 mod freeze;
+mod leftovers;
 mod link;
 mod progress;
 mod ranks;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use tutti_model::{Blame, PartError, RankExit, Time};
+use tutti_model::{Blame, ExitStatus, PartError, RankExit, Time};
 
 use crate::cgroup::Made;
 use crate::devices::Rules;
@@ -402,13 +403,20 @@ impl<'a> Shim<'a> {
     /// After the last rank: no process of the part stays, and nothing they wrote is lost. Takes as
     /// long as it takes: the end of a part says that its GPUs are free.
     fn bury(&mut self) {
-        let mut pause = KILL_AGAIN;
-        while !tree::childless() {
-            self.kill_all();
-            // What does not die at once hangs in the kernel, and may for hours.
-            wait(&mut [], Some(Instant::now() + pause));
-            pause = (pause * 2).min(KILL_AGAIN_MAX);
-            self.reap();
+        // Else the runtime has removed its containers itself.
+        let killed = self.stopping.is_some()
+            || self.error.is_some()
+            || self.exits.iter().any(|exit| matches!(exit.status, ExitStatus::Signal(_)))
+            || !tree::childless();
+        self.kill_rest();
+        if killed {
+            self.remove_leftovers();
+            self.kill_rest();
+        }
+        let podman = self.plan.podman.as_ref();
+        if let Some(files) = podman.and_then(|podman| podman.files.as_ref()) {
+            // Only root can write there. What stays is removed by the agent.
+            let _ = std::fs::remove_dir_all(files);
         }
         self.progress.close(&mut self.ranks);
         self.ranks.drain(&mut self.link);
@@ -420,6 +428,28 @@ impl<'a> Shim<'a> {
                 wait(&mut [], Some(Instant::now() + pause));
                 pause = (pause * 2).min(KILL_AGAIN_MAX);
             }
+        }
+    }
+
+    fn kill_rest(&mut self) {
+        let mut pause = KILL_AGAIN;
+        while !tree::childless() {
+            self.kill_all();
+            // What does not die at once hangs in the kernel, and may for hours.
+            wait(&mut [], Some(Instant::now() + pause));
+            pause = (pause * 2).min(KILL_AGAIN_MAX);
+            self.reap();
+        }
+    }
+
+    fn remove_leftovers(&mut self) {
+        let (plan, place) = (self.plan, &self.place);
+        let is_set_up = plan.cgroup.is_some() == place.cgroup.is_some()
+            && plan.private.is_some() == place.namespace.is_some();
+        let Some(podman) = plan.podman.as_ref().filter(|_| is_set_up) else { return };
+        if let Err(error) = leftovers::remove(plan, place, podman) {
+            let text = format!("containers of this job may be left on the node: {error}");
+            self.ranks.note(plan.first_rank, &text);
         }
     }
 

@@ -22,6 +22,7 @@ fn inside() -> Inside {
         }],
         control_files: words(&["/dev/nvidiactl"]),
         as_root: false,
+        env_files: None,
     }
 }
 
@@ -60,6 +61,31 @@ fn podman_stays_in_the_parts_group_and_gets_devices_by_cdi() {
     assert!(text(Runtime::Podman, "", &own).contains("--env=PATH"));
     let root = Inside { as_root: true, ..without };
     assert!(!text(Runtime::Podman, "", &root).contains("keep-id"));
+}
+
+#[test]
+fn podman_with_more_rights_than_the_job_gets_variables_from_a_file() {
+    let files = Some("/run/x/env".into());
+    let inside = Inside { gpus: Vec::new(), env_files: files, ..inside() };
+    let text = text(Runtime::Podman, "", &inside);
+    assert!(text.contains(" --env-file=/run/x/env/ ") && !text.contains("--env="), "{text}");
+}
+
+#[test]
+fn what_fits_no_line_of_a_file_is_named() {
+    let odd = |vars: &[(&'static str, &'static str)]| fits_no_line(vars.iter().copied());
+    assert_eq!(odd(&[("A", "b c = \"d\" #"), ("B", "")]), None);
+    assert_eq!(odd(&[("A", "b"), ("KEY", "one\nLD_PRELOAD=/x")]), Some("KEY"));
+    assert_eq!(odd(&[("A", "b\r")]), Some("A"));
+    assert_eq!(odd(&[("#A", "b")]), Some("#A"));
+    assert_eq!(odd(&[("A B", "b")]), Some("A B"));
+}
+
+#[test]
+fn of_a_jobs_variables_podman_takes_only_what_names_no_program() {
+    let env = ["LD_PRELOAD=/x.so", "HTTPS_PROXY=http://p", "PATH=/x", "CONTAINERS_CONF=/x"];
+    let env = env.map(str::to_owned);
+    assert_eq!(for_pulling(&env).collect::<Vec<_>>(), ["HTTPS_PROXY=http://p"]);
 }
 
 #[test]

@@ -28,8 +28,18 @@ pub const VENDORS: &[(&str, &str)] = &[
 pub struct Devices<'a> {
     pub gpus: &'a [Gpu],
     pub hardware: Option<&'a Hardware>,
-    /// The part can open its own devices only, so a runtime counts no others.
-    pub confined: bool,
+    pub sees: Sees,
+}
+
+/// What a part's runtime counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sees {
+    #[default]
+    All,
+    /// The part can open no others.
+    Own,
+    /// It depends on how the node is set up.
+    Unclear,
 }
 
 impl Devices<'_> {
@@ -60,13 +70,10 @@ impl Devices<'_> {
         let all = self.hardware.map_or(&[][..], |h| &h.gpus);
         let whole = all.iter().all(|gpu| gpu.mig.is_none());
         let no_gap = all.iter().enumerate().all(|(i, gpu)| usize::from(gpu.index.0) == i);
-        let counts_alike = self.confined || whole && no_gap;
-        if sliced || !counts_alike {
-            return join(part.iter().map(|index| self.uuid(*index)));
-        }
-        match self.confined {
-            true => join(self.positions(Vendor::Nvidia, part)),
-            false => join(part.iter().map(ToString::to_string)),
+        match self.sees {
+            Sees::Own if !sliced => join(self.positions(Vendor::Nvidia, part)),
+            Sees::All if whole && no_gap => join(part.iter().map(ToString::to_string)),
+            _ => join(part.iter().map(|index| self.uuid(*index))),
         }
     }
 
@@ -84,9 +91,9 @@ impl Devices<'_> {
     fn positions(&self, vendor: Vendor, part: &[GpuIndex]) -> Vec<String> {
         let of_vendor = |gpu: &&GpuFacts| gpu.vendor == vendor;
         let all = self.hardware.map_or(&[][..], |h| &h.gpus).iter().filter(of_vendor);
-        let mut seen: Vec<GpuIndex> = match self.confined {
-            true => part.to_vec(),
-            false => all.map(|gpu| gpu.index).collect(),
+        let mut seen: Vec<GpuIndex> = match self.sees {
+            Sees::Own => part.to_vec(),
+            Sees::All | Sees::Unclear => all.map(|gpu| gpu.index).collect(),
         };
         seen.sort();
         let position = |index: &GpuIndex| seen.iter().position(|s| s == index);
@@ -147,7 +154,8 @@ mod tests {
     ) -> BTreeMap<&'static str, String> {
         let mut env = BTreeMap::new();
         let part: Vec<GpuIndex> = part.iter().copied().map(GpuIndex).collect();
-        Devices { gpus, hardware: Some(hardware), confined }.put(&mut env, &part);
+        let sees = if confined { Sees::Own } else { Sees::All };
+        Devices { gpus, hardware: Some(hardware), sees }.put(&mut env, &part);
         env
     }
 
@@ -164,6 +172,15 @@ mod tests {
         let mut unknown = BTreeMap::new();
         Devices::default().put(&mut unknown, &[GpuIndex(3)]);
         assert_eq!(unknown["CUDA_VISIBLE_DEVICES"], "3");
+    }
+
+    #[test]
+    fn where_it_is_unclear_what_is_seen_uuids_are_used() {
+        let (gpus, hardware) = node(Vendor::Nvidia, &[(0, "GPU-a", false), (1, "GPU-b", false)]);
+        let devices = Devices { gpus: &gpus, hardware: Some(&hardware), sees: Sees::Unclear };
+        let mut env = BTreeMap::new();
+        devices.put(&mut env, &[GpuIndex(1)]);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "GPU-b");
     }
 
     #[test]

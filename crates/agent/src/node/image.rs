@@ -1,20 +1,13 @@
 //! A part inside an image: with which runtime, and what goes in with it.
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use tutti_model::{Blame, Launch, PartError};
 
-use super::Node;
+use super::{Node, podman};
 use crate::container::{self, Found, Inside, Runtime};
-use crate::env::DEFAULT_PATH;
-use crate::plan::{Identity, Plan, Workdir};
-use crate::user::Account;
-
-/// Where podman keeps what must not outlive the machine, one directory for each user. Not in `/tmp`, which
-/// each part has for itself: podman would take a missing one for a restart of the machine.
-const RUNTIME_DIRS: &str = "/run/tutti-containers";
+use crate::env::Sees;
+use crate::plan::{Plan, Workdir};
 
 impl Node {
     /// Known before any process exists: whether this node can run the image at all.
@@ -22,7 +15,19 @@ impl Node {
         let Some(image) = &launch.spec.image else { return Ok(()) };
         let found = self.runtime(image)?;
         let inside = self.inside(launch, image);
-        container::command(found, &inside).map(drop).map_err(|why| self.cannot(image, &why))
+        container::command(found, &inside).map_err(|why| self.cannot(image, &why))?;
+        let switches = nix::unistd::Uid::effective().is_root() && launch.user != "root";
+        match found.runtime {
+            Runtime::Podman if switches => podman::check_variables(&launch.spec.env),
+            _ => Ok(()),
+        }
+    }
+
+    /// Which of the node's GPUs the part's ranks see.
+    pub(super) fn sees(&self, launch: &Launch) -> Sees {
+        let image = launch.spec.image.as_ref().filter(|_| !self.config.simulated);
+        let found = image.and_then(|image| self.runtime(image).ok());
+        seen(self.isolation.confines(), found.map(|found| found.runtime))
     }
 
     fn cannot(&self, image: &str, why: &str) -> PartError {
@@ -44,23 +49,6 @@ impl Node {
         let hardware = self.config.hardware.as_deref().filter(|_| !self.config.simulated);
         inside.give(hardware, &self.config.gpus, &launch.gpus);
         inside
-    }
-
-    /// A runtime that was killed removes nothing. What it left is removed by its own user, off this
-    /// thread.
-    pub(super) fn remove_containers(&self, launch: &Launch) {
-        let Some(image) = &launch.spec.image else { return };
-        let Ok(found) = self.runtime(image).cloned() else { return };
-        let Ok(account) = self.lookups.account(&launch.user) else { return };
-        if found.runtime != Runtime::Podman {
-            return;
-        }
-        let part = self.parts.stem(launch.lease).display().to_string();
-        tokio::task::spawn_blocking(move || {
-            if let Err(why) = remove_leftovers(&found.path, &part, &account) {
-                tracing::warn!("containers of {part} may be left: {why}");
-            }
-        });
     }
 
     /// Puts the part's ranks into their image, if they have one.
@@ -86,40 +74,38 @@ impl Node {
         inside.paths.push((PathBuf::from(&self.program), true));
         inside.workdir = workdir;
         inside.as_root = plan.identity.is_none() && nix::unistd::Uid::effective().is_root();
+        if found.runtime == Runtime::Podman {
+            let account = self.lookups.account(&launch.user)?;
+            let podman = podman::prepare(found, &plan, &account, &inside);
+            let podman = podman.map_err(|why| self.cannot(image, &why.to_string()))?;
+            // Its helpers give a user its range of ids, and are set-uid for that.
+            plan.new_privileges = podman.files.is_some();
+            inside.env_files = podman.files.clone();
+            plan.podman = Some(podman);
+        }
         plan.container =
             container::command(found, &inside).map_err(|why| self.cannot(image, &why))?;
-        if let (Runtime::Podman, Some(identity)) = (found.runtime, &plan.identity) {
-            // Its helpers give a user its range of ids, and are set-uid for that.
-            plan.new_privileges = true;
-            let dir = runtime_dir(identity).map_err(|e| {
-                self.cannot(image, &format!("no directory of the user below {RUNTIME_DIRS}: {e}"))
-            })?;
-            plan.env.retain(|var| !var.starts_with("XDG_RUNTIME_DIR="));
-            plan.env.push(format!("XDG_RUNTIME_DIR={}", dir.display()));
-        }
         Ok(plan)
+    }
+
+    /// What was written for its containers.
+    pub(super) fn forget_variables(&self, launch: &Launch) {
+        if launch.spec.image.is_some() {
+            let stem = self.parts.stem(launch.lease);
+            tokio::task::spawn_blocking(move || podman::forget_variables(&stem));
+        }
     }
 }
 
-fn remove_leftovers(podman: &Path, part: &str, account: &Account) -> Result<(), String> {
-    let [list, remove] = container::leftovers(part);
-    let run = |words: &[String]| -> Result<String, String> {
-        let mut command = std::process::Command::new(podman);
-        command.args(words).env("HOME", &account.home).env("PATH", DEFAULT_PATH).current_dir("/");
-        if let Some(identity) = &account.identity {
-            let dir = runtime_dir(identity).map_err(|e| e.to_string())?;
-            command.uid(identity.uid).gid(identity.gid).env("XDG_RUNTIME_DIR", dir);
-        }
-        let output = command.stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-    };
-    let left = run(&list)?;
-    let ids = left.split_whitespace().map(str::to_owned);
-    let words: Vec<String> = remove.iter().cloned().chain(ids).collect();
-    if words.len() > remove.len() { run(&words).map(drop) } else { Ok(()) }
+/// podman gives a container nothing that it was not told of. enroot shows it all of `/dev`, unless the
+/// node's settings say otherwise, and apptainer always does.
+fn seen(confined: bool, runtime: Option<Runtime>) -> Sees {
+    match runtime {
+        _ if confined => Sees::Own,
+        Some(Runtime::Podman) => Sees::Own,
+        Some(Runtime::Enroot) => Sees::Unclear,
+        Some(Runtime::Apptainer) | None => Sees::All,
+    }
 }
 
 /// Without those that lie inside of another, and `/` itself, which no image can be given.
@@ -135,24 +121,20 @@ fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     kept
 }
 
-fn runtime_dir(identity: &Identity) -> std::io::Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let base = Path::new(RUNTIME_DIRS);
-    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(base)?;
-    let dir = base.join(identity.uid.to_string());
-    match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
-    if std::fs::symlink_metadata(&dir)?.uid() != identity.uid {
-        std::os::unix::fs::lchown(&dir, Some(identity.uid), Some(identity.gid))?;
-    }
-    Ok(dir)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inside_a_container_fewer_gpus_are_seen() {
+        assert_eq!(seen(false, None), Sees::All);
+        assert_eq!(seen(false, Some(Runtime::Apptainer)), Sees::All);
+        assert_eq!(seen(false, Some(Runtime::Podman)), Sees::Own);
+        assert_eq!(seen(false, Some(Runtime::Enroot)), Sees::Unclear);
+        for runtime in Runtime::ALL {
+            assert_eq!(seen(true, Some(runtime)), Sees::Own);
+        }
+    }
 
     #[test]
     fn a_directory_is_bound_once() {

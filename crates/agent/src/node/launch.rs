@@ -155,7 +155,7 @@ impl Node {
         let devices = Devices {
             gpus: &config.gpus,
             hardware: config.hardware.as_deref(),
-            confined: self.isolation.confines(),
+            sees: self.sees(launch),
         };
         let rooms = self.isolation.rooms().is_some();
         let around = Surroundings {
@@ -190,6 +190,7 @@ impl Node {
             argv: launcher::argv(launch, &self.program),
             container: Vec::new(),
             new_privileges: false,
+            podman: None,
             env: env.shared,
             by_rank: env.by_rank,
             first_rank: launch.first_rank,

@@ -315,15 +315,18 @@ pub fn waiting(file: &File) -> usize {
     if result < 0 { 0 } else { usize::try_from(n).unwrap_or(0) }
 }
 
-/// A program with the environment of this rank.
+/// A program with the environment of this rank, inside its image if it has one.
 pub fn program(
     plan: &Plan,
     rank: Rank,
     argv: &[String],
 ) -> Result<Program, crate::spawn::ZeroByte> {
     let own = plan.by_rank.values(rank, plan.first_rank);
-    let argv: Vec<String> = plan.container.iter().chain(argv).cloned().collect();
-    Program::new(&argv, plan.env.iter().cloned().chain(own))
+    let argv: Vec<String> = plan.container_of(rank).into_iter().chain(argv.to_vec()).collect();
+    match plan.podman.as_ref().filter(|podman| podman.files.is_some()) {
+        Some(podman) => Program::new(&argv, podman.env.iter().cloned()),
+        None => Program::new(&argv, plan.env.iter().cloned().chain(own)),
+    }
 }
 
 pub fn setting<'a>(plan: &'a Plan, place: &'a Place) -> Setting<'a> {

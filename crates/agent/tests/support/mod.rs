@@ -45,8 +45,13 @@ impl Agent {
     }
 
     /// One that finds programs in this directory alone.
-    pub fn start_with_path(controller: &Controller, data_dir: &Path, path: &Path) -> Agent {
-        Agent::spawn(controller, data_dir, &[], Some(path))
+    pub fn start_with_path(
+        controller: &Controller,
+        data_dir: &Path,
+        options: &[&str],
+        path: &Path,
+    ) -> Agent {
+        Agent::spawn(controller, data_dir, options, Some(path))
     }
 
     fn spawn(
