@@ -5,8 +5,8 @@ mod blame;
 mod ending;
 
 use tutti_model::{
-    Attempt, Claim, EndReason, Job, JobId, LeaseId, Link, NodeId, PartPlacement, Phase, State,
-    StopCause, SuspendCause, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, Bytes, Claim, EndReason, Job, JobId, LeaseId, Link, Node, NodeId,
+    PartPlacement, Phase, State, StopCause, SuspendCause, TaskId, Tasks, Time,
 };
 
 use crate::decide::{View, ended_waiting, never_ran};
@@ -86,11 +86,22 @@ fn too_large(state: &State, lease: LeaseId) -> Option<Event> {
     let SuspendCause::Preempted { for_job } = attempt.pause()?.why else { return None };
     let short = |part: &PartPlacement| {
         let here = attempt.part_on(part.node).is_some();
-        here && state.node(part.node).is_some_and(|n| n.free_mem() < part.mem)
+        let free = |n: &Node| Bytes(n.free_mem().0.saturating_add(leaving(state, n)));
+        here && state.node(part.node).is_some_and(|n| free(n) < part.mem)
     };
     let mut claims = state.claims.iter().filter(|(task, _)| task.job == for_job);
     let is_short = claims.any(|(_, claim)| claim.parts.iter().any(short));
     is_short.then_some(Event::Stopping { lease, why: StopCause::Preempted { for_job } })
+}
+
+/// Memory of a node that those who are told to go give back.
+fn leaving(state: &State, node: &Node) -> u64 {
+    let goes = |lease: &LeaseId| {
+        let attempt = find_attempt(state, *lease)?;
+        let stops = matches!(attempt.phase, AttemptPhase::Stopping { .. });
+        attempt.part_on(node.id).filter(|p| stops && !p.phase.is_over()).map(|p| p.mem.0)
+    };
+    node.used.leases.iter().filter_map(goes).sum()
 }
 
 /// A node that was taken out because too much goes wrong there is no place to wake on. On one that

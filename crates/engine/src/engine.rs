@@ -1,8 +1,8 @@
 //! The engine: state, what is known only now, and the steps between them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use tutti_model::{Link, Plan, Seq, Span, State, TaskId, Time};
+use tutti_model::{Link, NewClaim, NodeId, Plan, Seq, Span, State, TaskId, Time};
 use tutti_sched::Scheduler;
 
 use crate::agenda::Agenda;
@@ -130,6 +130,7 @@ impl Engine {
             // Waiting longer is better than giving a GPU twice. The shell reports it.
             step.reply = Err(Rejected::PlanRefused(violation));
         }
+        leave_as_they_are(&self.state, &mut self.plan);
         // Room of a claim that is dropped was not seen by those tried before.
         let more = !self.plan.dropped.is_empty() || full && !self.plan.placements.is_empty();
         let events = carry_out::events(&self.state, &mut self.plan);
@@ -262,6 +263,22 @@ impl Engine {
     }
 }
 
+/// A claim that is dropped and made again just as it was, without anybody getting there in between, is
+/// no news, and the next pass would do the same.
+fn leave_as_they_are(state: &State, plan: &mut Plan) {
+    let placed = plan.placements.iter().flat_map(|p| &p.parts).map(|p| p.node);
+    let woken = plan.wakes.iter().flat_map(|w| &w.parts).map(|p| p.node);
+    let taken: BTreeSet<NodeId> = placed.chain(woken).collect();
+    let same = |new: &NewClaim| {
+        let old = state.claims.get(&new.task).filter(|_| plan.dropped.contains(&new.task));
+        let equal = old.is_some_and(|old| old.parts == new.parts && old.cause == new.cause);
+        equal && new.victims.is_empty() && !new.parts.iter().any(|p| taken.contains(&p.node))
+    };
+    let kept: Vec<TaskId> = plan.claims.iter().filter(|c| same(c)).map(|c| c.task).collect();
+    plan.claims.retain(|claim| !kept.contains(&claim.task));
+    plan.dropped.retain(|task| !kept.contains(task));
+}
+
 /// Could this let something start that could not before?
 fn opens_room(state: &State, event: &Event) -> bool {
     match event {
@@ -285,9 +302,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         // It may be suspended for somebody who waits, or not any more.
         Event::PartHolds { .. } => !state.index.queue.is_empty(),
         // Only what runs may grow.
-        Event::PartRunning { lease, .. } | Event::PartWoken { lease, .. } => {
-            state.index.elastic.contains(&lease.task)
-        }
+        Event::PartRunning { lease, .. } => state.index.elastic.contains(&lease.task),
         _ => true,
     }
 }

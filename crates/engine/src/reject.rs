@@ -69,6 +69,8 @@ pub enum CantSuspend {
     Refused { node: String, why: String },
     #[error("it has a part of a GPU (gpu_share), and others use the same one")]
     Share,
+    #[error("it has its nodes for itself alone (exclusive), and nobody could use them meanwhile")]
+    Exclusive,
     #[error("node {node} can't move GPU state to host memory: {why}")]
     Node { node: String, why: String },
     #[error("its GPU state takes {needs} of host memory on node {node}, and {free} are free there")]

@@ -127,6 +127,12 @@ impl Demand {
     }
 }
 
+/// Labels that an agent gives its node where something that jobs may ask for can't be had there.
+pub const IMAGES_LABEL: &str = "tutti.images";
+pub const SHARES_LABEL: &str = "tutti.shares";
+/// Their value.
+pub const UNABLE: &str = "no";
+
 fn label_rules(spec: &JobSpec) -> Vec<LabelRule> {
     let rule = |wanted| {
         move |(key, value): (&String, &String)| LabelRule {
@@ -136,7 +142,13 @@ fn label_rules(spec: &JobSpec) -> Vec<LabelRule> {
         }
     };
     let wanted = spec.labels.iter().map(rule(true));
-    wanted.chain(spec.avoid_labels.iter().map(rule(false))).collect()
+    let able = [(spec.image.is_some(), IMAGES_LABEL), (spec.gpu_share.is_some(), SHARES_LABEL)];
+    let able = able.into_iter().filter(|(asked, _)| *asked).map(|(_, key)| LabelRule {
+        key: key.to_owned(),
+        value: UNABLE.to_owned(),
+        wanted: false,
+    });
+    wanted.chain(spec.avoid_labels.iter().map(rule(false))).chain(able).collect()
 }
 
 /// Tasks that are alike to the scheduler but for their age.

@@ -82,12 +82,15 @@ fn in_the_way(state: &State, task: TaskId, node: &Node, part: &PartPlacement) ->
     // What is suspended is there itself.
     let others = || node.used.leases.iter().map(|lease| lease.task).filter(|t| *t != task);
     let shared = alone(&task) && others().next().is_some();
-    if node.free_cpus() < part.cpus
-        || node.free_mem() < part.mem
-        || shared
-        || others().any(|t| alone(&t))
-    {
+    // What is suspended has its memory there, and nothing else.
+    if node.free_mem() < part.mem || shared {
         tasks.extend(others());
+    } else if node.free_cpus() < part.cpus || others().any(|t| alone(&t)) {
+        let asleep = |t: &TaskId| {
+            let attempt = state.job(t.job).and_then(|j| j.task(t.index)).and_then(|t| t.attempt());
+            attempt.is_some_and(Attempt::is_suspended)
+        };
+        tasks.extend(others().filter(|t| alone(t) || !asleep(t)));
     }
     tasks
 }

@@ -56,6 +56,9 @@ pub struct Done {
     pub effects: Vec<Effect>,
 }
 
+/// A scheduler that changes its mind for ever would fill the journal.
+const PASSES_MAX: u32 = 25;
+
 impl Controller {
     pub fn new(settings: Settings) -> Controller {
         let mut controller = Controller {
@@ -76,7 +79,14 @@ impl Controller {
     pub fn step(&mut self, command: Command, now: Time, crash: Crash) -> Done {
         let step = self.engine.step(command, now);
         let (mut records, mut effects) = (step.records, step.effects);
-        if self.engine.wants_schedule() {
+        let mut passes = 0;
+        while self.engine.wants_schedule() {
+            passes += 1;
+            if passes > PASSES_MAX {
+                let found = format!("{PASSES_MAX} passes at {now:?} did not bring it to rest");
+                self.breach.get_or_insert(Breach { property: "comes_to_rest", found });
+                break;
+            }
             let pass = self.engine.schedule(now);
             if let Err(refused) = &pass.reply {
                 let found = refused.to_string();

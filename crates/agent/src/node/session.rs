@@ -1,5 +1,6 @@
 //! The agent's side of the conversation with the controller.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
-use tutti_model::{Epoch, Greeting, NodeFacts};
+use tutti_model::{Epoch, Greeting, IMAGES_LABEL, NodeFacts, SHARES_LABEL, UNABLE};
 use tutti_wire::frame::{self, FrameError};
 use tutti_wire::pki::{NodeIdentity, replace_file};
 use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
 
+use super::mps::Sharing;
 use super::{Node, chain, file_error, log_error, span};
 use crate::config::AgentError;
 use crate::join;
@@ -292,12 +294,25 @@ impl Node {
             lacks: self.isolation.lacks().to_vec(),
             runtimes: self.runtimes.iter().map(|f| f.runtime.name().to_owned()).collect(),
             agent_version: env!("CARGO_PKG_VERSION").into(),
-            labels: config.labels.clone(),
+            labels: self.labels(),
             hardware: config.hardware.clone(),
             can_suspend: self.suspending.can(),
             suspend_note: self.suspending.why_not(),
             share_note: self.sharing.why_not(),
         }
+    }
+
+    /// The operator's, and what jobs can't have here.
+    fn labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.config.labels.clone();
+        let lacks = [
+            (self.runtimes.is_empty(), IMAGES_LABEL),
+            (matches!(self.sharing, Sharing::Not { .. }), SHARES_LABEL),
+        ];
+        for (_, key) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
+            labels.insert(key.to_owned(), UNABLE.to_owned());
+        }
+        labels
     }
 
     fn on_frame(&mut self, frame: ToAgent) {

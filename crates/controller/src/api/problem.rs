@@ -162,7 +162,10 @@ fn instead_of_suspending(why: &CantSuspend) -> &'static str {
     match why {
         CantSuspend::NotRunning => "`tutti show` says where it is",
         CantSuspend::Memory { .. } => "`tutti nodes` shows what takes memory there",
-        CantSuspend::Share | CantSuspend::Node { .. } | CantSuspend::Refused { .. } => {
+        CantSuspend::Share
+        | CantSuspend::Exclusive
+        | CantSuspend::Node { .. }
+        | CantSuspend::Refused { .. } => {
             "`tutti cancel` stops it; a job that saves goes on from its checkpoint when it is submitted again"
         }
     }

@@ -179,7 +179,12 @@ fn charge_again(state: &mut State, lease: LeaseId, at: Time) {
     let Some(job) = state.job(lease.task.job) else { return };
     let attempt = job.task(lease.task.index).and_then(|t| t.attempt());
     let live = attempt.into_iter().flat_map(|a| &a.parts).filter(|p| !p.phase.is_over());
-    let parts: Vec<PartPlacement> = live.map(PartPlacement::from).collect();
+    // Its GPU state is still in the host's memory, but not for long.
+    let awake = |p: &Part| {
+        let mem = p.asleep.as_deref().map_or(p.mem, |a| a.mem);
+        PartPlacement { mem, ..PartPlacement::from(p) }
+    };
+    let parts: Vec<PartPlacement> = live.map(awake).collect();
     let charge = accounts::charge_of(state, &job.spec, &parts);
     if let Some(attempt) = current_attempt(state, lease) {
         attempt.charge = charge;

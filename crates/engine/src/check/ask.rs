@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Bytes, Gpu, HealthAction, Job, JobSpec, Launcher, Node, PartPlacement, Place, State, TaskId,
-    Topology,
+    Bytes, Gpu, HealthAction, IMAGES_LABEL, Job, JobSpec, Launcher, Node, PartPlacement, Place,
+    SHARES_LABEL, State, TaskId, Topology, UNABLE,
 };
 
 use super::Violation;
@@ -111,7 +111,12 @@ fn suits(spec: &JobSpec, id: TaskId, node: &Node, part: &PartPlacement) -> Resul
         let value = node.facts.labels.get(key);
         value.is_some_and(|v| values.split('|').any(|wanted| wanted == v))
     };
-    if !spec.labels.iter().all(has) || spec.avoid_labels.iter().any(has) {
+    let unable = |key: &str| node.facts.labels.get(key).is_some_and(|v| v == UNABLE);
+    if spec.image.is_some() && unable(IMAGES_LABEL)
+        || spec.gpu_share.is_some() && unable(SHARES_LABEL)
+        || !spec.labels.iter().all(has)
+        || spec.avoid_labels.iter().any(has)
+    {
         return Err(Violation::WrongLabels(id, node.id));
     }
     Ok(())

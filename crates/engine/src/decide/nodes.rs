@@ -32,9 +32,10 @@ pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply
         .map(|r| r.lease)
         .collect();
     events.push(Event::NodeUp { node, facts: Box::new(facts.clone()), stale });
+    // First, because what is wrong with a GPU explains what became of those on it.
+    events.extend(findings::changes(view, node, &greeting.findings));
     events.extend(changes(view, node, &greeting.parts));
     events.extend(missing(view.state, node, &greeting.parts));
-    events.extend(findings::changes(view, node, &greeting.findings));
     (Reply::Welcome { node }, events)
 }
 

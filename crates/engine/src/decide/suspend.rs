@@ -1,9 +1,9 @@
 //! Suspending by hand, what agents say about it, and what takes too long.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Bytes, Job, LeaseId, Moved, Node, NodeId, Order, Part, PartReport,
-    Refusal, ReportedPhase, SleepStep, Span, State, StopCause, SuspendCause, Suspension, TaskId,
-    Time, WakePart, is_other_size,
+    Attempt, AttemptPhase, Bytes, Finding, Gpu, GpuIndex, HealthAction, Job, LeaseId, Link, Moved,
+    Node, NodeId, Order, Part, PartReport, Refusal, ReportedPhase, SleepStep, Span, State,
+    StopCause, SuspendCause, Suspension, TaskId, Time, WakePart, is_other_size,
 };
 
 use super::{Decision, View, own_job};
@@ -81,6 +81,9 @@ fn may_suspend(
     if job.spec.gpu_share.is_some() {
         return Err(CantSuspend::Share);
     }
+    if job.spec.exclusive {
+        return Err(CantSuspend::Exclusive);
+    }
     let mut moved = Vec::new();
     for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
         let name = || state.node_name(part.node);
@@ -91,7 +94,8 @@ fn may_suspend(
             return Err(CantSuspend::Node { node: name(), why });
         }
         let taken = kept.entry(node.id).or_default();
-        let free = Bytes(node.free_mem().0.saturating_sub(*taken));
+        let spoken_for = taken.saturating_add(kept_for_others(state, node.id));
+        let free = Bytes(node.free_mem().0.saturating_sub(spoken_for));
         let bytes = match part.gpu_mem {
             Some(_) => part.bytes_when_out(gpu_memory(node, part)),
             // It has only just begun. Its agent looks before anything is moved.
@@ -105,6 +109,12 @@ fn may_suspend(
         moved.push(Moved { node: part.node, bytes });
     }
     Ok(moved)
+}
+
+/// Somebody was stopped to make room for them, or will have ended.
+fn kept_for_others(state: &State, node: NodeId) -> u64 {
+    let parts = state.claims.values().flat_map(|claim| &claim.parts);
+    parts.filter(|part| part.node == node).map(|part| part.mem.0).sum()
 }
 
 fn refused_lately(attempt: &Attempt, now: Time) -> Option<&Refusal> {
@@ -150,7 +160,10 @@ pub(super) fn heard(view: View<'_>, node: NodeId, part: &Part, report: &PartRepo
             AttemptPhase::Suspending { .. } | AttemptPhase::Waking { .. },
             Some(SleepStep::Going),
             Some(Suspension::Suspended { bytes }),
-        ) => events.push(Event::PartSuspended { lease, node, bytes: *bytes }),
+        ) => {
+            let bytes = credible(view.state, node, *bytes);
+            events.push(Event::PartSuspended { lease, node, bytes });
+        }
         (
             AttemptPhase::Suspending { .. },
             Some(SleepStep::Going),
@@ -176,6 +189,11 @@ pub(super) fn heard(view: View<'_>, node: NodeId, part: &Part, report: &PartRepo
         _ => {}
     }
     events
+}
+
+/// No more than the host has, whatever its agent says.
+fn credible(state: &State, node: NodeId, bytes: Bytes) -> Bytes {
+    state.node(node).map_or(bytes, |n| bytes.min(n.facts.mem))
 }
 
 fn clip(text: &str) -> String {
@@ -229,10 +247,63 @@ pub(super) fn is_under_way(order: &Order, report: &PartReport) -> bool {
     }
 }
 
+/// For so long a fence may turn out to be for a moment only.
+const HOPES_FOR: Span = Span::secs(600);
+
+/// Suspended tasks that can never wake, from when, and why: too few GPUs of their node are whole. They
+/// start again elsewhere.
+fn stranded(view: View<'_>) -> impl Iterator<Item = (Time, LeaseId, StopCause)> {
+    view.state.index.asleep.iter().filter_map(move |&(_, id)| {
+        let attempt = view.state.job(id.job)?.task(id.index)?.attempt()?;
+        let waits = attempt.pause().is_some_and(|pause| !pause.stays);
+        let live = attempt.parts.iter().filter(|p| waits && !p.phase.is_over());
+        let found = live.filter_map(|part| lacks_gpus(view.state, part));
+        let (at, why) = found.min_by_key(|(at, _)| *at)?;
+        Some((at, attempt.lease(id), why))
+    })
+}
+
+/// Since when the node has too few GPUs like those of a suspended part, broken ones given up.
+fn lacks_gpus(state: &State, part: &Part) -> Option<(Time, StopCause)> {
+    let node = state.node(part.node).filter(|n| n.link == Link::Up)?;
+    let home = part.home_gpus();
+    let known = |index: &GpuIndex| node.facts.gpus.iter().find(|g| g.index == *index);
+    if let Some(gone) = home.iter().find(|index| known(index).is_none()) {
+        let text = format!("GPU {gone} is not there any more");
+        let (gpu, action) = (Some(*gone), HealthAction::FenceGpu);
+        return Some((Time(0), StopCause::Unhealthy { node: node.id, gpu, text, action }));
+    }
+    let mut soonest = None;
+    for had in home.iter().filter_map(known) {
+        let same = |g: &&Gpu| (&g.model, g.mem) == (&had.model, had.mem);
+        let needed = home.iter().filter_map(known).filter(same).count();
+        let all = node.facts.gpus.iter().filter(same);
+        let fenced = |f: &&Finding, gpu: GpuIndex| f.fences() == Some(gpu);
+        let fence = |gpu| node.findings.iter().filter(move |f| fenced(f, gpu));
+        let mut given_up: Vec<(Time, &Finding)> = all
+            .clone()
+            .filter_map(|g| fence(g.index).min_by_key(|f| f.since))
+            .map(|f| (f.since.plus(HOPES_FOR), f))
+            .collect();
+        given_up.sort_by_key(|(at, f)| (*at, f.gpu));
+        // So many may be lost before it is one too few.
+        let spare = all.count().saturating_sub(needed);
+        let Some(&(at, finding)) = given_up.get(spare) else { continue };
+        if soonest.as_ref().is_none_or(|(first, _)| at < *first) {
+            let (gpu, text, action) = (finding.gpu, finding.text.clone(), finding.action);
+            soonest = Some((at, StopCause::Unhealthy { node: node.id, gpu, text, action }));
+        }
+    }
+    soonest
+}
+
 /// Attempts that do not get out of their GPUs, or back.
 pub(super) fn overdue(view: View<'_>) -> Vec<Event> {
+    let lost = stranded(view).filter(|(at, ..)| *at <= view.now);
+    let mut events: Vec<Event> =
+        lost.map(|(_, lease, why)| Event::Stopping { lease, why }).collect();
     let late = deadlines(view).filter(|(at, ..)| *at <= view.now);
-    late.filter_map(|(at, lease, attempt)| {
+    events.extend(late.filter_map(|(at, lease, attempt)| {
         let slow = |p: &&Part| !p.phase.is_over() && p.asleep.is_some();
         let not_out = |p: &&Part| p.sleep_step() == Some(SleepStep::Going);
         let part = attempt.parts.iter().filter(slow).find(not_out);
@@ -248,12 +319,13 @@ pub(super) fn overdue(view: View<'_>) -> Vec<Event> {
             }
             _ => undo(attempt, lease, node, format!("it was not out of its GPUs after {took}")),
         })
-    })
-    .collect()
+    }));
+    events
 }
 
 pub(super) fn next_deadline(view: View<'_>) -> Option<Time> {
-    deadlines(view).map(|(at, ..)| at).min()
+    let moving = deadlines(view).map(|(at, ..)| at);
+    moving.chain(stranded(view).map(|(at, ..)| at)).min()
 }
 
 fn begun(attempt: &Attempt) -> Option<Time> {

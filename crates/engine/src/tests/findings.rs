@@ -286,3 +286,21 @@ fn a_node_that_is_no_longer_broken_counts_as_suspect_or_is_opened() {
     world.find(N2, &finding(HealthAction::Note));
     assert_eq!(state(&world, N2), NodeState::Ready, "a note closes nothing");
 }
+
+/// Both were heard in one greeting: why a rank died comes first.
+#[test]
+fn who_died_of_a_broken_gpu_while_nobody_listened_is_not_blamed() {
+    let mut world = World::new(&[2, 2]);
+    let job = world.submit(gang(1, 1));
+    let lease = world.run(job);
+    world.gone(N1);
+    let exits = vec![world.exit(0, ExitStatus::Signal(6))];
+    let phase = tutti_model::ReportedPhase::Done { exits, error: None };
+    let parts = vec![tutti_model::PartReport::new(lease, phase)];
+    let facts = world.engine.state().node(N1).unwrap().facts.clone();
+    let findings = vec![finding("xid-79/gpu0", Some(0), HealthAction::ResetGpu)];
+    let greeting = tutti_model::Greeting { findings, ..tutti_model::Greeting::new(facts, parts) };
+    world.step(Command::Hello { greeting: Box::new(greeting), session: 77 }).reply.unwrap();
+    let task = world.engine.state().job(job).unwrap().task(None).unwrap().clone();
+    assert_eq!((task.restarts.total(), task.attempts), (0, 2), "{:?}", task.phase);
+}

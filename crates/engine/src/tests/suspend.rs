@@ -540,3 +540,79 @@ fn what_is_waited_for_wakes_though_its_room_is_kept_for_a_higher_class() {
     let gpus = vec![GpuIndex(0), GpuIndex(1)];
     assert_eq!(world.take_orders(), [(N1, Order::Wake { lease, gpus })]);
 }
+
+#[test]
+fn one_that_has_its_nodes_alone_is_not_suspended() {
+    let mut world = World::new(&[4]);
+    world.can_suspend(N1);
+    let job = world.submit(JobSpec { exclusive: true, ..gang(1, 2) });
+    world.run(job);
+    let asked = suspend(&mut world, job);
+    assert!(
+        matches!(&asked, Err(Rejected::CantSuspend { why: CantSuspend::Exclusive, .. })),
+        "{asked:?}"
+    );
+}
+
+/// What its GPUs held is in memory until it is back, and is not its own demand.
+#[test]
+fn waking_costs_what_running_costs() {
+    let (mut world, job, lease) = running(&[4], 1);
+    let before = attempt(&world, job).charge;
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 200);
+    assert_eq!(attempt(&world, job).charge, 0);
+    resume(&mut world, job).unwrap();
+    assert!(matches!(attempt(&world, job).phase, AttemptPhase::Waking { .. }));
+    assert_eq!(attempt(&world, job).charge, before);
+}
+
+/// A fence may be for a moment. One that stays leaves nothing to wait for.
+#[test]
+fn who_can_never_wake_starts_again_elsewhere() {
+    let (mut world, job, lease) = running(&[2], 2);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 3);
+    let session = world.session(N1);
+    let broken = tutti_model::Finding {
+        key: "xid-48/gpu1".into(),
+        check: "xid".into(),
+        gpu: Some(GpuIndex(1)),
+        action: tutti_model::HealthAction::FenceGpu,
+        text: "XID 48".into(),
+        since: world.now,
+        drill: false,
+        by_job: false,
+    };
+    world.step(Command::Findings { node: N1, session, findings: vec![broken] }).reply.unwrap();
+    world.wait(700, &[]);
+    assert_eq!(world.state_of(job), JobState::Suspended, "nobody has asked for it");
+    resume(&mut world, job).unwrap();
+    world.wait(1, &[]);
+    assert_eq!(world.state_of(job), JobState::Stopping);
+    let restarts = |w: &World| w.engine.state().job(job).unwrap().task(None).unwrap().restarts;
+    world.done(N1, lease, &[(0, ExitStatus::Signal(9))]);
+    assert_eq!(world.state_of(job), JobState::Pending);
+    assert_eq!(restarts(&world).total(), 0, "it is not to blame");
+}
+
+#[test]
+fn memory_that_is_kept_for_others_is_not_given_by_hand() {
+    let (mut world, job, lease) = running(&[4], 2);
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    let gpu_mem = Some(Bytes::gib(100));
+    world.report_all(N1, PartReport { gpu_mem, ..PartReport::new(lease, phase) });
+    let claimant = JobSpec { mem_per_node: Some(Bytes::gib(200)), ..gang(1, 4) };
+    let other = world.submit(JobSpec { class: Some("scavenger".into()), ..gang(1, 2) });
+    world.run(other);
+    world.set_policy(|p| p.preemption.enabled = false);
+    world.set_policy(|p| p.patience = Span::secs(5));
+    let waits = world.submit(claimant);
+    world.wait(10, &[]);
+    assert!(world.engine.state().claims.contains_key(&task(waits)));
+    let asked = suspend(&mut world, job);
+    assert!(
+        matches!(&asked, Err(Rejected::CantSuspend { why: CantSuspend::Memory { .. }, .. })),
+        "{asked:?}"
+    );
+}

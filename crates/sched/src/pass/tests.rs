@@ -203,3 +203,16 @@ fn a_node_that_came_back_with_fewer_gpus_is_no_trouble() {
     let c = c.change_node(1, |n| n.facts.gpus.truncate(3));
     assert_eq!(c.submit(gpus(2)).placed(), "2@n1:0,1");
 }
+
+#[test]
+fn what_a_node_says_that_it_can_t_do_is_not_placed_there() {
+    let unable = |key: &'static str| {
+        move |n: &mut Node| {
+            n.facts.labels.insert(key.to_owned(), UNABLE.to_owned());
+        }
+    };
+    let c = case().node(unable(IMAGES_LABEL), &["h100"]).node(unable(SHARES_LABEL), &["h100"]);
+    let c = c.submit(JobSpec { image: Some("x".into()), ..gpus(1) });
+    let c = c.submit(JobSpec { gpu_share: Some(0.5), ..cpus(1) });
+    assert_eq!(c.placed(), "1@n2:0 2@n1:0/500");
+}

@@ -55,13 +55,21 @@ impl<'a> Pass<'a, '_> {
         }
         // Who only waits for their GPUs waits for those who were there before.
         self.pass_over_the_patient(rank);
+        let mut overdue = Vec::new();
         for (task, job, attempt, since) in of_class {
-            self.wake_one(task, job, attempt, since);
+            if self.wake_one(task, job, attempt, since) {
+                overdue.push((task, job, attempt));
+            }
         }
+        // First what is kept for others is theirs again, or both would keep the same in turn.
         self.keep_again(rank);
+        for (task, job, attempt) in overdue {
+            self.keep_its_gpus(task, job, attempt);
+        }
     }
 
-    fn wake_one(&mut self, task: TaskId, job: &'a Job, attempt: &'a Attempt, since: Time) {
+    /// True if it has waited for so long that room is to be kept for it.
+    fn wake_one(&mut self, task: TaskId, job: &'a Job, attempt: &'a Attempt, since: Time) -> bool {
         let dropped = self.plan.dropped.contains(&task);
         let claim = self.state.claims.get(&task).filter(|_| !dropped);
         // Other GPUs of its nodes do as well as those that are kept for it.
@@ -72,24 +80,23 @@ impl<'a> Pass<'a, '_> {
         let why = match self.find_back(job, attempt) {
             Ok(back) => {
                 self.go_on(task, job, attempt, &back);
-                return;
+                return false;
             }
             Err(why) => why,
         };
         if let Some(claim) = claim {
             self.view.cluster.keep(&claim.parts, job.spec.exclusive);
             self.note_claim(job, task, claim);
-            return;
+            return false;
         }
-        if matches!(why, Why::NoRoom) && self.now.since(since) > self.policy.patience {
-            self.keep_its_gpus(task, job, attempt);
-        }
+        let overdue = matches!(why, Why::NoRoom) && self.now.since(since) > self.policy.patience;
         let held_up = match why {
             Why::NoRoom => None,
             Why::HeldUp(words) => Some(words),
         };
         let verdict = suspended(self.state, attempt, held_up);
         self.plan.by_task.extend(verdict.map(|v| (task, v)));
+        overdue
     }
 
     fn find_back(&mut self, job: &'a Job, attempt: &'a Attempt) -> Result<Vec<Back<'a>>, Why> {
