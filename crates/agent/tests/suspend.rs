@@ -33,7 +33,7 @@ impl Node {
     fn agent(&mut self, options: &[&str]) -> Agent {
         let agent = Agent::start(&self.controller, &self.dir.path().join("node"), options);
         let greeting = self.controller.wait_for_greeting();
-        assert!(greeting.facts.can_suspend);
+        assert!(greeting.facts.can_suspend && greeting.facts.can_move);
         agent
     }
 

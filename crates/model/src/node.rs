@@ -35,6 +35,9 @@ pub struct NodeFacts {
     /// Its agent can move a running program's GPU state to host memory and back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub can_suspend: bool,
+    /// And to other GPUs than it came from, of the same model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_move: bool,
     /// Why it can't, where one might expect it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_note: Option<String>,

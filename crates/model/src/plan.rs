@@ -183,6 +183,9 @@ pub struct WakeNeed {
     pub model: String,
     /// Of those, free and kept for nobody else.
     pub free: u32,
+    /// No others will do: the node's driver can't bring it back elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<GpuIndex>,
 }
 
 /// What is missing, counted over nodes.

@@ -79,7 +79,7 @@ fn asleep(why: &SuspendCause, stays: bool, needs: &[WakeNeed], held_up: Option<&
     if stays {
         return format!("{why}; wakes when it is resumed");
     }
-    let need = |n: &WakeNeed| format!("{} {} {} free on {}", n.gpus, n.model, are(n.gpus), n.node);
+    let need = |n: &WakeNeed| format!("{} {} free on {}", needed(n), are(n.gpus), n.node);
     let shown: Vec<String> = needs.iter().take(NODES_SHOWN).map(need).collect();
     let more = match needs.len().saturating_sub(NODES_SHOWN) {
         0 => String::new(),
@@ -89,6 +89,16 @@ fn asleep(why: &SuspendCause, stays: bool, needs: &[WakeNeed], held_up: Option<&
         Some(words) => format!("{why}; can't wake now: {words}"),
         None if needs.is_empty() => format!("{why}; about to wake"),
         None => format!("{why}; wakes when {}{more}", shown.join(", ")),
+    }
+}
+
+/// "2 h100", or which ones where only those will do.
+fn needed(need: &WakeNeed) -> String {
+    let own: Vec<String> = need.own.iter().map(ToString::to_string).collect();
+    match own.as_slice() {
+        [] => format!("{} {}", need.gpus, need.model),
+        [one] => format!("its own GPU {one}"),
+        several => format!("its own GPUs {}", several.join(", ")),
     }
 }
 
@@ -114,8 +124,9 @@ fn details(verdict: &Verdict) -> Vec<String> {
         }
         Verdict::Suspended { needs, .. } => {
             let free = |n: &WakeNeed| {
-                let (had, of) = (n.gpus, &n.node);
-                format!("{of}: it needs {had} {}, {} {} free", n.model, n.free, are(n.free))
+                let (needed, of, own) = (needed(n), &n.node, n.own.is_empty());
+                let why = if own { "" } else { " (its driver can't bring it back on others)" };
+                format!("{of}: it needs {needed}{why}, {} {} free", n.free, are(n.free))
             };
             needs.iter().map(free).collect()
         }

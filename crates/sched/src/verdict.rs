@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Attempt, Dependency, Job, JobState, Lane, Phase, Plan, State, Task, TaskId, Tasks, Time,
-    Verdict, WakeNeed,
+    Attempt, Dependency, Gpu, GpuIndex, Job, JobState, Lane, Phase, Plan, State, Task, TaskId,
+    Tasks, Time, Verdict, WakeNeed,
 };
 
 use crate::claims;
@@ -52,15 +52,18 @@ pub(crate) fn suspended(
     let mut needs = Vec::new();
     for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
         let Some(node) = state.node(part.node) else { continue };
-        let mut models: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut models: BTreeMap<&str, Vec<GpuIndex>> = BTreeMap::new();
         for index in part.home_gpus() {
             let gpu = node.facts.gpus.iter().find(|g| g.index == *index);
-            *models.entry(gpu.map_or("gpu", |g| g.model.as_str())).or_default() += 1;
+            models.entry(gpu.map_or("gpu", |g| g.model.as_str())).or_default().push(*index);
         }
-        for (model, gpus) in models {
-            let free = node.free_gpus().filter(|g| g.model == model).count() as u32;
+        for (model, home) in models {
+            let gpus = home.len() as u32;
+            let own = if node.facts.can_move { Vec::new() } else { home };
+            let does = |g: &&Gpu| g.model == model && (own.is_empty() || own.contains(&g.index));
+            let free = node.free_gpus().filter(does).count() as u32;
             let (node, model) = (node.facts.name.clone(), model.to_owned());
-            needs.push(WakeNeed { node, gpus, model, free });
+            needs.push(WakeNeed { node, gpus, model, free, own });
         }
     }
     let (why, stays) = (pause.why.clone(), pause.stays);

@@ -109,6 +109,7 @@ impl Node {
                 agent_version: "sim".into(),
                 labels: labels(name),
                 can_suspend: true,
+                can_move: true,
                 ..NodeFacts::default()
             },
             parts: BTreeMap::new(),

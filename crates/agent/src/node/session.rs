@@ -297,6 +297,7 @@ impl Node {
             labels: self.labels(),
             hardware: config.hardware.clone(),
             can_suspend: self.suspending.can(),
+            can_move: self.suspending.can_move(),
             suspend_note: self.suspending.why_not(),
             share_note: self.sharing.why_not(),
         }

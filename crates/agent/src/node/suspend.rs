@@ -23,11 +23,15 @@ const SIMULATED: Bytes = Bytes::gib(1);
 pub const SIMULATED_VARIABLE: &str = "TUTTI_SIM_GPU_MEM";
 /// A driver that hangs must not keep the agent from starting.
 const PROBE_WITHIN: Duration = Duration::from_secs(20);
+/// The version of CUDA (13.0) whose driver can restore a program on other GPUs.
+const MOVES_SINCE: i32 = 13_000;
 
 pub enum Suspending {
     Simulated,
     Cuda {
         huge_pages: bool,
+        /// Also to other GPUs than those that a part came from.
+        moves: bool,
     },
     /// None: nobody would expect it to.
     Not {
@@ -48,8 +52,9 @@ impl Suspending {
         }
         match probe() {
             Ok(probe) => {
-                tracing::info!(cuda = probe.cuda, "jobs can be suspended");
-                Suspending::Cuda { huge_pages: config.huge_pages }
+                let moves = can_move(&probe);
+                tracing::info!(cuda = probe.cuda, moves, "jobs can be suspended");
+                Suspending::Cuda { huge_pages: config.huge_pages, moves }
             }
             Err(why) => {
                 tracing::warn!("jobs can't be suspended on this node: {why}");
@@ -60,6 +65,11 @@ impl Suspending {
 
     pub fn can(&self) -> bool {
         !matches!(self, Suspending::Not { .. })
+    }
+
+    /// Whether a part may come back on other GPUs than it had.
+    pub fn can_move(&self) -> bool {
+        matches!(self, Suspending::Simulated | Suspending::Cuda { moves: true, .. })
     }
 
     pub fn why_not(&self) -> Option<String> {
@@ -78,13 +88,17 @@ impl Suspending {
         }
         match self {
             Suspending::Simulated => Ability::Simulated { bytes: imagined(launch) },
-            Suspending::Cuda { huge_pages } => Ability::Cuda { huge_pages: *huge_pages },
+            Suspending::Cuda { huge_pages, .. } => Ability::Cuda { huge_pages: *huge_pages },
             Suspending::Not { why } => {
                 let why = why.clone().unwrap_or_else(|| "this node has no GPUs".to_owned());
                 Ability::Not { why }
             }
         }
     }
+}
+
+fn can_move(probe: &Probe) -> bool {
+    MOVES_SINCE <= probe.cuda
 }
 
 /// What the part holds on imagined GPUs.
@@ -174,5 +188,19 @@ impl Node {
             _ => self.telemetry.memory_of(report.lease.task),
         };
         PartReport { gpu_mem, ..report }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_driver_of_cuda_13_moves_programs_to_other_gpus() {
+        assert!(!can_move(&Probe { cuda: 12_080 }) && !can_move(&Probe { cuda: 12_090 }));
+        assert!(can_move(&Probe { cuda: 13_000 }) && can_move(&Probe { cuda: 13_010 }));
+        assert!(Suspending::Simulated.can_move());
+        assert!(!Suspending::Cuda { huge_pages: true, moves: false }.can_move());
+        assert!(!Suspending::Not { why: None }.can_move());
     }
 }

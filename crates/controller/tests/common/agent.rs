@@ -90,7 +90,8 @@ pub struct FakeAgent {
 impl FakeAgent {
     pub async fn start(addr: SocketAddr, identity: NodeIdentity, gpus: u16, ranks: Ranks) -> Self {
         let can_suspend = ranks == Ranks::Sleepy;
-        let facts = NodeFacts { can_suspend, ..facts(identity.node(), gpus) };
+        let facts =
+            NodeFacts { can_suspend, can_move: can_suspend, ..facts(identity.node(), gpus) };
         let stream = connect_as(addr, &identity, facts).await;
         FakeAgent { task: tokio::spawn(serve(stream, ranks)) }
     }

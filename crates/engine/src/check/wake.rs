@@ -51,6 +51,9 @@ fn one(
     {
         return Err(wrong("it would get other GPUs than it had"));
     }
+    if !node.facts.can_move && back.gpus != asleep.gpus {
+        return Err(wrong("its node can't bring it back on other GPUs"));
+    }
     if let Some(gpu) = back.gpus.iter().find(|gpu| node.is_fenced(**gpu)) {
         return Err(Violation::Fenced(id, node.id, *gpu));
     }

@@ -101,6 +101,43 @@ fn it_wakes_on_other_gpus_of_its_node_if_its_own_are_taken() {
 }
 
 #[test]
+fn an_older_driver_brings_it_back_on_its_own_gpus_alone() {
+    let (mut world, job, lease) = running(&[4], 2);
+    world.can_not_move(N1);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 30);
+    let other = world.submit(gang(1, 1));
+    let taken = world.run(other);
+    assert_eq!(attempt(&world, other).parts[0].gpus, [GpuIndex(0)]);
+    world.take_orders();
+    resume(&mut world, job).unwrap();
+    assert_eq!(world.take_orders(), [], "three are free, and one of its own is not");
+    let (state, plan) = (world.engine.state(), world.engine.plan());
+    let verdict = tutti_sched::verdict(state, plan, task(job), world.now).unwrap();
+    let words = "suspended by ada; wakes when its own GPUs 0, 1 are free on n1";
+    assert_eq!(tutti_sched::describe(&verdict), words);
+    world.done(N1, taken, &[(0, ExitStatus::Code(0))]);
+    let gpus = vec![GpuIndex(0), GpuIndex(1)];
+    assert!(world.take_orders().contains(&(N1, Order::Wake { lease, gpus })));
+}
+
+/// The one that is kept is its own, though others are free.
+#[test]
+fn an_older_driver_gets_its_own_gpus_kept() {
+    let (mut world, job, lease) = running(&[4], 2);
+    world.can_not_move(N1);
+    world.set_policy(|p| p.patience = Span::secs(60));
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 30);
+    let other = world.submit(gang(1, 1));
+    world.run(other);
+    resume(&mut world, job).unwrap();
+    world.wait(70, &[]);
+    let claim = &world.engine.state().claims[&task(job)];
+    assert_eq!(claim.parts[0].gpus, [GpuIndex(0), GpuIndex(1)]);
+}
+
+#[test]
 fn orders_are_repeated_until_they_are_carried_out() {
     let (mut world, job, lease) = running(&[4], 2);
     suspend(&mut world, job).unwrap();

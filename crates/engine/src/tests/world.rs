@@ -175,7 +175,18 @@ impl World {
     /// From now on it can move GPU state to host memory.
     pub fn can_suspend(&mut self, node: NodeId) {
         let mut facts = self.engine.state().node(node).expect("the node exists").facts.clone();
-        facts.can_suspend = true;
+        (facts.can_suspend, facts.can_move) = (true, true);
+        self.greet_as(node, facts);
+    }
+
+    /// From now on only to the GPUs that it came from: an older driver.
+    pub fn can_not_move(&mut self, node: NodeId) {
+        let mut facts = self.engine.state().node(node).expect("the node exists").facts.clone();
+        facts.can_move = false;
+        self.greet_as(node, facts);
+    }
+
+    fn greet_as(&mut self, node: NodeId, facts: NodeFacts) {
         let (session, parts) = (self.sessions[&node], self.reports_of(node));
         let greeting = Box::new(Greeting::new(facts, parts));
         self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");

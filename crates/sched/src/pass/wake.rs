@@ -125,7 +125,8 @@ impl<'a> Pass<'a, '_> {
         ends_at(self.state, self.policy, job, since)
     }
 
-    /// GPUs of the models that it had: its own where they are free, else others.
+    /// GPUs of the models that it had: its own where they are free, else others if the node's driver
+    /// can bring it back there.
     fn gpus_back(&self, slot: SlotNo, job: &Job, part: &Part) -> Option<Vec<GpuIndex>> {
         let slot = self.view.cluster.get(slot);
         // What runs on a node that somebody drains goes on, and so does this.
@@ -134,7 +135,7 @@ impl<'a> Pass<'a, '_> {
         if slot.standing == Standing::Away || taken || slot.free.cpus < cpus {
             return None;
         }
-        let home = part.home_gpus();
+        let (home, moves) = (part.home_gpus(), self.can_move(part));
         let card = |index: GpuIndex| slot.cards.iter().find(|c| c.index == index);
         let is_free = |c: &&Card| c.free == 1000;
         let mut got: Vec<Option<GpuIndex>> =
@@ -142,12 +143,16 @@ impl<'a> Pass<'a, '_> {
         for at in 0..home.len() {
             if got[at].is_none() {
                 let had = card(home[at])?;
-                let same = |c: &&Card| c.model == had.model && c.mem == had.mem;
+                let same = |c: &&Card| moves && c.model == had.model && c.mem == had.mem;
                 let mut free = slot.cards.iter().filter(is_free).filter(same);
                 got[at] = Some(free.find(|c| !got.contains(&Some(c.index)))?.index);
             }
         }
         got.into_iter().collect()
+    }
+
+    fn can_move(&self, part: &Part) -> bool {
+        self.state.node(part.node).is_some_and(|node| node.facts.can_move)
     }
 
     fn may_wake_on(
@@ -200,12 +205,13 @@ impl<'a> Pass<'a, '_> {
             if slot.claims > 0 || slot.standing != Standing::Open {
                 return;
             }
-            let home = part.home_gpus();
+            let (home, moves) = (part.home_gpus(), self.can_move(part));
             let mut cards: Vec<&Card> = Vec::new();
             for index in home {
                 let Some(had) = slot.cards.iter().find(|c| c.index == *index) else { return };
+                let does = |c: &&Card| c.index == had.index || moves;
                 let same = |c: &&Card| c.model == had.model && c.mem == had.mem && !c.fenced;
-                let open = slot.cards.iter().filter(same);
+                let open = slot.cards.iter().filter(does).filter(same);
                 let open = open.filter(|c| !cards.iter().any(|t| t.index == c.index));
                 let most_free =
                     |c: &&Card| (c.free, home.contains(&c.index), std::cmp::Reverse(c.index));

@@ -82,6 +82,7 @@ impl Shape {
             agent_version: "scenario".to_owned(),
             labels: self.labels.clone(),
             can_suspend: self.can_suspend,
+            can_move: self.can_suspend,
             ..NodeFacts::default()
         }
     }
