@@ -275,7 +275,8 @@ fn lacks_gpus(state: &State, part: &Part) -> Option<(Time, StopCause)> {
     }
     let mut soonest = None;
     for had in home.iter().filter_map(known) {
-        let same = |g: &&Gpu| (&g.model, g.mem) == (&had.model, had.mem);
+        let does = |g: &Gpu| node.facts.can_move || home.contains(&g.index);
+        let same = |g: &&Gpu| (&g.model, g.mem) == (&had.model, had.mem) && does(g);
         let needed = home.iter().filter_map(known).filter(same).count();
         let all = node.facts.gpus.iter().filter(same);
         let fenced = |f: &&Finding, gpu: GpuIndex| f.fences() == Some(gpu);

@@ -604,17 +604,12 @@ fn waking_costs_what_running_costs() {
     assert_eq!(attempt(&world, job).charge, before);
 }
 
-/// A fence may be for a moment. One that stays leaves nothing to wait for.
-#[test]
-fn who_can_never_wake_starts_again_elsewhere() {
-    let (mut world, job, lease) = running(&[2], 2);
-    suspend(&mut world, job).unwrap();
-    out(&mut world, N1, lease, 3);
+fn fence(world: &mut World, gpu: GpuIndex) {
     let session = world.session(N1);
     let broken = tutti_model::Finding {
-        key: "xid-48/gpu1".into(),
+        key: format!("xid-48/gpu{gpu}"),
         check: "xid".into(),
-        gpu: Some(GpuIndex(1)),
+        gpu: Some(gpu),
         action: tutti_model::HealthAction::FenceGpu,
         text: "XID 48".into(),
         since: world.now,
@@ -622,6 +617,29 @@ fn who_can_never_wake_starts_again_elsewhere() {
         by_job: false,
     };
     world.step(Command::Findings { node: N1, session, findings: vec![broken] }).reply.unwrap();
+}
+
+/// Others are whole, and the driver can't bring it back there.
+#[test]
+fn who_can_t_move_starts_again_when_one_of_its_own_gpus_is_broken() {
+    let (mut world, job, lease) = running(&[4], 2);
+    world.can_not_move(N1);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 3);
+    fence(&mut world, GpuIndex(1));
+    resume(&mut world, job).unwrap();
+    assert_eq!(world.state_of(job), JobState::Suspended, "it may be for a moment");
+    world.wait(700, &[]);
+    assert_eq!(world.state_of(job), JobState::Stopping);
+}
+
+/// A fence may be for a moment. One that stays leaves nothing to wait for.
+#[test]
+fn who_can_never_wake_starts_again_elsewhere() {
+    let (mut world, job, lease) = running(&[2], 2);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 3);
+    fence(&mut world, GpuIndex(1));
     world.wait(700, &[]);
     assert_eq!(world.state_of(job), JobState::Suspended, "nobody has asked for it");
     resume(&mut world, job).unwrap();
