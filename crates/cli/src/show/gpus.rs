@@ -47,11 +47,16 @@ pub fn table(gpus: &[GpuRow], style: Style, width: Option<u16>) -> String {
         grid.row(row(gpu));
     }
     let used = gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).count();
-    let watts: f64 =
-        gpus.iter().filter_map(|gpu| Some(f64::from(fresh(gpu)?.power_mw?) / 1e3)).sum();
+    // Of MIG instances nobody knows what they draw.
+    let powers: Vec<f64> =
+        gpus.iter().filter_map(|gpu| Some(f64::from(fresh(gpu)?.power_mw?) / 1e3)).collect();
+    let watts = match powers.is_empty() {
+        true => String::new(),
+        false => format!(", {:.0} W", powers.iter().sum::<f64>()),
+    };
     let simulated = if gpus.iter().any(|gpu| gpu.simulated) { " (simulated)" } else { "" };
     let total = count(gpus.len() as u64, "GPU");
-    format!("{}\n{used} of {total}{simulated} in use, {watts:.0} W", grid.render(width))
+    format!("{}\n{used} of {total}{simulated} in use{watts}", grid.render(width))
 }
 
 /// What a job's GPUs did since it began, in a line. None if nothing is known.

@@ -148,7 +148,15 @@ fn on_gpus(
         .collect()
 }
 
-fn node(key: &str, check: &str, action: HealthAction, text: String, keep: Keep, at: Time) -> Seen {
+/// A finding about the machine as a whole.
+pub(super) fn node(
+    key: &str,
+    check: &str,
+    action: HealthAction,
+    text: String,
+    keep: Keep,
+    at: Time,
+) -> Seen {
     let finding = Finding {
         key: key.to_owned(),
         check: check.to_owned(),

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Bytes, Finding, GpuIndex, GpuSample, HealthAction, HostSample, NicSample, NodeSample, Span,
-    Time,
+    Bytes, GpuIndex, GpuSample, HealthAction, HostSample, NicSample, NodeSample, Span, Time,
 };
 
-use super::{Keep, Seen};
+use super::{Keep, Seen, judge};
 
 const MINUTE: Span = Span::secs(60);
 const DAY: Span = Span::secs(86_400);
@@ -296,17 +295,7 @@ impl Rules {
 
     fn node(&self, key: &str, check: &str, usual: HealthAction, text: String, at: Time) -> Seen {
         let action = self.thresholds.actions.get(check).copied().unwrap_or(usual);
-        let finding = Finding {
-            key: key.to_owned(),
-            check: check.to_owned(),
-            gpu: None,
-            action,
-            text,
-            since: at,
-            drill: false,
-            by_job: false,
-        };
-        Seen { finding, keep: Keep::For(self.thresholds.linger) }
+        judge::node(key, check, action, text, Keep::For(self.thresholds.linger), at)
     }
 }
 

@@ -52,6 +52,9 @@ impl Server<'_> {
                 }
             }
         }
+        if let Some(why) = self.shared_memory(&procs) {
+            return Err(Failed { why, timeout: false });
+        }
         let known: u64 = procs.iter().filter_map(|pid| held.get(pid)).sum();
         let bytes = match (procs.is_empty(), known) {
             (true, _) => 0,
@@ -70,6 +73,28 @@ impl Server<'_> {
         Ok(self.driver.state(pid))
     }
 
+    /// Two processes that have each other's GPU memory mapped can't be brought back, though the driver
+    /// lets them go. What they map cannot be seen, but what CUDA, NCCL and PyTorch agree on beside it
+    /// can: files in shared memory that both have.
+    fn shared_memory(&self, procs: &[i32]) -> Option<String> {
+        let mut seen: BTreeMap<String, i32> = BTreeMap::new();
+        for &pid in procs {
+            let maps = std::fs::read_to_string(self.root.join(format!("proc/{pid}/maps")));
+            for file in tell_tales(&maps.unwrap_or_default()) {
+                match seen.get(file) {
+                    Some(first) if *first != pid => {
+                        return Some(format!(
+                            "processes {first} and {pid} share memory of GPUs (both use {file}), and the driver \
+                             can't bring that back"
+                        ));
+                    }
+                    _ => seen.insert(file.to_owned(), pid),
+                };
+            }
+        }
+        None
+    }
+
     /// Every process that uses CUDA has its devices open; asking only those keeps the driver away
     /// from shells and data loaders.
     fn has_device_open(&self, pid: i32) -> bool {
@@ -79,6 +104,14 @@ impl Server<'_> {
             target.to_str().is_some_and(|t| t.starts_with("/dev/nvidia"))
         })
     }
+}
+
+/// Names of shared memory by which libraries share memory of GPUs, in `/proc/PID/maps`.
+fn tell_tales(maps: &str) -> impl Iterator<Item = &str> {
+    let files = maps.lines().filter_map(|line| line.find("/dev/shm/").map(|at| &line[at..]));
+    let files = files.map(|file| file.strip_suffix(" (deleted)").unwrap_or(file));
+    let names = ["/dev/shm/nccl-", "/dev/shm/torch_", "/dev/shm/cuda.shm"];
+    files.filter(move |file| names.iter().any(|name| file.starts_with(name)))
 }
 
 fn is_stopped(root: &Path, pid: i32) -> bool {

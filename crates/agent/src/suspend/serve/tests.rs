@@ -140,6 +140,29 @@ fn a_survey_refuses_what_can_not_be_moved() {
 }
 
 #[test]
+fn a_survey_refuses_processes_that_share_memory_of_gpus() {
+    let dir = root("ipc", &[(1, 'S', true), (2, 'S', true), (3, 'S', true), (4, 'S', false)]);
+    let states: Vec<_> = (1..=4).map(|pid| (pid, ProcessState::Running)).collect();
+    let driver = Fake::with(&states);
+    let server = Server { driver: &driver, holders: &Held(BTreeMap::new()), root: dir.path() };
+    let maps = |pid: i32, files: &[&str]| {
+        let line = |f: &&str| format!("7f00-7f10 rw-s 00000000 00:19 7   {f}\n");
+        let text: String = files.iter().map(line).collect();
+        std::fs::write(dir.path().join(format!("proc/{pid}/maps")), text).unwrap();
+    };
+    maps(1, &["/usr/lib/libc.so", "/dev/shm/torch_9_1_0", "/dev/shm/of-its-own"]);
+    maps(2, &["/usr/lib/libc.so", "/dev/shm/nccl-AbC", "/dev/shm/of-its-own"]);
+    maps(3, &["/dev/shm/torch_9_1_0 (deleted)"]);
+    maps(4, &["/dev/shm/nccl-AbC"]);
+    let answers = ask(&server, vec![survey(&[1, 2, 4]), survey(&[1, 2, 3]), survey(&[1])]);
+    // 4 uses no GPU: what it shares with others is its own affair.
+    assert!(answers[&1].is_ok(), "{answers:?}");
+    let why = &answers[&2].as_ref().unwrap_err().why;
+    assert!(why.contains("processes 1 and 3 share") && why.contains("torch_9_1_0"), "{why}");
+    assert!(answers[&3].is_ok(), "{answers:?}");
+}
+
+#[test]
 fn calls_reach_the_driver_and_its_words_come_back() {
     let dir = root("calls", &[(2, 'R', true)]);
     let driver = Fake::with(&[(2, ProcessState::Running)]);
