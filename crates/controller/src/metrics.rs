@@ -41,6 +41,8 @@ struct NodeScene {
     /// By index: `gpu="0",UUID="GPU-...",...`.
     gpus: Vec<(GpuIndex, String)>,
     gpus_used: usize,
+    /// Neither used nor fenced.
+    gpus_free: usize,
 }
 
 struct ClusterScene {
@@ -115,6 +117,7 @@ fn node_scene(node: &Node) -> NodeScene {
         state: node.state(),
         gpus: node.facts.gpus.iter().map(label).collect(),
         gpus_used: node.used.gpus.len(),
+        gpus_free: node.free_gpu_count() as usize,
         name,
     }
 }

@@ -92,10 +92,10 @@ impl HealthAction {
     pub fn in_words(self) -> &'static str {
         match self {
             HealthAction::Note => "note",
-            HealthAction::RestartJob => "job restarted",
+            HealthAction::RestartJob => "hits its job",
             HealthAction::FenceGpu => "fenced",
             HealthAction::ResetGpu => "fenced, needs a reset",
-            HealthAction::DrainNode => "drained",
+            HealthAction::DrainNode => "asks for a drain",
             HealthAction::RebootNode => "needs a reboot",
         }
     }

@@ -79,7 +79,7 @@ impl Demand {
             (Some(total), None) if total > 0 => Spread::Gpus { total },
             (_, nodes) => Spread::Nodes {
                 nodes: spec.elastic.as_ref().map_or(nodes.unwrap_or(1), |e| e.max_nodes),
-                gpus_each: per_node.map_or(u32::from(!share.is_whole()), |g| g.count),
+                gpus_each: per_node.map_or(u32::from(spec.gpu_share.is_some()), |g| g.count),
             },
         };
         let ranks = match (spec.ranks_per_node, spec.launcher) {

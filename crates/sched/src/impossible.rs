@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Demand, Gpu, Impossible, Node, Place, Spread, State, Topology};
+use tutti_model::{
+    Demand, Gpu, IMAGES_LABEL, Impossible, Node, Place, SHARES_LABEL, Spread, State, Topology,
+};
 
 use crate::ask::{Ask, Need, Room};
 use crate::describe::count;
@@ -89,6 +91,11 @@ fn cause(state: &State, ask: &Ask, rooms: &[Room]) -> Impossible {
     let labelled = |n: &Node| ask.demand.labels.iter().all(|rule| rule.holds(&n.facts.labels));
     if !state.nodes.values().any(labelled) {
         let rule = |r: &tutti_model::LabelRule| {
+            match r.key.as_str() {
+                IMAGES_LABEL => return "podman, apptainer or enroot to run its image".to_owned(),
+                SHARES_LABEL => return "MPS, to give a part of a GPU".to_owned(),
+                _ => {}
+            }
             let sign = if r.wanted { "=" } else { "!=" };
             format!("{}{sign}{}", r.key, r.value)
         };

@@ -449,13 +449,22 @@ pub struct NodeFactsRow {
     pub simulated: bool,
     pub isolation: String,
     /// What keeps jobs apart elsewhere and can't be had on this node.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub lacks: Vec<Lack>,
     /// What can run images there.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub runtimes: Vec<String>,
     pub agent_version: String,
     pub labels: BTreeMap<String, String>,
+    /// Its agent can move a running program's GPU state to host memory and back.
+    #[serde(default)]
+    pub can_suspend: bool,
+    /// Why it can't, where one might expect it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend_note: Option<String>,
+    /// Why parts of its GPUs can't be given, or are given without limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_note: Option<String>,
 }
 
 impl From<&NodeFacts> for NodeFactsRow {
@@ -472,6 +481,9 @@ impl From<&NodeFacts> for NodeFactsRow {
             runtimes: f.runtimes.clone(),
             agent_version: f.agent_version.clone(),
             labels: f.labels.clone(),
+            can_suspend: f.can_suspend,
+            suspend_note: f.suspend_note.clone(),
+            share_note: f.share_note.clone(),
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn examine(
         watched.push(Watched {
             what: format!("check {}", ran.name),
             not: None,
-            note: ran.ran.to_string(),
+            note: format!("ran: {}", ran.ran),
         });
     }
     board.expire(now);

@@ -278,12 +278,11 @@ impl Watch {
         };
         let mut all = vec![log, driver, samples, clock, active];
         match &self.checks {
-            Some(checks) => all.extend(
-                checks
-                    .newest
-                    .iter()
-                    .map(|c| watched(&format!("check {}", c.name), None, c.ran.to_string())),
-            ),
+            Some(checks) => {
+                all.extend(checks.newest.iter().map(|c| {
+                    watched(&format!("check {}", c.name), None, format!("ran: {}", c.ran))
+                }))
+            }
             None => {
                 all.push(watched("own checks", Some("none are set up".to_owned()), String::new()))
             }

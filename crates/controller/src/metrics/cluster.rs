@@ -50,9 +50,8 @@ fn state_label(state: &str) -> String {
 
 fn gpus(scene: &Scene) -> [(&'static str, usize); 3] {
     let used: usize = scene.nodes.iter().map(|node| node.gpus_used).sum();
-    let unused = |ready: bool| {
-        let nodes = scene.nodes.iter().filter(|node| (node.state == NodeState::Ready) == ready);
-        nodes.map(|node| node.gpus.len().saturating_sub(node.gpus_used)).sum()
-    };
-    [("used", used), ("free", unused(true)), ("unavailable", unused(false))]
+    let ready = scene.nodes.iter().filter(|node| node.state == NodeState::Ready);
+    let free: usize = ready.map(|node| node.gpus_free).sum();
+    let all: usize = scene.nodes.iter().map(|node| node.gpus.len()).sum();
+    [("used", used), ("free", free), ("unavailable", all.saturating_sub(used + free))]
 }

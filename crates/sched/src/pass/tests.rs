@@ -216,3 +216,9 @@ fn what_a_node_says_that_it_can_t_do_is_not_placed_there() {
     let c = c.submit(JobSpec { gpu_share: Some(0.5), ..cpus(1) });
     assert_eq!(c.placed(), "1@n2:0 2@n1:0/500");
 }
+
+#[test]
+fn all_of_a_gpu_is_a_gpu() {
+    let c = case().nodes(1, 2).submit(JobSpec { gpu_share: Some(1.0), ..cpus(1) });
+    assert_eq!(c.placed(), "1@n1:0");
+}
