@@ -116,10 +116,8 @@ impl ArraySums {
         let n = |s| self.counts.get(s);
         ArrayCounts {
             pending: n(JobState::Pending),
-            running: n(JobState::Starting)
-                + n(JobState::Running)
-                + n(JobState::Suspended)
-                + n(JobState::Stopping),
+            running: n(JobState::Starting) + n(JobState::Running) + n(JobState::Stopping),
+            suspended: n(JobState::Suspended),
             completed: n(JobState::Completed),
             failed: n(JobState::Failed),
             cancelled: n(JobState::Cancelled),

@@ -220,7 +220,10 @@ pub struct JobRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArrayCounts {
     pub pending: u64,
+    /// Starting and stopping ones included.
     pub running: u64,
+    #[serde(default)]
+    pub suspended: u64,
     pub completed: u64,
     pub failed: u64,
     pub cancelled: u64,

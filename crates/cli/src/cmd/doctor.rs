@@ -178,5 +178,8 @@ fn check_here(found: &Found, limits: Thresholds, now: Time) -> Result<ActiveRepo
 pub fn thresholds(file: &Path) -> Result<Thresholds, Fail> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
-    toml::from_str(&text).map_err(|e| Fail::usage(format!("{}: {e}", file.display())))
+    let wrong = |why: &dyn std::fmt::Display| Fail::usage(format!("{}: {why}", file.display()));
+    let limits: Thresholds = toml::from_str(&text).map_err(|e| wrong(&e))?;
+    limits.check().map_err(|e| wrong(&e))?;
+    Ok(limits)
 }

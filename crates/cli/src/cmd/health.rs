@@ -76,7 +76,10 @@ pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fai
     let request = ResolveRequest { gpu: args.gpu, key: args.key, unchecked: args.unchecked };
     let board = session::open(cluster)?.resolve(&args.node, &request)?;
     if board.touched.is_empty() && !args.json {
-        terminal::complain(&format!("{}: nothing was resolved", args.node));
+        let node = &args.node;
+        terminal::complain(&format!(
+            "{node}: nothing was resolved; `tutti doctor {node}` lists keys"
+        ));
     }
     told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))?;
     let stays = board.active.as_deref().map(not_passed).unwrap_or_default();

@@ -203,15 +203,16 @@ fn hidden<'a>(page: &JobPage, states: impl Iterator<Item = &'a str>) -> BTreeMap
             Some(a) => vec![
                 ("pending", a.pending),
                 ("running", a.running),
+                ("suspended", a.suspended),
                 ("completed", a.completed),
                 ("failed", a.failed),
                 ("cancelled", a.cancelled),
             ],
         };
         for (state, n) in tasks {
-            // An array counts all its tasks that have nodes as running.
+            // An array counts those that start and stop as running.
             let states = match (state, &job.array) {
-                ("running", Some(_)) => HAS_NODES,
+                ("running", Some(_)) => "running,starting,stopping",
                 _ => state,
             };
             take_off(&mut left, states, n);

@@ -98,6 +98,7 @@ pub fn array(counts: &ArrayCounts) -> String {
     let all = [
         (counts.pending, "pending"),
         (counts.running, "running"),
+        (counts.suspended, "suspended"),
         (counts.completed, "completed"),
         (counts.failed, "failed"),
         (counts.cancelled, "cancelled"),

@@ -134,7 +134,7 @@ pub async fn exec(
         Place::Node(node, name) => (node, name),
         Place::Never(problem) => return Err(problem),
         Place::NotYet => {
-            return Err(Problem::conflict(format!("{task} does not run yet"))
+            return Err(Problem::conflict(format!("{task} does not run now"))
                 .hint(format!("`tutti why {task}` says what it waits for")));
         }
     };

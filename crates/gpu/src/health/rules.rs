@@ -50,6 +50,48 @@ pub struct Thresholds {
     pub actions: BTreeMap<String, HealthAction>,
 }
 
+/// What `actions` may name: findings from samples. What the driver says has its own actions.
+const ACTED_ON: [&str; 13] = [
+    "bus",
+    "clock",
+    "disk",
+    "ecc",
+    "ib-down",
+    "ib-symbols",
+    "memory",
+    "nvlink",
+    "pcie-replays",
+    "row-remap",
+    "row-remap-pending",
+    "telemetry",
+    "throttle",
+];
+
+impl Thresholds {
+    /// What makes no sense, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let percents = [
+            ("disk_free_percent", self.disk_free_percent),
+            ("disk_drain_percent", self.disk_drain_percent),
+            ("mem_available_percent", self.mem_available_percent),
+            ("check_memory_percent", self.check_memory_percent),
+            ("check_peers_percent", self.check_peers_percent),
+            ("check_before_percent", self.check_before_percent),
+        ];
+        if let Some((key, value)) = percents.iter().find(|(_, value)| *value > 100) {
+            return Err(format!("{key} = {value}: is more than 100"));
+        }
+        let known = |key: &str| ACTED_ON.contains(&key) || key.starts_with("check-");
+        match self.actions.keys().find(|key| !known(key)) {
+            Some(key) => Err(format!(
+                "actions.{key}: there is no such check; known: {}, check-…",
+                ACTED_ON.join(" ")
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {

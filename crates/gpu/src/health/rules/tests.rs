@@ -179,3 +179,16 @@ fn an_operator_may_want_another_action() {
     let hot = GpuSample { throttle: Some(POWER_BRAKE), ..GpuSample::default() };
     assert_eq!(found(&rules.sample(&sample(0, hot))), [("throttle/gpu0", HealthAction::FenceGpu)]);
 }
+
+#[test]
+fn limits_that_make_no_sense_are_refused() {
+    assert_eq!(Thresholds::default().check(), Ok(()));
+    let disk = Thresholds { disk_free_percent: 200, ..Thresholds::default() };
+    assert_eq!(disk.check().unwrap_err(), "disk_free_percent = 200: is more than 100");
+    let with = |key: &str| {
+        let actions = [(key.to_owned(), HealthAction::Note)].into();
+        Thresholds { actions, ..Thresholds::default() }.check()
+    };
+    assert!(with("xid-48").unwrap_err().starts_with("actions.xid-48: there is no such check"));
+    assert_eq!(with("throttle").and(with("check-matmul")), Ok(()));
+}
