@@ -142,6 +142,9 @@ fn a_suspect_is_checked_before_the_next_job_and_an_operator_may_ask() {
         report.gpus.iter().filter(|g| busy(&g.outcome)).map(|g| g.gpu).collect();
     assert_eq!((busy, report.gpus.len(), report.simulated), (vec![GpuIndex(5)], 8, true));
     assert!(!board(&mut controller).iter().any(|f| f.check == "checking"));
+    // Ranks outlive their agent.
+    controller.stop(launch.lease, 0);
+    controller.wait_until_done(launch.lease);
 }
 
 #[test]

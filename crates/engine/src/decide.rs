@@ -6,6 +6,7 @@ mod jobs;
 mod nodes;
 mod policy;
 mod spec;
+mod stranded;
 mod submit;
 mod suspend;
 mod tick;

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, Claim, ClaimCause, GpuIndex, JobState, Link, NewClaim, Node, PartPlacement, Phase,
-    Spread, State, TaskId, Topology,
+    Attempt, Claim, ClaimCause, GpuIndex, Job, JobState, Link, NewClaim, Node, PartPlacement,
+    Phase, Spread, State, TaskId, Topology,
 };
 
 use crate::ask::Ask;
@@ -61,6 +61,11 @@ fn may_wake(attempt: &Attempt) -> bool {
     attempt.is_suspended() && attempt.pause().is_some_and(|pause| !pause.stays)
 }
 
+pub(crate) fn is_suspended(job: &Job, task: TaskId) -> bool {
+    let attempt = job.task(task.index).and_then(|t| t.attempt());
+    attempt.is_some_and(Attempt::is_suspended)
+}
+
 /// Whether the node is still large enough for the part, however empty, and whole.
 fn has(node: &Node, part: &PartPlacement) -> bool {
     let facts = &node.facts;
@@ -86,10 +91,7 @@ fn in_the_way(state: &State, task: TaskId, node: &Node, part: &PartPlacement) ->
     if node.free_mem() < part.mem || shared {
         tasks.extend(others());
     } else if node.free_cpus() < part.cpus || others().any(|t| alone(&t)) {
-        let asleep = |t: &TaskId| {
-            let attempt = state.job(t.job).and_then(|j| j.task(t.index)).and_then(|t| t.attempt());
-            attempt.is_some_and(Attempt::is_suspended)
-        };
+        let asleep = |t: &TaskId| state.job(t.job).is_some_and(|job| is_suspended(job, *t));
         tasks.extend(others().filter(|t| alone(t) || !asleep(t)));
     }
     tasks

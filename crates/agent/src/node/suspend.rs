@@ -167,6 +167,9 @@ impl Node {
     /// at once what a heartbeat would tell it late.
     pub(super) fn notice_memory(&mut self, samples: &Samples) {
         self.told_memory.retain(|lease, _| samples.memory.contains_key(&lease.task));
+        if samples.memory.is_empty() {
+            return;
+        }
         for report in self.machine.reports(super::now()) {
             let lease = report.lease;
             let Some(&bytes) = samples.memory.get(&lease.task) else { continue };

@@ -9,7 +9,7 @@ use tutti_model::{
 use super::bars::reservation;
 use super::{Pass, Tried, Turn};
 use crate::backfill::ends_at;
-use crate::claims;
+use crate::claims::{self, is_suspended};
 use crate::cluster::SlotNo;
 use crate::lanes::returns;
 use crate::teams::{TeamNo, by_model};
@@ -341,9 +341,4 @@ impl<'a> Pass<'a, '_> {
         self.done.insert(turn.task());
         Tried::Done
     }
-}
-
-fn is_suspended(job: &Job, task: TaskId) -> bool {
-    let attempt = job.task(task.index).and_then(|t| t.attempt());
-    attempt.is_some_and(|a| a.is_suspended())
 }
