@@ -2,10 +2,11 @@
 //! The calls themselves are behind [`Card`], so that a fake can count them.
 //!
 //! What changes slowly (ECC, remapped rows, link errors) is asked every tenth round, each card at
-//! another one. What a card does not support is asked once. A card that fell off the bus is left
+//! another one; its meter, a dear call, once a minute. What a card does not support is asked once. A card that fell off the bus is left
 //! alone for a while: each call to it may take seconds.
 
 mod card;
+mod energy;
 mod fields;
 mod gpm;
 
@@ -16,12 +17,15 @@ use tutti_model::{Bytes, GpuIndex, GpuSample};
 
 use super::rate::Rate;
 use super::{DeviceProcess, Devices, Round};
-use fields::{FAST, Field, Fields, SLOW};
+use energy::Meter;
+use fields::{FAST, Field, Fields, METER, SLOW};
 
 pub use card::open as open_nvml;
 
 /// Rounds between two looks at what changes slowly.
 const SLOW_EVERY: u64 = 10;
+/// And between two looks at the meter.
+const METER_EVERY: u64 = 60;
 /// How long a lost card is left alone.
 const LOST_FOR: Duration = Duration::from_secs(30);
 
@@ -111,7 +115,13 @@ struct Reader {
     lost_until: Option<Duration>,
     left_alone: BTreeSet<Call>,
     fast: Fields,
+    /// The counters say what the activity says, and take twice as long as all of that.
+    fast_without_pcie: Fields,
+    /// The activity told of PCIe the last time.
+    active_pcie: bool,
     slow: Fields,
+    energy: Fields,
+    meter: Meter,
     /// What the slow ones said last.
     kept: GpuSample,
     limit_mw: Option<u32>,
@@ -137,9 +147,11 @@ impl Devices for Nvidia {
     fn read(&mut self, round: Round<'_>, gpus: &mut Vec<GpuSample>, on: &mut Vec<DeviceProcess>) {
         let cards = self.readers.len().max(1) as u64;
         for (at, reader) in self.readers.iter_mut().enumerate() {
+            let due = |every| self.rounds == 0 || (self.rounds + at as u64).is_multiple_of(every);
             let turn = Turn {
                 clock: round.clock,
-                slow: self.rounds == 0 || (self.rounds + at as u64).is_multiple_of(SLOW_EVERY),
+                slow: due(SLOW_EVERY),
+                meter: due(METER_EVERY),
                 // One card a round: it takes long, and only old cards need it.
                 pcie: self.rounds % cards == at as u64,
             };
@@ -153,6 +165,7 @@ impl Devices for Nvidia {
 struct Turn {
     clock: Duration,
     slow: bool,
+    meter: bool,
     pcie: bool,
 }
 
@@ -165,7 +178,11 @@ impl Reader {
             lost_until: None,
             left_alone: BTreeSet::new(),
             fast: Fields::new(FAST),
+            fast_without_pcie: Fields::new(FAST).without_pcie(),
+            active_pcie: false,
             slow: Fields::new(SLOW),
+            energy: Fields::new(METER),
+            meter: Meter::default(),
             kept: GpuSample::default(),
             limit_mw: None,
             pcie: Rates::default(),
@@ -231,6 +248,7 @@ impl Reader {
         sample.mem_clock = number(Number::MemClock)?.map(|mhz| mhz as u32);
         sample.throttle = number(Number::Throttle)?;
         sample.power_limit_mw = self.limit_mw;
+        sample.energy_mj = self.ask_meter(card, turn, sample.power_mw)?;
         self.ask_fast(card, turn, &mut sample)?;
         self.ask_activity(card, &mut sample)?;
         self.ask_pcie(card, turn, &mut sample)?;
@@ -248,15 +266,28 @@ impl Reader {
         Ok(())
     }
 
+    fn ask_meter(
+        &mut self,
+        card: &mut dyn Card,
+        turn: Turn,
+        power_mw: Option<u32>,
+    ) -> Result<Option<u64>, Lost> {
+        let due = turn.meter || self.meter.is_stale(turn.clock);
+        if due && let Some(mj) = self.energy.ask(card)?.and_then(|values| values.energy_mj()) {
+            self.meter.looked(mj, turn.clock);
+        }
+        Ok(self.meter.shows(power_mw, turn.clock))
+    }
+
     fn ask_fast(
         &mut self,
         card: &mut dyn Card,
         turn: Turn,
         sample: &mut GpuSample,
     ) -> Result<(), Lost> {
-        let Some(values) = self.fast.ask(card)? else { return Ok(()) };
+        let fast = if self.active_pcie { &mut self.fast_without_pcie } else { &mut self.fast };
+        let Some(values) = fast.ask(card)? else { return Ok(()) };
         sample.mem_temp = values.mem_temp();
-        sample.energy_mj = values.energy_mj();
         let since = |rate: &mut Rate, bytes: Option<u64>| rate.since(bytes?, turn.clock);
         let (tx, rx) = values.nvlink();
         sample.nvlink_tx = since(&mut self.nvlink.tx, tx);
@@ -268,7 +299,9 @@ impl Reader {
     }
 
     fn ask_activity(&mut self, card: &mut dyn Card, sample: &mut GpuSample) -> Result<(), Lost> {
-        let Some(activity) = self.call(Call::Activity, || card.activity())? else { return Ok(()) };
+        let activity = self.call(Call::Activity, || card.activity())?;
+        self.active_pcie = activity.is_some_and(|a| a.pcie_tx.is_some() && a.pcie_rx.is_some());
+        let Some(activity) = activity else { return Ok(()) };
         sample.engine_active = activity.engine;
         sample.sm_active = activity.sm;
         sample.occupancy = activity.occupancy;

@@ -26,12 +26,16 @@ const fn field(id: u32) -> Field {
 /// Asked every round.
 pub const FAST: &[Field] = &[
     field(id::NVML_FI_DEV_MEMORY_TEMP),
-    field(id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION),
     Field { id: id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, scope: ALL },
     Field { id: id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, scope: ALL },
     field(id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
     field(id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
 ];
+
+/// Asked once a minute: it keeps the driver busy.
+pub const METER: &[Field] = &[field(id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION)];
+
+const PCIE: [u32; 2] = [id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES, id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES];
 
 /// Errors of all links together, on cards before Hopper.
 const LINK_TOTALS: [u32; 4] = [
@@ -91,7 +95,12 @@ impl Fields {
     }
 
     pub fn has_pcie(&self) -> bool {
-        self.wanted.iter().any(|f| f.id == id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES)
+        self.wanted.iter().any(|f| PCIE.contains(&f.id))
+    }
+
+    pub fn without_pcie(mut self) -> Fields {
+        self.wanted.retain(|f| !PCIE.contains(&f.id));
+        self
     }
 
     /// None if the card has none of them, or gave no answer this time.

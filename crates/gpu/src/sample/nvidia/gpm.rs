@@ -1,5 +1,7 @@
 //! Activity by the driver's own performance counters (Hopper and newer): the difference of two
-//! samples, the newest and the one of the round before.
+//! samples, the newest and the one of the round before. That of the engine is dear: the driver is
+//! asked again and again for it, 2 ms in all, where the others together take a tenth of that. It is
+//! worked out every tenth time, over all of these rounds.
 
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
@@ -9,8 +11,10 @@ use nvml_wrapper::{Device, Nvml};
 use super::card::refusal;
 use super::{Activity, Refusal, Told};
 
-const METRICS: [GpmMetricId; 9] = [
-    GpmMetricId::GraphicsUtil,
+/// Rounds between two looks at the engine's.
+const ENGINE_EVERY: u32 = 10;
+
+const METRICS: [GpmMetricId; 8] = [
     GpmMetricId::SmUtil,
     GpmMetricId::SmOccupancy,
     GpmMetricId::AnyTensorUtil,
@@ -27,11 +31,23 @@ pub struct Gpm {
     instance: Option<u32>,
     supported: Option<bool>,
     before: Option<GpmSample<'static>>,
+    engine: Engine,
+}
+
+/// The dear one: from when on it is to be worked out, and what it was.
+#[derive(Default)]
+struct Engine {
+    before: Option<GpmSample<'static>>,
+    /// Rounds since.
+    age: u32,
+    /// How often it was looked at.
+    looks: u64,
+    share: Option<f32>,
 }
 
 impl Gpm {
     pub fn new(nvml: &'static Nvml, instance: Option<u32>) -> Gpm {
-        Gpm { nvml, instance, supported: None, before: None }
+        Gpm { nvml, instance, supported: None, before: None, engine: Engine::default() }
     }
 
     /// Not now, at the first call.
@@ -39,15 +55,48 @@ impl Gpm {
         if !self.is_supported(device)? {
             return Err(Refusal::NotSupported);
         }
-        let now = match self.instance {
-            Some(instance) => device.gpm_mig_sample(instance),
-            None => device.gpm_sample(),
-        };
-        let now = now.map_err(refusal)?;
+        let now = self.sample(device)?;
         let before = self.before.replace(now).ok_or(Refusal::NotNow)?;
         let now = self.before.as_ref().ok_or(Refusal::NotNow)?;
         let told = gpm_metrics_get(self.nvml, &before, now, &METRICS).map_err(refusal)?;
-        Ok(activity(&told.into_iter().flatten().collect::<Vec<_>>()))
+        let told: Vec<_> = told.into_iter().flatten().collect();
+        self.look_at_engine(device)?;
+        Ok(Activity { engine: self.engine.share, ..activity(&told) })
+    }
+
+    fn sample(&self, device: &Device<'static>) -> Told<GpmSample<'static>> {
+        let sample = match self.instance {
+            Some(instance) => device.gpm_mig_sample(instance),
+            None => device.gpm_sample(),
+        };
+        sample.map_err(refusal)
+    }
+
+    /// Fails only if the device is lost: the others are there without it.
+    fn look_at_engine(&mut self, device: &Device<'static>) -> Told<()> {
+        self.engine.age += 1;
+        // Soon after the start, so that there is something to show.
+        let due = if self.engine.looks < 2 { 1 } else { ENGINE_EVERY };
+        if self.engine.age < due {
+            return Ok(());
+        }
+        // Also if it fails: a refusal costs as much as an answer.
+        (self.engine.age, self.engine.looks) = (0, self.engine.looks + 1);
+        self.engine.share = match self.engine_since(device) {
+            Err(Refusal::Lost) => return Err(Refusal::Lost),
+            Err(Refusal::NotSupported | Refusal::NotNow) => None,
+            Ok(share) => share,
+        };
+        Ok(())
+    }
+
+    /// Since it was asked the last time. None at the first.
+    fn engine_since(&mut self, device: &Device<'static>) -> Told<Option<f32>> {
+        let before = self.engine.before.replace(self.sample(device)?);
+        let (Some(before), Some(now)) = (before, &self.engine.before) else { return Ok(None) };
+        let metrics = [GpmMetricId::GraphicsUtil];
+        let told = gpm_metrics_get(self.nvml, &before, now, &metrics).map_err(refusal)?;
+        Ok(told.into_iter().flatten().find_map(|metric| share(&metric)))
     }
 
     fn is_supported(&mut self, device: &Device<'static>) -> Told<bool> {
@@ -62,10 +111,9 @@ impl Gpm {
 
 fn activity(told: &[GpmMetricResult]) -> Activity {
     let of = |id| told.iter().find(|metric| metric.metric_id == id);
-    let share = |id| of(id).filter(|m| m.value.is_finite()).map(|m| (m.value / 100.0) as f32);
+    let share = |id| of(id).and_then(share);
     let rate = |id| of(id).filter(|m| m.value.is_finite()).map(bytes_per_s);
     Activity {
-        engine: share(GpmMetricId::GraphicsUtil),
         sm: share(GpmMetricId::SmUtil),
         occupancy: share(GpmMetricId::SmOccupancy),
         tensor: share(GpmMetricId::AnyTensorUtil),
@@ -74,7 +122,13 @@ fn activity(told: &[GpmMetricResult]) -> Activity {
         pcie_rx: rate(GpmMetricId::PcieRxPerSec),
         nvlink_tx: rate(GpmMetricId::NvlinkTotalTxPerSec),
         nvlink_rx: rate(GpmMetricId::NvlinkTotalRxPerSec),
+        ..Activity::default()
     }
+}
+
+/// None for what could not be worked out.
+fn share(metric: &GpmMetricResult) -> Option<f32> {
+    metric.value.is_finite().then_some((metric.value / 100.0) as f32)
 }
 
 /// The driver names the unit of each; it is MiB/s unless it says otherwise.
