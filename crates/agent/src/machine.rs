@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Blame, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress, PartReport,
-    RankExit, ReportedPhase, Span, Suspension, TaskId, Time,
+    Blame, Bytes, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress,
+    PartReport, RankExit, ReportedPhase, Span, Suspension, TaskId, Time,
 };
 
 use crate::messages::{End, ToShim};
@@ -123,6 +123,8 @@ pub enum Action {
         message: ToShim,
     },
     /// Tell it to take these GPUs and go on.
+    /// Out of its GPUs, if the node has room for what it has there.
+    TellSuspend(LeaseId),
     TellWake {
         lease: LeaseId,
         gpus: Vec<GpuIndex>,
@@ -172,6 +174,8 @@ struct Part {
     gpus: Option<Vec<GpuIndex>>,
     /// An order that its shim has not been told, because it was not there.
     untold: Option<Untold>,
+    /// Its shim was told to take it out, and has not said anything since.
+    told_out: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -192,6 +196,7 @@ impl Part {
             suspension: None,
             gpus: None,
             untold: None,
+            told_out: false,
         }
     }
     fn is_over(&self) -> bool {
@@ -480,7 +485,8 @@ impl Machine {
         }
         match part.untold.take() {
             Some(Untold::Suspend) => {
-                out.push(Action::Tell { lease, message: ToShim::Suspend });
+                part.told_out = true;
+                out.push(Action::TellSuspend(lease));
             }
             Some(Untold::Wake(gpus)) => out.push(Action::TellWake { lease, gpus }),
             None => {}
@@ -491,6 +497,7 @@ impl Machine {
         let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
         let paused = part.is_paused();
         part.suspension = moved.suspension;
+        part.told_out = false;
         // While it waits for GPUs, those it had are nobody's business.
         part.gpus = moved.gpus.or(part.gpus.take());
         if let (true, Some((said, at))) = (paused != part.is_paused(), &mut part.progress) {
@@ -734,6 +741,18 @@ impl Machine {
     /// Everything that runs, or may yet.
     pub fn launches(&self) -> impl Iterator<Item = &Launch> + '_ {
         self.parts.values().filter(|p| !p.is_over()).filter_map(|p| p.launch.as_deref())
+    }
+
+    /// What is left of so much memory for the GPU state of one part: less what parts asked for, and
+    /// what others have there that were suspended before. `out` is what a part has on its GPUs.
+    pub fn room_for(&self, lease: LeaseId, mem: Bytes, out: impl Fn(&Launch) -> Bytes) -> Bytes {
+        let live = self.parts.iter().filter(|(_, part)| !part.is_over());
+        let taken = live.filter_map(|(other, part)| {
+            let launch = part.launch.as_deref()?;
+            let there = *other != lease && (part.told_out || part.is_paused());
+            Some(launch.mem.0.saturating_add(if there { out(launch).0 } else { 0 }))
+        });
+        Bytes(taken.fold(mem.0, u64::saturating_sub))
     }
 
     /// Its end was asked for.

@@ -2,7 +2,7 @@
 //! dials again when the agent was restarted.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
+use tutti_model::{Bytes, ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
 use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
 
 use crate::devices::Rules;
@@ -73,7 +73,12 @@ pub enum ToShim {
         because: Option<PartError>,
     },
     /// GPU state to host memory, and all processes frozen; or a refusal.
-    Suspend,
+    Suspend {
+        /// What the node's memory has left, where the GPUs are imagined: what they are said to hold
+        /// takes none of the real one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        room: Option<Bytes>,
+    },
     /// Back, onto these GPUs, in the order of those it had.
     Wake {
         gpus: Vec<String>,

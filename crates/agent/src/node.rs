@@ -383,6 +383,7 @@ impl Node {
             Action::Launch { lease, ports } => return self.launch(lease, &ports),
             Action::Revoke(lease) => return self.revoke(lease),
             Action::Tell { lease, message } => self.shims.tell(lease, &message),
+            Action::TellSuspend(lease) => self.tell_suspend(lease),
             Action::TellWake { lease, gpus } => {
                 self.releasing.disturb(&gpus);
                 self.tell_wake(lease, &gpus);

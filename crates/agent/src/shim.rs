@@ -255,7 +255,7 @@ impl<'a> Shim<'a> {
             ToShim::Stop { grace, signal, because } => {
                 self.stop(Duration::from_millis(grace.0), signal.as_deref(), because);
             }
-            ToShim::Suspend => self.move_part(Input::Suspend),
+            ToShim::Suspend { room } => self.move_part(Input::Suspend { room }),
             ToShim::Wake { gpus, devices } => {
                 self.allow(devices);
                 self.move_part(Input::Wake { gpus });

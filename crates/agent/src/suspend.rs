@@ -69,7 +69,10 @@ pub struct Level {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    Suspend,
+    Suspend {
+        /// What is left of the memory of a node whose GPUs are imagined.
+        room: Option<Bytes>,
+    },
     /// The GPUs in the order of those it had.
     Wake {
         gpus: Vec<String>,
@@ -169,6 +172,8 @@ pub struct Machine {
     /// Those that use CUDA, in rank order.
     procs: Vec<i32>,
     bytes: u64,
+    /// As the newest order said.
+    room: Option<Bytes>,
     refused: Option<(String, Instant)>,
     /// Calls without an answer, and when they are too late.
     calls: BTreeMap<u64, Instant>,
@@ -186,6 +191,7 @@ impl Machine {
             gpus,
             procs: Vec::new(),
             bytes: 0,
+            room: None,
             refused: None,
             calls: BTreeMap::new(),
             next_id: 0,
@@ -235,7 +241,10 @@ impl Machine {
     pub fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
-            Input::Suspend => self.suspend(now, &mut out),
+            Input::Suspend { room } => {
+                self.room = room;
+                self.suspend(now, &mut out);
+            }
             Input::Wake { gpus } => self.wake(gpus, &mut out),
             Input::Stop => self.stop(now, &mut out),
             Input::Answer { id, result } => {
@@ -278,6 +287,14 @@ impl Machine {
         (self.refused, self.to, self.again) = (None, None, false);
         match self.ability.clone() {
             Ability::Not { why } => self.back(now, Some(why), out),
+            Ability::Simulated { bytes } if self.room.is_some_and(|room| room < bytes) => {
+                let room = self.room.unwrap_or_default();
+                let why = format!(
+                    "no room in the node's memory: it has {bytes} on simulated GPUs, and {} is left",
+                    human(room.0)
+                );
+                self.back(now, Some(why), out);
+            }
             Ability::Simulated { bytes } => {
                 (self.procs, self.bytes) = (Vec::new(), bytes.0);
                 self.phase = Phase::Freezing;

@@ -73,6 +73,9 @@ pub fn apply(state: &mut State, record: &Record) {
         | Event::SuspensionReleased { .. }
         | Event::Disregarded { .. } => suspension_changed(state, &record.event, at),
         Event::Requeued { lease, .. } => attempts::requeued(state, *lease, &record.event, at),
+        Event::TaskReleased { task, .. } => change_task(state, *task, |t| {
+            t.past.iter_mut().for_each(|past| past.kept = None);
+        }),
         Event::Ready { task } => change_task(state, *task, |t| {
             if let Phase::Pending { not_before, .. } = &mut t.phase {
                 *not_before = Time(0);
@@ -120,8 +123,8 @@ fn suspension_changed(state: &mut State, event: &Event, at: Time) {
             suspend::waking(state, *lease, parts, refused.as_ref(), at);
         }
         Event::PartWoken { lease, node } => suspend::part_woken(state, *lease, *node, at),
-        Event::SuspensionHeld { lease, .. } => suspend::stays(state, *lease, true),
-        Event::SuspensionReleased { lease, .. } => suspend::stays(state, *lease, false),
+        Event::SuspensionHeld { lease, by } => suspend::stays(state, *lease, Some(by), at),
+        Event::SuspensionReleased { lease, .. } => suspend::stays(state, *lease, None, at),
         Event::Disregarded { lease, accusation } => {
             suspend::disregarded(state, *lease, accusation);
         }

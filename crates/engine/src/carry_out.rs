@@ -1,14 +1,17 @@
 //! A checked plan as events, and which nodes an event changes.
 
+use std::collections::BTreeMap;
+
 use tutti_model::{
-    ClaimCause, Generation, LeaseId, NewClaim, NodeId, Plan, State, Stop, StopCause, SuspendCause,
-    TaskId, Victim,
+    ClaimCause, Generation, LeaseId, NewClaim, NodeId, Plan, PreemptMode, State, Stop, StopCause,
+    SuspendCause, TaskId, Time, Victim,
 };
 
+use crate::decide::may_suspend;
 use crate::event::Event;
 
 /// Takes what is to be done out of the plan; its verdicts stay.
-pub(crate) fn events(state: &State, plan: &mut Plan) -> Vec<Event> {
+pub(crate) fn events(state: &State, plan: &mut Plan, now: Time) -> Vec<Event> {
     let mut events = Vec::new();
     let dropped = std::mem::take(&mut plan.dropped);
     events.extend(dropped.into_iter().map(|task| Event::Unclaimed { task }));
@@ -23,13 +26,13 @@ pub(crate) fn events(state: &State, plan: &mut Plan) -> Vec<Event> {
         events.push(Event::Placed { task, generation: Generation(generation), parts });
     }
     for claim in std::mem::take(&mut plan.claims) {
-        make_room(state, claim, &mut events);
+        make_room(state, claim, now, &mut events);
     }
     events
 }
 
 /// Room is claimed before anybody is told to leave it.
-fn make_room(state: &State, claim: NewClaim, events: &mut Vec<Event>) {
+fn make_room(state: &State, claim: NewClaim, now: Time, events: &mut Vec<Event>) {
     let NewClaim { task, parts, cause, victims } = claim;
     let nodes = parts.len() as u32;
     let named = victims.iter().map(|v| v.task).collect();
@@ -43,7 +46,10 @@ fn make_room(state: &State, claim: NewClaim, events: &mut Vec<Event>) {
                 events.push(Event::Suspending { lease, why, stays: false, moved });
                 continue;
             }
-            Stop::Requeue => StopCause::Preempted { for_job: task.job },
+            Stop::Requeue => {
+                let not_suspended = why_not_suspended(state, victim, now);
+                StopCause::Preempted { for_job: task.job, not_suspended }
+            }
             Stop::Shrink { keep } => {
                 let nodes = keep.len() as u32;
                 events.push(Event::Claimed {
@@ -57,6 +63,17 @@ fn make_room(state: &State, claim: NewClaim, events: &mut Vec<Event>) {
         };
         events.push(Event::Stopping { lease, why });
     }
+}
+
+/// Of a task that asks to be suspended, and is stopped.
+fn why_not_suspended(state: &State, victim: TaskId, now: Time) -> Option<String> {
+    let job = state.job(victim.job)?;
+    let asks = job.spec.preempt.as_ref().is_some_and(|p| p.mode == PreemptMode::Suspend);
+    let attempt = job.task(victim.index)?.attempt().filter(|_| asks)?;
+    Some(match may_suspend(state, job, attempt, now, &mut BTreeMap::new()) {
+        Err(why) => why.to_string(),
+        Ok(_) => "its nodes have too little memory for all that would be suspended".to_owned(),
+    })
 }
 
 fn lease_of(state: &State, task: TaskId) -> Option<LeaseId> {
@@ -100,6 +117,7 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
         | Event::Suspending { lease, .. }
         | Event::PartSuspended { lease, .. }
         | Event::PartWoken { lease, .. }
+        | Event::SuspensionReleased { lease, .. }
         | Event::LetGo { lease } => {
             all_of(lease, &mut touch);
         }

@@ -91,7 +91,10 @@ fn too_large(state: &State, lease: LeaseId) -> Option<Event> {
     };
     let mut claims = state.claims.iter().filter(|(task, _)| task.job == for_job);
     let is_short = claims.any(|(_, claim)| claim.parts.iter().any(short));
-    is_short.then_some(Event::Stopping { lease, why: StopCause::Preempted { for_job } })
+    let words =
+        format!("it took more host memory than was expected, and job {for_job} has none left");
+    let why = StopCause::Preempted { for_job, not_suspended: Some(words) };
+    is_short.then_some(Event::Stopping { lease, why })
 }
 
 /// Memory of a node that those who are told to go give back.

@@ -12,10 +12,12 @@ mod suspend;
 mod tick;
 mod tokens;
 
-pub(crate) use findings::explains;
+pub(crate) use findings::{explains, own_doing};
 pub(crate) use jobs::{ended_waiting, never_ran};
 pub(crate) use nodes::answer;
 pub use spec::warnings;
+pub use stranded::gives_up_at;
+pub(crate) use suspend::may_suspend;
 pub(crate) use tick::next_due;
 
 use tutti_model::{Job, JobId, Role, State, Time};

@@ -133,7 +133,7 @@ impl Engine {
         leave_as_they_are(&self.state, &mut self.plan);
         // Room of a claim that is dropped was not seen by those tried before.
         let more = !self.plan.dropped.is_empty() || full && !self.plan.placements.is_empty();
-        let events = carry_out::events(&self.state, &mut self.plan);
+        let events = carry_out::events(&self.state, &mut self.plan, now);
         self.run(events, now, &mut step);
         self.dirty = more;
         step
@@ -143,7 +143,7 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn carry_out(&mut self, mut plan: Plan, now: Time) -> Step {
         let mut step = Step { reply: Ok(Reply::Done), records: Vec::new(), effects: Vec::new() };
-        let events = carry_out::events(&self.state, &mut plan);
+        let events = carry_out::events(&self.state, &mut plan, now);
         self.run(events, now, &mut step);
         step
     }
@@ -269,12 +269,13 @@ fn leave_as_they_are(state: &State, plan: &mut Plan) {
     let placed = plan.placements.iter().flat_map(|p| &p.parts).map(|p| p.node);
     let woken = plan.wakes.iter().flat_map(|w| &w.parts).map(|p| p.node);
     let taken: BTreeSet<NodeId> = placed.chain(woken).collect();
+    let dropped: BTreeSet<TaskId> = plan.dropped.iter().copied().collect();
     let same = |new: &NewClaim| {
-        let old = state.claims.get(&new.task).filter(|_| plan.dropped.contains(&new.task));
+        let old = state.claims.get(&new.task).filter(|_| dropped.contains(&new.task));
         let equal = old.is_some_and(|old| old.parts == new.parts && old.cause == new.cause);
         equal && new.victims.is_empty() && !new.parts.iter().any(|p| taken.contains(&p.node))
     };
-    let kept: Vec<TaskId> = plan.claims.iter().filter(|c| same(c)).map(|c| c.task).collect();
+    let kept: BTreeSet<TaskId> = plan.claims.iter().filter(|c| same(c)).map(|c| c.task).collect();
     plan.claims.retain(|claim| !kept.contains(&claim.task));
     plan.dropped.retain(|task| !kept.contains(task));
 }

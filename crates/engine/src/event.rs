@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Finding, Generation, JobId,
-    JobSpec, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority,
+    JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority,
     RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
 };
 
@@ -167,6 +167,11 @@ pub enum Event {
         lease: LeaseId,
         by: String,
     },
+    /// It was lost while a person kept it suspended; now it may start again.
+    TaskReleased {
+        task: TaskId,
+        by: String,
+    },
     /// It takes so long to stop that what is free of it is given to others.
     LetGo {
         lease: LeaseId,
@@ -189,6 +194,9 @@ pub enum Event {
         /// Why it had to go, if it was stopped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<Box<StopCause>>,
+        /// A person kept it suspended: it does not start again before it is resumed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<Box<Kept>>,
     },
     /// The wait after a failure is over; the task may be placed again.
     Ready {

@@ -199,7 +199,7 @@ fn add_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
         Phase::Pending { not_before, .. } if *not_before > Time(0) => {
             state.index.back_off.insert((*not_before, id));
         }
-        Phase::Pending { .. } if may_start(state, job) => {
+        Phase::Pending { .. } if task.kept().is_none() && may_start(state, job) => {
             let key = QueueKey::of(&state.policy, job, id.index, Some(task));
             state.index.queue.insert(Lane::of(job), key);
             state.index.waiting.extend(task.waits_since().map(|since| (since, id)));

@@ -16,6 +16,7 @@
 //! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
 //! | A suspended attempt holds no GPU, and its memory is counted | `suspended_lends` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
+//! | What a person suspended does not run before it is resumed | `suspension_kept` (over a journal) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
 
 mod array_complete;
@@ -33,9 +34,11 @@ mod preemption_pays;
 mod retries_within_budget;
 mod shares_within_gpu;
 mod suspended_lends;
+mod suspension_kept;
 
 pub use history_forward::history_forward;
 pub use preemption_pays::PreemptionPays;
+pub use suspension_kept::SuspensionKept;
 use tutti_model::{Attempt, Job, State, TaskId};
 
 /// A property that does not hold, with the values that show it.

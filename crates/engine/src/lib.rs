@@ -35,7 +35,7 @@ mod stall;
 pub use apply::apply;
 pub use check::{Violation, check};
 pub use command::*;
-pub use decide::warnings;
+pub use decide::{gives_up_at, warnings};
 pub use effect::*;
 pub use engine::*;
 pub use event::*;

@@ -9,6 +9,8 @@ mod nodes;
 mod policy;
 mod preemption;
 mod progress;
+mod reasons;
 mod suspend;
+mod suspension_kept;
 mod teams;
 pub(crate) mod world;

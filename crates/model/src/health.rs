@@ -41,6 +41,16 @@ impl Finding {
         self.action >= HealthAction::DrainNode
     }
 
+    /// What follows from it, as a table of nodes says it.
+    pub fn in_words(&self) -> &'static str {
+        match self.action {
+            HealthAction::RestartJob if self.by_job => {
+                "left to its job, whose own fault it likely is"
+            }
+            action => action.in_words(),
+        }
+    }
+
     /// Other words for the same thing are no news; the same thing again is.
     pub fn same(&self, other: &Finding) -> bool {
         let what = |f: &Finding| (f.gpu, f.action, f.since, f.drill, f.by_job);
@@ -92,7 +102,7 @@ impl HealthAction {
     pub fn in_words(self) -> &'static str {
         match self {
             HealthAction::Note => "note",
-            HealthAction::RestartJob => "hits its job",
+            HealthAction::RestartJob => "its job is restarted",
             HealthAction::FenceGpu => "fenced",
             HealthAction::ResetGpu => "fenced, needs a reset",
             HealthAction::DrainNode => "asks for a drain",
@@ -126,5 +136,21 @@ mod tests {
         }
         assert_eq!("fence-gpu".parse(), Ok(HealthAction::FenceGpu));
         assert!("explode".parse::<HealthAction>().is_err());
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_restarted_that_is_not() {
+        let finding = |by_job| Finding {
+            key: "xid-31/gpu0".into(),
+            check: "xid".into(),
+            gpu: Some(GpuIndex(0)),
+            action: HealthAction::RestartJob,
+            text: String::new(),
+            since: Time(0),
+            drill: false,
+            by_job,
+        };
+        assert_eq!(finding(false).in_words(), "its job is restarted");
+        assert!(finding(true).in_words().starts_with("left to its job"));
     }
 }

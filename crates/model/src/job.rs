@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use crate::{
     Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, HealthAction, IndexRanges, JobId,
-    JobSpec, LeaseId, Milli, Nap, NodeId, PartError, PartPlacement, Pause, Priority, Rank,
-    RankExit, SavedPoint, Span, TaskId, Time,
+    JobSpec, Kept, LeaseId, Milli, NAPS_MAX, Nap, NodeId, PartError, PartPlacement, Pause,
+    Priority, Rank, RankExit, SavedPoint, Span, TaskId, Time,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,12 +132,21 @@ pub struct Past {
     /// Attempts in a row that failed without getting anywhere.
     #[serde(skip_serializing_if = "is_zero")]
     pub fruitless: u32,
-    /// Why the newest attempt before this one had to go, if it was stopped.
+    /// Why the newest attempt before this one came to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Box<StopCause>>,
+    /// When earlier attempts were suspended, oldest first; at most [`crate::NAPS_MAX`], the newest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub naps: Vec<Nap>,
+    /// How long earlier attempts were suspended in all.
+    #[serde(skip_serializing_if = "Span::is_zero")]
+    pub away: Span,
     /// Nodes where a rank of it failed, for whatever reason, since it last got further.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub failed_on: BTreeSet<NodeId>,
+    /// It was lost while a person kept it suspended, and waits until it is resumed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Box<Kept>>,
 }
 
 impl Past {
@@ -217,6 +226,12 @@ pub struct Attempt {
     /// When it was suspended, oldest first; at most [`crate::NAPS_MAX`], the newest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub naps: Vec<Nap>,
+    /// How long all suspensions that are over lasted.
+    #[serde(default, skip_serializing_if = "Span::is_zero")]
+    pub away: Span,
+    /// A person kept it suspended when it was told to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Box<Kept>>,
 }
 
 /// The ranks of one part say that a rank of the gang is dead or hangs.
@@ -260,6 +275,9 @@ pub enum StopCause {
     /// A rank ended with something other than 0; the others are stopped.
     RankFailed {
         rank: Rank,
+        /// What its GPUs' driver said meanwhile, which is most likely the program's own doing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        saw: Option<String>,
     },
     /// An agent could not start its part.
     LaunchFailed {
@@ -271,6 +289,9 @@ pub enum StopCause {
     },
     Preempted {
         for_job: JobId,
+        /// It asks to be suspended, and this is why it was not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_suspended: Option<String>,
     },
     /// An elastic job goes on with this many nodes.
     Resized {
@@ -301,6 +322,25 @@ pub enum StopCause {
         text: String,
         action: HealthAction,
     },
+}
+
+impl StopCause {
+    /// The node that it is stopped for.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            StopCause::LaunchFailed { node, .. }
+            | StopCause::NodeLost { node }
+            | StopCause::PeerFault { node, .. }
+            | StopCause::Evicted { node, .. }
+            | StopCause::Unhealthy { node, .. } => Some(*node),
+            StopCause::Stalled { node, .. } => *node,
+            StopCause::Cancelled { .. }
+            | StopCause::TimeLimit
+            | StopCause::RankFailed { .. }
+            | StopCause::Preempted { .. }
+            | StopCause::Resized { .. } => None,
+        }
+    }
 }
 
 /// What one node contributes to an attempt.
@@ -386,6 +426,9 @@ pub struct Ended {
     /// Where the last attempt ran, in rank order; its logs are there.
     pub nodes: Vec<NodeId>,
     pub gpus: u32,
+    /// How long it was suspended in all, known once the end is applied.
+    #[serde(default, skip_serializing_if = "Span::is_zero")]
+    pub away: Span,
     /// How long the last attempt lasted, known once the end is applied. None if nothing was ever
     /// placed, and in snapshots from before this was kept.
     #[serde(default)]
@@ -409,6 +452,9 @@ pub enum EndReason {
     RankFailed {
         rank: Rank,
         signal: Option<i32>,
+        /// What its GPUs' driver said meanwhile, which is most likely the program's own doing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        saw: Option<String>,
     },
     LaunchFailed {
         node: NodeId,
@@ -469,6 +515,23 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// In the order of a life.
+    pub const ALL: [JobState; 8] = [
+        JobState::Pending,
+        JobState::Starting,
+        JobState::Running,
+        JobState::Suspended,
+        JobState::Stopping,
+        JobState::Completed,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
+
+    /// The state that is called so.
+    pub fn named(word: &str) -> Option<JobState> {
+        JobState::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
     pub fn is_final(self) -> bool {
         matches!(self, JobState::Completed | JobState::Failed | JobState::Cancelled)
     }
@@ -502,9 +565,12 @@ static NO_PAST: Past = Past {
     best_step: None,
     best_saved: None,
     stopped: None,
+    naps: Vec::new(),
+    away: Span(0),
     spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0 },
     fruitless: 0,
     failed_on: BTreeSet::new(),
+    kept: None,
 };
 
 impl Task {
@@ -530,6 +596,32 @@ impl Task {
             last_ran: None,
             past: None,
         }
+    }
+
+    /// The attempt is over: what is worth knowing of its suspensions stays with the task.
+    pub fn keep_naps(&mut self, at: Time) {
+        let away = self.attempt().map_or(Span(0), |a| a.away(at));
+        if away > Span(0) {
+            self.past_mut().away.0 += away.0;
+        }
+        let Some(attempt) = self.attempt_mut().filter(|a| !a.naps.is_empty()) else { return };
+        let mut naps = std::mem::take(&mut attempt.naps);
+        let open = naps.last_mut().filter(|nap| nap.until.is_none());
+        open.into_iter().for_each(|nap| nap.cut_at = Some(at));
+        let kept = &mut self.past_mut().naps;
+        kept.append(&mut naps);
+        kept.drain(..kept.len().saturating_sub(NAPS_MAX));
+    }
+
+    /// How long it was suspended in all attempts so far.
+    pub fn away(&self, now: Time) -> Span {
+        let here = self.attempt().map_or(Span(0), |a| a.away(now));
+        Span(self.past().away.0.saturating_add(here.0))
+    }
+
+    /// Every suspension that is remembered, oldest first.
+    pub fn all_naps(&self) -> impl Iterator<Item = &Nap> {
+        self.past().naps.iter().chain(self.attempt().into_iter().flat_map(|a| &a.naps))
     }
 
     pub fn past(&self) -> &Past {
@@ -630,6 +722,9 @@ impl Attempt {
     }
     /// It is stopped through no wish of anybody, and will be started again as soon as it is gone.
     pub fn will_return(&self) -> bool {
+        if self.kept.is_some() {
+            return false;
+        }
         let AttemptPhase::Stopping { why, .. } = &self.phase else { return false };
         match why {
             StopCause::NodeLost { .. }

@@ -217,6 +217,13 @@ impl Node {
         let known = |gpu: &GpuIndex| self.facts.gpus.iter().any(|g| g.index == *gpu);
         self.findings.iter().filter_map(Finding::fences).filter(known).collect()
     }
+    /// The finding that fences this GPU, the hardest if there are several.
+    pub fn fence_of(&self, gpu: GpuIndex) -> Option<&Finding> {
+        let mut of_gpu: Vec<&Finding> =
+            self.findings.iter().filter(|f| f.fences() == Some(gpu)).collect();
+        of_gpu.sort_by_key(|f| (std::cmp::Reverse(f.action), f.since));
+        of_gpu.first().copied()
+    }
     pub fn free_gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
         let is_free = |g: &&Gpu| !self.used.gpus.contains_key(&g.index) && !self.is_fenced(g.index);
         self.facts.gpus.iter().filter(is_free)

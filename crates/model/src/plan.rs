@@ -134,7 +134,11 @@ pub struct PartPlacement {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Verdict {
     /// Held by its owner or an operator.
-    Held,
+    Held {
+        /// It was not held, but suspended, and lost what was suspended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        suspended: Option<LostSleep>,
+    },
     /// Waits for other jobs to end.
     Dependencies { waiting_for: Vec<Dependency> },
     /// Failed a moment ago; tried again at this time.
@@ -175,6 +179,19 @@ pub enum Verdict {
     Next,
 }
 
+/// A person suspended it, and its processes are gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostSleep {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// With this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The step that it goes on from, if one is safe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+}
+
 /// What a suspended task needs on one of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WakeNeed {
@@ -186,6 +203,9 @@ pub struct WakeNeed {
     /// No others will do: the node's driver can't bring it back elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<GpuIndex>,
+    /// GPUs that would do if they were not fenced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fenced: Vec<GpuIndex>,
 }
 
 /// What is missing, counted over nodes.
@@ -232,6 +252,15 @@ pub struct Blocked {
     /// Would do if GPUs of it were not fenced.
     #[serde(default)]
     pub fenced: u32,
+    /// Would have room now if GPUs of it were not fenced; else when others end.
+    #[serde(default)]
+    pub fenced_busy: u32,
+    /// Somebody is there, and the task wants its nodes for itself.
+    #[serde(default)]
+    pub not_empty: u32,
+    /// Somebody has it for itself.
+    #[serde(default)]
+    pub alone: u32,
     /// Lost, away or cleaning up.
     pub away: u32,
 }
@@ -252,6 +281,23 @@ pub struct Explanation {
     pub forecast: Option<Forecast>,
     /// Changes that would start it now, cheapest first.
     pub advice: Vec<String>,
+    /// GPUs that it could use if they were not fenced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fences: Vec<Fence>,
+    /// A suspended task that can't wake for broken GPUs is stopped then, and starts again elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gives_up_at: Option<Time>,
+}
+
+/// A GPU that nothing may be placed on, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Fence {
+    pub node: String,
+    pub gpu: GpuIndex,
+    /// The finding that fences it.
+    pub key: String,
+    pub text: String,
+    pub since: Time,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -296,7 +342,11 @@ pub struct TeamShare {
     /// Decayed usage as a part of all siblings', and what the weights say it should be; per mille.
     pub share: u32,
     pub target: u32,
+    /// Tasks that hold nodes and are not suspended.
     pub running: u64,
+    /// Tasks that gave their GPUs up for a while.
+    #[serde(default)]
+    pub suspended: u64,
     pub waiting: u64,
     pub members: Vec<String>,
 }

@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Attempt, AttemptPhase, Bytes, GpuIndex, JobId, NodeId, Part, Span, Time};
+use crate::{Attempt, AttemptPhase, Bytes, GpuIndex, Job, JobId, NodeId, Part, Span, Task, Time};
 
 /// Why an attempt is suspended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,6 +33,24 @@ pub struct Pause {
     /// A person wants it to stay suspended: it does not wake by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
+    /// Who wants that, if it was suspended for another reason before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<String>,
+    /// When a person let it go on: hope for broken GPUs begins anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Time>,
+}
+
+/// A person keeps a task suspended that has lost its attempt: it does not start again by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// Unknown in journals from before this was kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The node that took its state in memory with it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
 }
 
 /// A part on its way out of its GPUs, out of them, or on its way back. While it is away, the part's
@@ -79,6 +97,12 @@ pub struct Nap {
     /// It came to nothing: where, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
+    /// Which attempt; 0 in snapshots from before this was kept.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The attempt ended before it went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_at: Option<Time>,
 }
 
 /// A part that could not be suspended.
@@ -186,6 +210,28 @@ impl Attempt {
         }
     }
 
+    /// How long it was suspended so far.
+    pub fn away(&self, now: Time) -> Span {
+        let open = self.pause().map_or(Span(0), |pause| now.since(pause.at));
+        Span(self.away.0.saturating_add(open.0))
+    }
+
+    /// Who keeps it suspended, if a person does. One that could not be suspended by hand goes on.
+    pub fn kept_asleep(&self) -> Option<Kept> {
+        let pause = match &self.phase {
+            AttemptPhase::Suspending { pause }
+            | AttemptPhase::Suspended { pause, .. }
+            | AttemptPhase::Waking { pause, then: Some(_), .. } => pause,
+            _ => return None,
+        };
+        let asked = match &pause.why {
+            SuspendCause::Asked { by } => Some(by),
+            SuspendCause::Preempted { .. } => None,
+        };
+        let by = pause.kept_by.as_ref().or(asked).cloned();
+        pause.stays.then_some(Kept { by, node: None })
+    }
+
     /// All of it is out of its GPUs, and they are others'.
     pub fn is_suspended(&self) -> bool {
         matches!(self.phase, AttemptPhase::Suspended { .. })
@@ -217,6 +263,21 @@ impl Attempt {
     pub fn asleep_bytes(&self) -> Bytes {
         let live = self.parts.iter().filter(|p| !p.phase.is_over());
         Bytes(live.filter_map(|p| p.asleep.as_deref()).map(|a| a.bytes.0).sum())
+    }
+}
+
+impl Task {
+    /// It was lost while a person kept it suspended.
+    pub fn kept(&self) -> Option<&Kept> {
+        self.past.as_deref()?.kept.as_deref()
+    }
+}
+
+impl Job {
+    /// Somebody keeps this task from starting: by a hold of its job, or by a suspension that lost
+    /// what was suspended.
+    pub fn is_held(&self, index: Option<u32>) -> bool {
+        self.held || self.task(index).is_some_and(|task| task.kept().is_some())
     }
 }
 

@@ -39,6 +39,9 @@ impl Time {
 pub struct Span(pub u64);
 
 impl Span {
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
     pub const fn secs(s: u64) -> Span {
         Span(s * 1000)
     }

@@ -7,7 +7,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use tutti_model::{Job, JobId, Link, NodeId, Policy, Priority, Time, Verdict};
+use tutti_model::{Job, JobId, Link, NodeId, Policy, Priority, Task, Tasks, Time, Verdict};
 
 use crate::cluster::Standing;
 use crate::describe::gpus;
@@ -31,7 +31,7 @@ pub(crate) fn advice(case: &Case<'_>) -> Vec<String> {
     }
     let mut desk = Desk { case, world: World::new(case.state, case.policy, case.passes()) };
     match case.verdict {
-        Verdict::Held => return vec![desk.release()],
+        Verdict::Held { suspended } => return vec![desk.release(suspended.is_some())],
         // Whatever it waits for is over by now: the next pass starts it.
         _ if desk.starts(case.now) => return Vec::new(),
         _ => {}
@@ -53,8 +53,25 @@ pub(crate) fn advice(case: &Case<'_>) -> Vec<String> {
 fn release_others(case: &Case<'_>) -> Vec<String> {
     let waiting_for = unmet(case.state, case.job);
     let jobs = waiting_for.iter().filter_map(|d| case.state.job(d.job));
-    let held = jobs.filter(|job| job.held).map(|job| job.id);
-    held.map(|id| format!("job {id}, which it waits for, is held: tutti release {id}")).collect()
+    let advice = jobs.filter_map(|job| {
+        let id = job.id;
+        if job.held {
+            return Some(format!("job {id}, which it waits for, is held: tutti release {id}"));
+        }
+        let mut tasks = job.live_tasks();
+        let words = || format!("job {id}, which it waits for, was suspended: tutti resume {id}");
+        tasks.any(|(_, task)| task.kept().is_some()).then(words)
+    });
+    advice.collect()
+}
+
+/// As if a person let everything of it start that was lost while it was suspended.
+fn resumed(job: &mut Job) {
+    let tasks: Vec<&mut Task> = match &mut job.tasks {
+        Tasks::One(task) => vec![task],
+        Tasks::Array(array) => array.live.values_mut().collect(),
+    };
+    tasks.into_iter().filter_map(|t| t.past.as_deref_mut()).for_each(|past| past.kept = None);
 }
 
 struct Desk<'c> {
@@ -80,10 +97,17 @@ impl Desk<'_> {
         starts
     }
 
-    fn release(&mut self) -> String {
-        let now = self.starts_as(|job| job.held = false);
+    fn release(&mut self, suspended: bool) -> String {
+        let task = self.case.task;
+        let now = self.starts_as(|job| match suspended {
+            true => resumed(job),
+            false => job.held = false,
+        });
         let then = if now { "it would start now" } else { "it would then wait for its turn" };
-        format!("release it: tutti release {} ({then})", self.case.job.id)
+        match suspended {
+            true => format!("resume it: tutti resume {task} ({then})"),
+            false => format!("release it: tutti release {} ({then})", self.case.job.id),
+        }
     }
 
     fn overtake(&mut self, other: JobId) -> Option<String> {

@@ -61,6 +61,12 @@ enum Why {
     Away,
     /// It would do if GPUs of it were not fenced.
     Fenced,
+    /// It would have room now if GPUs of it were not fenced.
+    FencedBusy,
+    /// The task wants it for itself, and others are there.
+    NotEmpty,
+    /// Another has it for itself.
+    Alone,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -173,7 +179,7 @@ impl Page {
         let ask = &self.ask;
         let least = ask.least();
         let (free, empty) = (cluster.usable(slot, ask), cluster.usable_when_empty(slot, ask));
-        let busy = slot.alone || (ask.demand.exclusive && !slot.is_empty());
+        let not_empty = ask.demand.exclusive && !slot.is_empty();
         let too_small = |room: &Room| !room.holds(&least) || (ask.names_models() && room.gpus == 0);
         let why = if too_small(&cluster.usable_when_mended(slot, ask)) {
             Why::Unsuitable
@@ -184,7 +190,14 @@ impl Page {
                 Standing::Away => Why::Away,
                 Standing::Draining => Why::Draining,
                 Standing::Open if too_small(&empty) => Why::Fenced,
-                Standing::Open if free.gpus < least.gpus || busy => Why::GpusBusy,
+                Standing::Open if slot.alone => Why::Alone,
+                Standing::Open if not_empty => Why::NotEmpty,
+                Standing::Open if free.gpus < least.gpus => {
+                    match cluster.usable_but_for_fences(slot, ask).gpus < least.gpus {
+                        true => Why::GpusBusy,
+                        false => Why::FencedBusy,
+                    }
+                }
                 Standing::Open if free.cpus < least.cpus => Why::CpusBusy,
                 Standing::Open if free.mem < least.mem => Why::MemBusy,
                 Standing::Open => Why::Fits,
@@ -276,11 +289,17 @@ impl Tally {
             Why::Draining => &mut blocked.draining,
             Why::Away => &mut blocked.away,
             Why::Fenced => &mut blocked.fenced,
+            Why::FencedBusy => &mut blocked.fenced_busy,
+            Why::NotEmpty => &mut blocked.not_empty,
+            Why::Alone => &mut blocked.alone,
         };
         add(reason, by);
-        let suitable = !matches!(spot.why, Why::Unsuitable | Why::Labels | Why::Fenced);
-        let open = matches!(spot.why, Why::Fits | Why::GpusBusy | Why::CpusBusy | Why::MemBusy);
-        if suitable && open {
+        let open = match spot.why {
+            Why::Fits | Why::GpusBusy | Why::CpusBusy | Why::MemBusy => true,
+            Why::FencedBusy | Why::NotEmpty | Why::Alone => true,
+            Why::Unsuitable | Why::Labels | Why::Draining | Why::Away | Why::Fenced => false,
+        };
+        if open {
             add(&mut self.open_nodes, by);
             self.open_gpus =
                 self.open_gpus.saturating_add_signed(i64::from(spot.empty) * i64::from(by));

@@ -26,7 +26,8 @@ pub(crate) enum Standing {
 }
 
 pub(crate) fn standing(state: &State, task: TaskId, claim: &Claim) -> Standing {
-    let Some(job) = state.job(task.job).filter(|job| !job.held) else { return Standing::Void };
+    let ready = |job: &&Job| !job.is_held(task.index);
+    let Some(job) = state.job(task.job).filter(ready) else { return Standing::Void };
     match job.task(task.index).map(|t| &t.phase) {
         // A task of an array that never started has no record yet.
         None if job.task_state(task.index) == Some(JobState::Pending) => {}

@@ -465,7 +465,7 @@ impl Cluster {
         !card.fenced && self.suits_when_mended(card, ask)
     }
 
-    fn suits_when_mended(&self, card: &Card, ask: &Ask) -> bool {
+    pub fn suits_when_mended(&self, card: &Card, ask: &Ask) -> bool {
         card.mem >= ask.demand.gpu_mem
             && (!ask.names_models() || ask.wants_model(&self.models[usize::from(card.model)]))
     }
@@ -478,6 +478,13 @@ impl Cluster {
             self.fitting_cards(slot, ask).count() as u32
         };
         Room { gpus, ..slot.free }
+    }
+
+    /// The same if the GPUs that are fenced were free.
+    pub fn usable_but_for_fences(&self, slot: &Slot, ask: &Ask) -> Room {
+        let least = ask.demand.share.0;
+        let free = |c: &&Card| (c.free >= least || c.fenced) && self.suits_when_mended(c, ask);
+        Room { gpus: self.room_of(slot, ask, slot.cards.iter().filter(free)).gpus, ..slot.free }
     }
 
     /// What the ask could use of a node if it were empty.

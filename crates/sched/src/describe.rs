@@ -2,8 +2,8 @@
 //! the same sentence with what is behind it.
 
 use tutti_model::{
-    Blocked, ClaimCause, DependOn, Dependency, Shortage, SuspendCause, TaskId, Time, Topology,
-    Verdict, WakeNeed,
+    Blocked, ClaimCause, DependOn, Dependency, GpuIndex, LostSleep, Shortage, SuspendCause, TaskId,
+    Time, Topology, Verdict, WakeNeed,
 };
 
 /// Jobs that are listed before the rest is counted.
@@ -40,7 +40,8 @@ fn sentence(verdict: &Verdict, when: When<'_>) -> String {
         None => String::new(),
     };
     match verdict {
-        Verdict::Held => "held until it is released".to_owned(),
+        Verdict::Held { suspended: None } => "held until it is released".to_owned(),
+        Verdict::Held { suspended: Some(lost) } => lost_sleep(lost),
         Verdict::Dependencies { waiting_for } => dependencies(waiting_for),
         Verdict::BackOff { until } => {
             format!("failed a moment ago, will be tried again{}", at(*until, " at "))
@@ -71,15 +72,33 @@ fn sentence(verdict: &Verdict, when: When<'_>) -> String {
     }
 }
 
+fn lost_sleep(lost: &LostSleep) -> String {
+    let by = lost.by.as_deref().unwrap_or("somebody");
+    let with = lost.node.as_ref().map_or_else(String::new, |node| format!(" with node {node}"));
+    let from = match lost.step {
+        Some(step) => format!("from step {step} "),
+        None => String::new(),
+    };
+    format!(
+        "suspended by {by}; its state in memory was lost{with}; starts again {from}when it is resumed"
+    )
+}
+
 fn asleep(why: &SuspendCause, stays: bool, needs: &[WakeNeed], held_up: Option<&str>) -> String {
     let why = match why {
         SuspendCause::Preempted { for_job } => format!("suspended for job {for_job}"),
         SuspendCause::Asked { by } => format!("suspended by {by}"),
     };
     if stays {
-        return format!("{why}; wakes when it is resumed");
+        return format!("{why}; wakes when it is resumed (`tutti resume`)");
     }
-    let need = |n: &WakeNeed| format!("{} {} free on {}", needed(n), are(n.gpus), n.node);
+    let need = |n: &WakeNeed| {
+        let fenced = match n.fenced.len() {
+            0 => String::new(),
+            _ => format!(" ({})", are_fenced(&n.fenced)),
+        };
+        format!("{} {} free on {}{fenced}", needed(n), are(n.gpus), n.node)
+    };
     let shown: Vec<String> = needs.iter().take(NODES_SHOWN).map(need).collect();
     let more = match needs.len().saturating_sub(NODES_SHOWN) {
         0 => String::new(),
@@ -99,6 +118,15 @@ fn needed(need: &WakeNeed) -> String {
         [] => format!("{} {}", need.gpus, need.model),
         [one] => format!("its own GPU {one}"),
         several => format!("its own GPUs {}", several.join(", ")),
+    }
+}
+
+/// "GPU 3 is fenced".
+fn are_fenced(gpus: &[GpuIndex]) -> String {
+    let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+    match names.as_slice() {
+        [one] => format!("GPU {one} is fenced"),
+        several => format!("GPUs {} are fenced", several.join(", ")),
     }
 }
 
@@ -126,7 +154,11 @@ fn details(verdict: &Verdict) -> Vec<String> {
             let free = |n: &WakeNeed| {
                 let (needed, of, own) = (needed(n), &n.node, n.own.is_empty());
                 let why = if own { "" } else { " (its driver can't bring it back on others)" };
-                format!("{of}: it needs {needed}{why}, {} {} free", n.free, are(n.free))
+                let fenced = match n.fenced.len() {
+                    0 => String::new(),
+                    _ => format!(", {}", are_fenced(&n.fenced)),
+                };
+                format!("{of}: it needs {needed}{why}, {} {} free{fenced}", n.free, are(n.free))
             };
             needs.iter().map(free).collect()
         }
@@ -217,6 +249,8 @@ fn domain(s: &Shortage) -> Option<&'static str> {
 
 fn fitting(s: &Shortage) -> String {
     match (domain(s), s.nodes_wanted, s.nodes_fitting) {
+        // It wants nodes for itself, whatever is free on them.
+        (_, _, 0) if s.blocked.not_empty > 0 => "no node is empty".to_owned(),
         (Some(_), _, 0) => "none fits now".to_owned(),
         (Some(_), _, _) => format!("the best has {} free", s.best_domain),
         (None, 0, nodes) => format!("{} free on {}", s.gpus_free, count(nodes, "fitting node")),
@@ -239,6 +273,9 @@ fn reasons(b: &Blocked) -> Vec<Reason> {
         (b.cpus_busy, "short of CPUs", "too few CPUs free"),
         (b.mem_busy, "short of memory", "too little memory free"),
         (b.draining, "draining", "draining"),
+        (b.fenced_busy, "short by a fence", "too few GPUs free, as some are fenced"),
+        (b.not_empty, "not empty", "not empty, and it wants its nodes for itself (exclusive)"),
+        (b.alone, "all for others", "all for a job that wants its nodes for itself (exclusive)"),
         (b.fenced, "fenced", "with GPUs that are fenced: `tutti nodes` says why"),
         (b.away, "away", "lost, away or cleaning up"),
         (b.reserved, "reserved", "reserved for others or for maintenance"),

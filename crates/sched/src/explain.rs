@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, Demand, Explanation, Forecast, Holder, Job, NodeId, Plan, Policy, State, TaskId, Time,
-    Verdict,
+    Attempt, Demand, Explanation, Fence, Finding, Forecast, GpuIndex, Holder, Job, Node, NodeId,
+    Plan, Policy, State, TaskId, Time, Verdict, WakeNeed,
 };
 
 use crate::advice;
@@ -17,6 +17,7 @@ use crate::verdict::verdict;
 
 /// More holders than this tell nobody anything.
 const HOLDERS_SHOWN: usize = 100;
+const FENCES_SHOWN: usize = 100;
 
 /// None if the task is not pending.
 pub fn explain(
@@ -31,15 +32,18 @@ pub fn explain(
     let attempt = job.task(task.index).and_then(|t| t.attempt());
     if let Some(attempt) = attempt {
         let holders = in_its_place(state, attempt, task, now);
-        let (ahead, advice) = (0, Vec::new());
+        let stays = matches!(verdict, Verdict::Suspended { stays: true, .. });
+        let resume = stays.then(|| format!("`tutti resume {task}` lets it go on"));
         return Some(Explanation {
             task,
+            fences: around(state, &verdict),
             verdict,
-            ahead,
+            ahead: 0,
             holders,
             starts_by: None,
             forecast: None,
-            advice,
+            advice: resume.into_iter().collect(),
+            gives_up_at: None,
         });
     }
     let ask = Ask::new(&Demand::of(&job.spec));
@@ -53,8 +57,25 @@ pub fn explain(
         starts_by: case.starts_by(forecast),
         forecast,
         advice: advice::advice(&case),
+        fences: case.fences(&cluster),
+        gives_up_at: None,
         verdict,
     })
+}
+
+fn fence(node: &Node, gpu: GpuIndex) -> Option<Fence> {
+    let Finding { key, text, since, .. } = node.fence_of(gpu)?.clone();
+    Some(Fence { node: node.facts.name.clone(), gpu, key, text, since })
+}
+
+/// What keeps a suspended task off GPUs of its own nodes.
+fn around(state: &State, verdict: &Verdict) -> Vec<Fence> {
+    let Verdict::Suspended { needs, .. } = verdict else { return Vec::new() };
+    let of_need = |need: &WakeNeed| {
+        let node = state.node_named(&need.node)?;
+        Some(need.fenced.iter().filter_map(|gpu| fence(node, *gpu)).collect::<Vec<_>>())
+    };
+    needs.iter().filter_map(of_need).flatten().collect()
 }
 
 /// Who has GPUs of the nodes on which a suspended task waits to go on.
@@ -88,6 +109,13 @@ fn in_its_place(state: &State, attempt: &Attempt, task: TaskId, now: Time) -> Ve
     holders
 }
 
+/// How many passes on imagined states take about a second.
+pub(crate) fn passes(state: &State) -> usize {
+    let lanes = state.index.queue.iter().count();
+    let cost = 50 + state.nodes.len() + 2 * lanes;
+    (200_000 / cost).clamp(8, 200)
+}
+
 /// A question about one waiting task.
 pub(crate) struct Case<'a> {
     pub state: &'a State,
@@ -103,9 +131,7 @@ pub(crate) struct Case<'a> {
 impl Case<'_> {
     /// How many passes on imagined states the answer may cost: people wait about a second.
     pub fn passes(&self) -> usize {
-        let lanes = self.state.index.queue.iter().count();
-        let cost = 50 + self.state.nodes.len() + 2 * lanes;
-        (200_000 / cost).clamp(8, 200)
+        passes(self.state)
     }
 
     /// Whether the plan starts this task or, for a whole array, any task of it.
@@ -146,6 +172,27 @@ impl Case<'_> {
         holders
     }
 
+    /// GPUs that it could use but for their fences, on nodes that would do without them.
+    fn fences(&self, cluster: &Cluster) -> Vec<Fence> {
+        let (Verdict::Busy(s) | Verdict::NodesUnavailable(s)) = self.verdict else {
+            return Vec::new();
+        };
+        if s.blocked.fenced + s.blocked.fenced_busy == 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for node in self.state.nodes.values().filter(|n| !n.findings.is_empty()) {
+            let Some(slot) = cluster.slot_of(node.id).map(|no| cluster.get(no)) else { continue };
+            if slot.standing == Standing::Open && cluster.labels_hold(slot, &self.ask) {
+                let cards = slot.cards.iter().filter(|c| c.fenced);
+                let cards = cards.filter(|c| cluster.suits_when_mended(c, &self.ask));
+                found.extend(cards.filter_map(|c| fence(node, c.index)));
+            }
+        }
+        found.truncate(FENCES_SHOWN);
+        found
+    }
+
     fn holder(
         &self,
         cluster: &Cluster,
@@ -178,7 +225,8 @@ impl Case<'_> {
     fn lacks_more_than_gpus(&self) -> bool {
         match self.verdict {
             Verdict::Busy(s) | Verdict::NodesUnavailable(s) => {
-                s.gpus_wanted == 0 || s.blocked.cpus_busy + s.blocked.mem_busy > 0
+                let b = &s.blocked;
+                s.gpus_wanted == 0 || b.cpus_busy + b.mem_busy + b.not_empty + b.alone > 0
             }
             _ => self.ask.least_gpus() == 0,
         }

@@ -1,16 +1,20 @@
 //! When a waiting task will start: the coming ends of what runs, one after another, with the very
 //! pass after each, until it starts.
 
+mod all;
+
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    AttemptPhase, DependOn, Forecast, Job, Phase, Span, State, TaskId, Time, Verdict,
+    AttemptPhase, DependOn, Forecast, Job, Phase, Policy, Span, State, TaskId, Time, Verdict,
 };
 
 use crate::explain::Case;
 use crate::imagine::{STARTS, World};
 use crate::pass::WhatIf;
 use crate::verdict::unmet;
+
+pub use all::forecasts;
 
 /// How long it takes a program to stop if its job does not say.
 const GRACE: Span = Span::secs(30);
@@ -42,7 +46,7 @@ pub(crate) fn forecast(case: &Case<'_>) -> Option<Forecast> {
 
 fn time_alone_helps(case: &Case<'_>) -> bool {
     match case.verdict {
-        Verdict::Held | Verdict::NodesUnavailable(_) => false,
+        Verdict::Held { .. } | Verdict::NodesUnavailable(_) => false,
         Verdict::Dependencies { .. } => {
             unmet(case.state, case.job).iter().all(|dep| dep.on != DependOn::Failed)
         }
@@ -61,7 +65,7 @@ enum Event {
 
 fn start(case: &Case<'_>, pace: Pace) -> Option<Time> {
     let mut world = World::new(case.state, case.policy, case.passes());
-    let mut events = events(case, pace);
+    let mut events = events(case.state, case.policy, case.now, pace);
     let growth = growth(events.len(), case.passes());
     let (mut at, mut passed, mut started) = (case.now, 0, 0);
     while started < STARTS {
@@ -125,8 +129,7 @@ fn growth(events: usize, passes: usize) -> usize {
     choices.into_iter().find(|&growth| 2 * steps(growth) <= passes).unwrap_or(640)
 }
 
-fn events(case: &Case<'_>, pace: Pace) -> BTreeSet<(Time, Event)> {
-    let Case { state, policy, now, .. } = *case;
+fn events(state: &State, policy: &Policy, now: Time, pace: Pace) -> BTreeSet<(Time, Event)> {
     let active = state.index.active.iter();
     let ends = active.filter_map(|&id| Some((end_of(state, id, pace, now)?, Event::End(id))));
     let back_off = state.index.back_off.iter().map(|&(at, id)| (at, Event::BackOffOver(id)));

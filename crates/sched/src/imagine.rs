@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tutti_model::{
     Account, Attempt, AttemptPhase, Claim, Job, JobId, Lane, Node, Part, PartPlacement, PartState,
-    Phase, Plan, Policy, QueueKey, Rank, State, Task, TaskId, Tasks, Time,
+    Phase, Plan, Policy, QueueKey, Rank, Span, State, Task, TaskId, Tasks, Time,
 };
 
 use crate::pass::{View, WhatIf};
@@ -143,6 +143,8 @@ impl World {
             accusations: Vec::new(),
             disregarded: Vec::new(),
             naps: Vec::new(),
+            away: Span::default(),
+            kept: None,
         }
     }
 
@@ -291,7 +293,7 @@ fn entries(policy: &Policy, job: &Job) -> Vec<(Time, TaskId, QueueKey)> {
         let key = QueueKey::of(policy, job, None, None);
         entries.push((job.submitted_at, TaskId::single(job.id), key));
     }
-    for (id, task) in job.live_tasks() {
+    for (id, task) in job.live_tasks().filter(|(_, task)| task.kept().is_none()) {
         if let (Phase::Pending { not_before: Time(0), .. }, Some(since)) =
             (&task.phase, task.waits_since())
         {

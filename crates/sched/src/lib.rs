@@ -48,6 +48,7 @@ mod verdict;
 
 pub use describe::{Told, describe, tell};
 pub use explain::explain;
+pub use forecast::forecasts;
 pub use impossible::impossible;
 pub use scheduler::{Scheduler, plan};
 pub use shares::shares;

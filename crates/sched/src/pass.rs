@@ -71,6 +71,8 @@ pub(crate) struct Pass<'a, 'v> {
     pub view: &'v mut View,
     pub teams: Teams<'a>,
     pub plan: Plan,
+    /// Claims that are given up; those of the plan at the end.
+    pub dropped: BTreeSet<TaskId>,
     /// Tasks that this plan stops.
     pub victims: BTreeSet<TaskId>,
     what_if: WhatIf,
@@ -152,6 +154,7 @@ pub(crate) fn run<'a>(
         view,
         teams,
         plan: Plan::default(),
+        dropped: BTreeSet::new(),
         victims: BTreeSet::new(),
         what_if,
         lanes: Vec::new(),
@@ -195,6 +198,7 @@ impl<'a> Pass<'a, '_> {
             let nodes = head.nodes(&self.view.cluster);
             self.plan.heads.push(Head { task: head.task, starts_by: Some(head.at), nodes });
         }
+        self.plan.dropped = self.dropped.into_iter().collect();
         self.plan
     }
 
@@ -388,7 +392,7 @@ impl<'a> Pass<'a, '_> {
             return Tried::PassFull;
         }
         if let Some(claim) = self.state.claims.get(&turn.task())
-            && !self.plan.dropped.contains(&turn.task())
+            && !self.dropped.contains(&turn.task())
         {
             return self.try_elsewhere(&turn, key, claim);
         }

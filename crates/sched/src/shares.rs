@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{GpuQuota, Job, JobState, Policy, State, TaskId, Tasks, Team, TeamShare, Time};
+use tutti_model::{
+    GpuQuota, Job, JobState, Policy, State, Task, TaskId, Tasks, Team, TeamShare, Time,
+};
 
 /// All teams of the policy, and others that have usage or jobs: parents before their children,
 /// siblings by name.
@@ -29,6 +31,7 @@ struct Facts<'a> {
     /// Thousandths of GPUs by model, held now.
     held: BTreeMap<&'a str, u64>,
     running: u64,
+    suspended: u64,
     waiting: u64,
     usage: u128,
 }
@@ -58,7 +61,7 @@ impl Facts<'_> {
     }
 
     fn takes_part(&self) -> bool {
-        self.usage > 0 || self.running > 0 || self.waiting > 0
+        self.usage > 0 || self.running + self.suspended + self.waiting > 0
     }
 }
 
@@ -107,21 +110,25 @@ impl<'a> Tree<'a> {
     }
 
     fn count(&mut self, job: &'a Job) {
-        let pending = |t: &tutti_model::Task| u64::from(t.state() == JobState::Pending);
+        let pending = |t: &Task| u64::from(t.state() == JobState::Pending);
         let waiting = match &job.tasks {
             Tasks::One(task) => pending(task),
             Tasks::Array(array) => {
                 array.waiting.len() + array.live.values().map(pending).sum::<u64>()
             }
         };
-        let running = job.live_tasks().filter(|(_, task)| task.attempt().is_some()).count() as u64;
-        if waiting + running == 0 {
+        let active = || job.live_tasks().filter(|(_, task)| task.attempt().is_some());
+        let asleep = |task: &Task| task.state() == JobState::Suspended;
+        let suspended = active().filter(|(_, task)| asleep(task)).count() as u64;
+        let running = active().count() as u64 - suspended;
+        if waiting + running + suspended == 0 {
             return;
         }
         for name in self.line(&job.team) {
             let facts = self.teams.entry(name).or_default();
             facts.waiting += waiting;
             facts.running += running;
+            facts.suspended += suspended;
         }
     }
 
@@ -169,6 +176,7 @@ impl<'a> Tree<'a> {
                 share: per_mille(facts.usage, usage),
                 target: per_mille(target.into(), weights.into()),
                 running: facts.running,
+                suspended: facts.suspended,
                 waiting: facts.waiting,
                 members: members.cloned().collect(),
             });

@@ -431,6 +431,8 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         accusations: Vec::new(),
         disregarded: Vec::new(),
         naps: Vec::new(),
+        away: Span(0),
+        kept: None,
     }));
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Attempt, Dependency, Gpu, GpuIndex, Job, JobState, Lane, Phase, Plan, State, Task, TaskId,
-    Tasks, Time, Verdict, WakeNeed,
+    Attempt, Dependency, Gpu, GpuIndex, Job, JobState, Kept, Lane, LostSleep, Phase, Plan, State,
+    Task, TaskId, Tasks, Time, Verdict, WakeNeed,
 };
 
 use crate::claims;
@@ -26,7 +26,12 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
     }
     let waiting = Waiting::find(job, task.index)?;
     if job.held {
-        return Some(Verdict::Held);
+        return Some(Verdict::Held { suspended: None });
+    }
+    if let Waiting::Task { index, .. } = waiting
+        && let Some(suspended) = lost_sleep(state, job, index)
+    {
+        return Some(Verdict::Held { suspended: Some(suspended) });
     }
     let waiting_for = unmet(state, job);
     if !waiting_for.is_empty() {
@@ -40,6 +45,14 @@ pub fn verdict(state: &State, plan: &Plan, task: TaskId, now: Time) -> Option<Ve
     let limit = || array_limit(state, plan, job, task);
     let found = claimed(state, job, task).or_else(limit);
     Some(found.unwrap_or_else(|| planned(plan, job, task, waiting)))
+}
+
+/// It was lost while a person kept it suspended.
+fn lost_sleep(state: &State, job: &Job, index: Option<u32>) -> Option<LostSleep> {
+    let task = job.task(index)?;
+    let Kept { by, node } = task.kept()?;
+    let step = task.past().saved.as_ref().map(|point| point.step);
+    Some(LostSleep { by: by.clone(), node: node.map(|n| state.node_name(n)), step })
 }
 
 /// What a suspended attempt waits for: so many GPUs of its models, on its own nodes.
@@ -62,8 +75,10 @@ pub(crate) fn suspended(
             let own = if node.facts.can_move { Vec::new() } else { home };
             let does = |g: &&Gpu| g.model == model && (own.is_empty() || own.contains(&g.index));
             let free = node.free_gpus().filter(does).count() as u32;
+            let fenced = node.facts.gpus.iter().filter(does).map(|g| g.index);
+            let fenced = fenced.filter(|gpu| node.is_fenced(*gpu)).collect();
             let (node, model) = (node.facts.name.clone(), model.to_owned());
-            needs.push(WakeNeed { node, gpus, model, free, own });
+            needs.push(WakeNeed { node, gpus, model, free, own, fenced });
         }
     }
     let (why, stays) = (pause.why.clone(), pause.stays);
@@ -143,7 +158,10 @@ impl Waiting {
         match (&job.tasks, index) {
             (Tasks::Array(array), None) if !array.waiting.is_empty() => Some(Waiting::Rest),
             (Tasks::Array(array), None) => {
-                let (&i, _) = array.live.iter().find(|(_, t)| t.state() == JobState::Pending)?;
+                let waits = |(_, t): &(&u32, &Task)| t.state() == JobState::Pending;
+                let mut waiting = array.live.iter().filter(waits);
+                let first = waiting.clone().next();
+                let (&i, _) = waiting.find(|(_, t)| t.kept().is_none()).or(first)?;
                 Waiting::find(job, Some(i))
             }
             (Tasks::Array(array), Some(i)) if array.waiting.contains(i) => Some(Waiting::Rest),

@@ -281,6 +281,7 @@ impl Bench {
             nodes: attempt.parts.iter().map(|p| p.node).collect(),
             gpus: attempt.gpu_count(),
             last_ran: None,
+            away: Span(0),
         };
         self.apply(Event::TaskEnded { task, ended });
     }

@@ -8,7 +8,7 @@ fn main() {
     let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
     let (mut failures, mut stale, mut restarts) = (0, 0, 0);
     let (mut preempting, mut started) = (0, 0);
-    let mut sums = [0u32; 10];
+    let mut sums = [0u32; 11];
     for seed in first..first + count {
         match run(seed, &Storm::default()) {
             Ok(s) => {
@@ -28,6 +28,7 @@ fn main() {
                     c.woken,
                     c.refusals,
                     c.not_woken,
+                    c.kept,
                 ];
                 sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
             }
@@ -40,12 +41,13 @@ fn main() {
     println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
     println!("{preempting} claims stopped others, {started} of them started");
     let [resizes, evictions, peer_faults, stalls, crash_loops, taken_out, rest @ ..] = sums;
-    let [suspensions, woken, refusals, not_woken] = rest;
+    let [suspensions, woken, refusals, not_woken, kept] = rest;
     println!(
         "{resizes} resizes, {evictions} evictions, {peer_faults} peer faults, {stalls} stalls"
     );
     println!("{crash_loops} crash loops, {taken_out} nodes taken out");
     println!(
-        "{suspensions} suspensions: {woken} woken, {refusals} refused, {not_woken} could not wake"
+        "{suspensions} suspensions: {woken} woken, {refusals} refused, {not_woken} could not wake, \
+         {kept} lost while a person kept them"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tutti_engine::invariants::{Breach, PreemptionPays};
+use tutti_engine::invariants::{Breach, PreemptionPays, SuspensionKept};
 use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
 use tutti_model::{EndReason, State, StopCause, TaskId, Time};
 
@@ -26,6 +26,7 @@ pub struct Controller {
     snapshot: Option<(usize, State)>,
     hasher: blake3::Hasher,
     pub preemption: PreemptionPays,
+    kept: SuspensionKept,
     /// The first plan that was refused, or claim that came to nothing.
     pub breach: Option<Breach>,
     /// Attempts that ended only to go on with more or fewer nodes, or elsewhere.
@@ -49,6 +50,8 @@ pub struct Counts {
     pub refusals: u32,
     pub not_woken: u32,
     pub woken: u32,
+    /// Attempts that were lost while a person kept them suspended.
+    pub kept: u32,
 }
 
 pub struct Done {
@@ -68,6 +71,7 @@ impl Controller {
             snapshot: None,
             hasher: blake3::Hasher::new(),
             preemption: PreemptionPays::default(),
+            kept: SuspensionKept::default(),
             breach: None,
             moves: BTreeMap::new(),
             counts: Counts::default(),
@@ -111,9 +115,12 @@ impl Controller {
         let bytes = rmp_serde::to_vec_named(record).expect("a record encodes");
         self.hasher.update(&bytes);
         self.journal.push(bytes);
-        if let Err(breach) = self.preemption.note(record) {
-            self.breach.get_or_insert(breach);
+        for found in [self.preemption.note(record), self.kept.note(record)] {
+            if let Err(breach) = found {
+                self.breach.get_or_insert(breach);
+            }
         }
+        self.counts.kept = self.kept.lost;
         self.count(&record.event);
     }
 

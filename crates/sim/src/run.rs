@@ -6,7 +6,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_engine::{Actor, Command, Effect, Rejected, Reply, Settings, invariants};
 use tutti_model::{
-    JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, TaskId, Time,
+    JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, Task, TaskId, Time,
 };
 
 use crate::controller::{Controller, Counts, Crash};
@@ -323,12 +323,9 @@ impl World {
 
     /// The same for those that somebody suspended.
     fn wake_suspended(&mut self) -> Result<(), Failure> {
-        let state = self.controller.engine.state();
-        let stays = |id: &&TaskId| {
-            let task = state.job(id.job).and_then(|j| j.task(id.index));
-            task.and_then(|t| t.attempt()?.pause()).is_some_and(|pause| pause.stays)
-        };
-        let asleep: Vec<TaskId> = state.index.active.iter().filter(stays).copied().collect();
+        let jobs = self.controller.engine.state().jobs.values();
+        let asleep = jobs.flat_map(|j| j.live_tasks()).filter(|(_, t)| is_kept(t));
+        let asleep: Vec<TaskId> = asleep.map(|(id, _)| id).collect();
         for target in asleep {
             let actor = Actor { user: "root".into(), role: Role::Admin };
             self.command(Command::Wake { actor, target })?;
@@ -665,4 +662,11 @@ fn endings(job: &tutti_model::Job) -> Vec<(Option<u32>, tutti_model::Ended)> {
             a.ended.iter().map(|(&i, e)| (Some(i), e.clone())).collect()
         }
     }
+}
+
+/// A person keeps it suspended, or did when it was lost.
+fn is_kept(task: &Task) -> bool {
+    let attempt = task.attempt();
+    let asleep = attempt.is_some_and(|a| a.kept.is_some() || a.pause().is_some_and(|p| p.stays));
+    asleep || task.attempt().is_none() && task.kept().is_some()
 }

@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 10] = Default::default();
+    let counts: [AtomicU64; 11] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -36,7 +36,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     count(&preempting, summary.preempting_started);
                     let Counts { resizes, evictions, peer_faults, stalls, .. } = summary.counts;
                     let Counts { crash_loops, taken_out, broken, .. } = summary.counts;
-                    let Counts { woken, refusals, not_woken, .. } = summary.counts;
+                    let Counts { woken, refusals, not_woken, kept, .. } = summary.counts;
                     let all = [
                         resizes,
                         evictions,
@@ -48,6 +48,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                         refusals,
                         not_woken,
                         broken,
+                        kept,
                     ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
@@ -74,4 +75,5 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(7, SEEDS / 20, "suspensions were refused");
     enough(8, SEEDS / 200, "suspended attempts could not wake");
     enough(9, SEEDS / 2, "attempts left a broken GPU or node");
+    enough(10, SEEDS / 50, "attempts were lost while a person kept them suspended");
 }

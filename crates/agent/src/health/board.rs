@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tutti_gpu::health::judge::judge;
 use tutti_gpu::health::{Addresses, Keep, Seen};
-use tutti_model::{Finding, GpuIndex, HealthAction, Time};
+use tutti_model::{Finding, GpuIndex, HealthAction, Span, Time};
 
 use super::KernelEntry;
+
+/// Errors of one program come at shorter intervals than this.
+const FLOOD_ENDS: Span = Span::secs(2);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -98,15 +101,24 @@ impl Entry {
 
     /// The same thing was seen again. Its beginning stays, and with it its text, unless it is worse
     /// now. What only lasts while it is seen may get better, too. An error that restarts a job is a
-    /// new one each time; those that programs bring about come in floods and restart nobody.
+    /// new one each time; those that programs bring about come in floods and restart nobody. After a pause
+    /// it is another program's flood.
     fn again(&mut self, new: Entry) {
         let heals = matches!(self.keep, Keep::For(_));
         let each_counts = new.finding.action == HealthAction::RestartJob
             && self.finding.action == HealthAction::RestartJob
             && new.finding.since > self.finding.since
             && !new.finding.by_job;
+        let another_flood = new.finding.check == "xid"
+            && new.finding.action <= HealthAction::RestartJob
+            && new.finding.action == self.finding.action
+            && new.finding.since.since(self.seen) > FLOOD_ENDS;
         let differs = new.finding.action != self.finding.action || new.keep != self.keep;
-        if each_counts || new.finding.action > self.finding.action || (heals && differs) {
+        if each_counts
+            || another_flood
+            || new.finding.action > self.finding.action
+            || (heals && differs)
+        {
             *self = new;
         } else {
             self.seen = self.seen.max(new.seen);
@@ -117,7 +129,6 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tutti_model::Span;
 
     fn seen(key: &str, gpu: u16, action: HealthAction, keep: Keep, at: u64) -> Seen {
         let finding = Finding {
@@ -201,6 +212,10 @@ mod tests {
             board.put(own);
             assert_eq!(board.findings()[0].since, Time(10), "a flood is one");
         }
+        let mut next = seen("xid-13/gpu0", 0, HealthAction::RestartJob, MINUTE, 2_021);
+        next.finding.by_job = true;
+        board.put(next);
+        assert_eq!(board.findings()[0].since, Time(2_021), "another program's");
     }
 
     #[test]

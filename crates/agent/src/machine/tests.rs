@@ -426,7 +426,7 @@ fn a_suspended_part_has_no_gpu_until_it_is_woken() {
     let mut c = case().running("1", 1);
     let l = lease("1", 1);
     let told = c.step(suspend("1", 1));
-    assert!(told.contains(&Action::Tell { lease: l, message: ToShim::Suspend }), "{told:?}");
+    assert!(told.contains(&Action::TellSuspend(l)), "{told:?}");
     c.step(says("1", Some(Suspension::Suspending), 0));
     let refused = |c: &mut Case, task, generation| {
         c.step(start(task, generation)).contains(&Action::Report(lease(task, generation)))
@@ -452,7 +452,7 @@ fn an_order_waits_for_a_shim_that_is_not_there() {
     let mut c = case().running("1", 1).unheard("1", 1);
     let l = lease("1", 1);
     let tells = |actions: Vec<Action>| {
-        actions.into_iter().filter(|a| matches!(a, Action::Tell { .. })).count()
+        actions.into_iter().filter(|a| matches!(a, Action::TellSuspend(_))).count()
     };
     assert_eq!(tells(c.step(suspend("1", 1))), 0);
     assert_eq!(tells(c.step(Input::Hello { lease: l, exits: vec![] })), 1);
@@ -466,6 +466,33 @@ fn an_order_waits_for_a_shim_that_is_not_there() {
     assert!(matches!(report.suspension, Some(Suspension::Refused { .. })), "{report:?}");
     let unknown = case().step(suspend("9", 9));
     assert!(unknown.contains(&Action::Report(lease("9", 9))), "{unknown:?}");
+}
+
+/// What was told to go counts from that moment, and until it is back.
+#[test]
+fn the_room_for_a_part_is_what_others_leave() {
+    let gib = Bytes::gib;
+    let mut c = case();
+    for (task, generation, gpu) in [("1", 1, 0), ("2", 2, 1)] {
+        let mut l = launch(task, generation);
+        (l.gpus, l.mem) = (vec![GpuIndex(gpu)], gib(4));
+        c.step(Input::Order(Order::Start(Box::new(l))));
+        let lease = lease(task, generation);
+        c.step(Input::Prepared { lease, result: Ok(4000) });
+        c.step(Input::Hello { lease, exits: vec![] });
+    }
+    let (first, second) = (lease("1", 1), lease("2", 2));
+    let room = |c: &Case, of| c.machine.room_for(of, gib(32), |_| gib(10));
+    assert_eq!((room(&c, first), room(&c, second)), (gib(24), gib(24)));
+    c.step(suspend("1", 1));
+    assert_eq!((room(&c, first), room(&c, second)), (gib(24), gib(14)));
+    c.step(says("1", out(), 0));
+    assert_eq!(room(&c, second), gib(14));
+    c.step(says("1", None, 0));
+    assert_eq!(room(&c, second), gib(24));
+    c.step(suspend("1", 1));
+    c.step(says("1", Some(Suspension::Refused { why: "no".into() }), 0));
+    assert_eq!(room(&c, second), gib(24));
 }
 
 #[test]

@@ -36,6 +36,7 @@ impl Node {
         if let Err(error) = check_text(launch)
             .and_then(|()| objection.map_or(Ok(()), Err))
             .and_then(|()| self.check_image(launch))
+            .and_then(|()| self.suspending.check(launch, &self.config.gpus))
         {
             return Some(Input::Prepared { lease, result: Err(error) });
         }

@@ -5,7 +5,10 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tutti_model::{Bytes, GpuIndex, Launch, LeaseId, PartReport, ReportedPhase, is_other_size};
+use tutti_model::{
+    Blame, Bytes, Gpu, GpuIndex, Launch, LeaseId, PartError, PartReport, ReportedPhase,
+    is_other_size,
+};
 
 use super::Node;
 use crate::child::{self, ChildError};
@@ -79,6 +82,23 @@ impl Suspending {
         }
     }
 
+    /// What a job says of imagined GPUs must make sense before it starts.
+    pub fn check(&self, launch: &Launch, gpus: &[Gpu]) -> Result<(), PartError> {
+        if !matches!(self, Suspending::Simulated) {
+            return Ok(());
+        }
+        let blamed = |message| PartError { message, blame: Blame::Job };
+        let each = told(launch).map_err(blamed)?.unwrap_or_default();
+        let short = |g: &&Gpu| launch.gpus.contains(&g.index) && g.mem < each;
+        match gpus.iter().find(short) {
+            Some(gpu) => Err(blamed(format!(
+                "{SIMULATED_VARIABLE}={each} is more than GPU {} has, {}",
+                gpu.index, gpu.mem
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// `shares`: its GPU has other parts, by MPS.
     pub fn of_part(&self, launch: &Launch, shares: bool) -> Ability {
         if shares {
@@ -103,9 +123,17 @@ fn can_move(probe: &Probe) -> bool {
 
 /// What the part holds on imagined GPUs.
 fn imagined(launch: &Launch) -> Bytes {
-    let told = launch.spec.env.get(SIMULATED_VARIABLE).and_then(|text| text.parse().ok());
+    // What is no size never starts.
+    let told = told(launch).ok().flatten();
     let each = told.unwrap_or(SIMULATED).0 as f64 * launch.spec.gpu_share.unwrap_or(1.0);
     Bytes(each as u64 * launch.gpus.len() as u64)
+}
+
+/// What the job says of each of its imagined GPUs.
+fn told(launch: &Launch) -> Result<Option<Bytes>, String> {
+    let Some(text) = launch.spec.env.get(SIMULATED_VARIABLE) else { return Ok(None) };
+    let wrong = |error| format!("{SIMULATED_VARIABLE}={text} in the job's env: {error}");
+    text.parse().map(Some).map_err(wrong)
 }
 
 /// In a process of its own: the driver's library stays out of the agent.
@@ -146,6 +174,12 @@ impl Node {
         let index =
             |uuid: &String| self.config.gpus.iter().find(|g| g.uuid == *uuid).map(|g| g.index);
         Moved { suspension: level.suspension, gpus: level.gpus.iter().map(index).collect() }
+    }
+
+    pub(super) fn tell_suspend(&self, lease: LeaseId) {
+        let counted = matches!(self.suspending, Suspending::Simulated) && self.config.mem.0 > 0;
+        let room = counted.then(|| self.machine.room_for(lease, self.config.mem, imagined));
+        self.shims.tell(lease, &ToShim::Suspend { room });
     }
 
     pub(super) fn tell_wake(&self, lease: LeaseId, gpus: &[GpuIndex]) {
@@ -196,6 +230,10 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tutti_model::JobSpec;
+
     use super::*;
 
     #[test]
@@ -205,5 +243,25 @@ mod tests {
         assert!(Suspending::Simulated.can_move());
         assert!(!Suspending::Cuda { huge_pages: true, moves: false }.can_move());
         assert!(!Suspending::Not { why: None }.can_move());
+    }
+
+    #[test]
+    fn what_a_job_says_of_imagined_gpus_must_make_sense() {
+        let gpus = tutti_gpu::simulated::gpus(2, "h100");
+        let with = |text: &str| {
+            let mut launch = crate::testing::launch("1", 1);
+            let mut spec = JobSpec::shell("true");
+            spec.env.insert(SIMULATED_VARIABLE.to_owned(), text.to_owned());
+            (launch.spec, launch.gpus) = (Arc::new(spec), vec![GpuIndex(0), GpuIndex(1)]);
+            launch
+        };
+        assert_eq!(Suspending::Simulated.check(&with("20GiB"), &gpus), Ok(()));
+        assert_eq!(imagined(&with("20GiB")), Bytes::gib(40));
+        let wrong = |text: &str| Suspending::Simulated.check(&with(text), &gpus).unwrap_err();
+        assert!(wrong("lots").message.contains("TUTTI_SIM_GPU_MEM=lots"), "{:?}", wrong("lots"));
+        assert_eq!(wrong("lots").blame, Blame::Job);
+        assert!(wrong("900GiB").message.contains("more than GPU 0 has, 80GiB"));
+        // Real GPUs tell themselves.
+        assert_eq!(Suspending::Not { why: None }.check(&with("lots"), &gpus), Ok(()));
     }
 }

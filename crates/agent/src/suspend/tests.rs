@@ -203,7 +203,7 @@ fn wake(gpu: &str) -> Input {
 #[test]
 fn a_gang_goes_out_in_order_and_comes_back() {
     let mut w = World::new(&[10, 11]);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert!(w.frozen && w.all(ProcessState::Checkpointed));
     let out = ["survey", "lock 10", "lock 11", "checkpoint 10", "checkpoint 11"];
     assert_eq!(w.log, out);
@@ -220,9 +220,9 @@ fn a_gang_goes_out_in_order_and_comes_back() {
 #[test]
 fn orders_that_come_twice_change_nothing() {
     let mut w = World::new(&[10]);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     let calls = w.log.len();
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.log.len(), calls);
     w.go(wake(GPU));
     let calls = w.log.len();
@@ -233,10 +233,10 @@ fn orders_that_come_twice_change_nothing() {
 #[test]
 fn it_comes_back_on_another_gpu_and_stays_there() {
     let mut w = World::new(&[10]);
-    w.go(Input::Suspend).go(wake(OTHER));
+    w.go(Input::Suspend { room: None }).go(wake(OTHER));
     assert!(w.log.contains(&"move 10".to_owned()), "{:?}", w.log);
     assert_eq!(w.machine.level().gpus, [OTHER]);
-    w.go(Input::Suspend).go(wake(OTHER));
+    w.go(Input::Suspend { room: None }).go(wake(OTHER));
     assert_eq!(w.log.iter().filter(|c| c.starts_with("move")).count(), 1);
 }
 
@@ -244,7 +244,7 @@ fn it_comes_back_on_another_gpu_and_stays_there() {
 fn a_part_without_cuda_is_only_frozen() {
     let mut w = World::new(&[]);
     (w.bytes, w.available) = (0, 0);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert!(w.frozen);
     assert_eq!(w.machine.level().suspension, Some(Suspension::Suspended { bytes: Bytes(0) }));
     w.go(wake(GPU));
@@ -256,7 +256,7 @@ fn a_part_without_cuda_is_only_frozen() {
 fn what_does_not_fit_into_host_memory_stays() {
     let mut w = World::new(&[10]);
     (w.bytes, w.available) = (60 * GIB, 60 * GIB);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     let why = w.refusal().unwrap();
     assert!(why.contains("has 60.0 GiB") && why.contains("64.0 GiB are needed"), "{why}");
     assert_eq!(w.log, ["survey"]);
@@ -266,14 +266,14 @@ fn what_does_not_fit_into_host_memory_stays() {
 #[test]
 fn a_lock_that_takes_too_long_is_tried_again() {
     let mut w = World::with(&[10, 11], 2, Fault::TooSlow);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     let again = ["settle 10", "settle 11", "lock 10", "lock 11"];
     assert_eq!(w.log[3..7], again);
     assert!(w.frozen, "{:?}", w.log);
     // A gang that never comes to rest is let go.
     let mut w = World::new(&[10, 11]);
     w.faults = (0..100).map(|at| (at, Fault::TooSlow)).filter(|(at, _)| at % 4 == 2).collect();
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.refusal().as_deref(), Some("CUDA_ERROR_NOT_READY"));
     w.assert_at_rest();
 }
@@ -284,7 +284,7 @@ fn all_or_none_whatever_fails() {
     for at in 0..10 {
         for fault in [Fault::Refuses, Fault::Hangs, Fault::DiesAfter] {
             let mut w = World::with(&[10, 11], at, fault);
-            w.go(Input::Suspend);
+            w.go(Input::Suspend { room: None });
             w.assert_at_rest();
             let failed_on_the_way_out = at < 5;
             assert_eq!(w.refusal().is_some(), failed_on_the_way_out, "{at} {fault:?} {:?}", w.log);
@@ -300,11 +300,11 @@ fn all_or_none_whatever_fails() {
 fn what_can_not_be_undone_breaks_the_part() {
     let mut w = World::with(&[10, 11], 4, Fault::Refuses);
     w.faults.insert(5, Fault::Refuses);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.broken.as_deref(), Some("CUDA_ERROR_NOT_SUPPORTED"));
     assert!(w.machine.is_out() && !w.helper);
     let mut w = World::new(&[10]);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     w.faults = (w.log.len()..w.log.len() + 9).map(|at| (at, Fault::Refuses)).collect();
     w.go(wake(GPU));
     assert_eq!(w.log.iter().filter(|c| *c == "restore 10").count(), RESTORE_TRIES as usize);
@@ -315,7 +315,7 @@ fn what_can_not_be_undone_breaks_the_part() {
 fn orders_that_overtake_each_other_end_where_the_last_one_wants() {
     let mut w = World::with(&[10], 2, Fault::Hangs);
     // Woken while it is on its way out.
-    for action in w.machine.step(w.now, Input::Suspend) {
+    for action in w.machine.step(w.now, Input::Suspend { room: None }) {
         let input = w.carry_out(action).unwrap();
         w.machine.step(w.now, input);
     }
@@ -331,7 +331,7 @@ fn orders_that_overtake_each_other_end_where_the_last_one_wants() {
 #[test]
 fn a_stop_undoes_what_can_be_undone() {
     let mut w = World::with(&[10, 11], 1, Fault::Hangs);
-    let mut actions = w.machine.step(w.now, Input::Suspend);
+    let mut actions = w.machine.step(w.now, Input::Suspend { room: None });
     while let Some(action) = actions.pop() {
         if let Some(input) = w.carry_out(action) {
             actions.extend(w.machine.step(w.now, input));
@@ -345,19 +345,19 @@ fn a_stop_undoes_what_can_be_undone() {
     assert_eq!(w.refusal(), None, "nobody refused");
     w.assert_at_rest();
     let calls = w.log.len();
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.log.len(), calls, "it is on its way to its end");
 }
 
 #[test]
 fn a_refusal_stands_for_a_moment() {
     let mut w = World::with(&[10], 1, Fault::Refuses);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     let calls = w.log.len();
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.log.len(), calls);
     w.now += REFUSAL_STANDS;
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert!(w.frozen);
 }
 
@@ -366,7 +366,7 @@ fn simulated_parts_are_frozen_and_count_what_they_are_said_to_hold() {
     let bytes = Bytes::gib(3);
     let mut w = World::new(&[]);
     w.machine = Machine::new(Ability::Simulated { bytes }, vec!["SIM-h100-0".into()]);
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert!(w.frozen && w.log.is_empty());
     assert_eq!(w.machine.level().suspension, Some(Suspension::Suspended { bytes }));
     w.go(Input::Wake { gpus: vec!["SIM-h100-5".into()] });
@@ -378,6 +378,20 @@ fn simulated_parts_are_frozen_and_count_what_they_are_said_to_hold() {
 fn a_node_that_can_not_says_why() {
     let mut w = World::new(&[]);
     w.machine = Machine::new(Ability::Not { why: "no driver".into() }, Vec::new());
-    w.go(Input::Suspend);
+    w.go(Input::Suspend { room: None });
     assert_eq!(w.refusal().as_deref(), Some("no driver"));
+}
+
+#[test]
+fn what_imagined_gpus_hold_must_fit_into_the_node_s_memory_too() {
+    let mut w = World::new(&[]);
+    let bytes = Bytes(20 * GIB);
+    w.machine = Machine::new(Ability::Simulated { bytes }, vec!["SIM-h100-0".into()]);
+    w.go(Input::Suspend { room: Some(Bytes(20 * GIB - 1)) });
+    let why = w.refusal().unwrap();
+    assert!(why.contains("it has 20GiB on simulated GPUs, and 20.0 GiB is left"), "{why}");
+    assert!(!w.frozen && w.machine.is_running());
+    w.now += REFUSAL_STANDS;
+    w.go(Input::Suspend { room: Some(bytes) });
+    assert_eq!(w.machine.level().suspension, Some(Suspension::Suspended { bytes }));
 }

@@ -2,7 +2,7 @@
 
 use tutti_model::{
     Accusation, Attempt, AttemptPhase, LeaseId, NodeId, Part, PartPlacement, PartState, Phase,
-    Rank, Restarts, SavedPoint, State, StopCause, TaskId, Time,
+    Rank, Restarts, SavedPoint, Span, State, StopCause, TaskId, Time,
 };
 
 use super::{
@@ -41,6 +41,8 @@ pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement],
             accusations: Vec::new(),
             disregarded: Vec::new(),
             naps: Vec::new(),
+            away: Span(0),
+            kept: None,
         }));
     });
     accounts::charge_begins(state, task, at);
@@ -101,6 +103,11 @@ pub(super) fn note_running(state: &mut State, lease: LeaseId, at: Time) {
 
 pub(super) fn stopping(state: &mut State, lease: LeaseId, why: &StopCause, at: Time) {
     change_attempt(state, lease, |attempt| {
+        attempt.away = attempt.away(at);
+        let kept = attempt.kept_asleep().map(Box::new);
+        // What is over is kept for nobody.
+        let over = matches!(why, StopCause::Cancelled { .. } | StopCause::TimeLimit);
+        attempt.kept = attempt.kept.take().or(kept).filter(|_| !over);
         attempt.phase = AttemptPhase::Stopping {
             since: at,
             running_since: attempt.running_since(at),
@@ -166,7 +173,7 @@ pub(super) fn accused(state: &mut State, lease: LeaseId, accusation: &Accusation
 }
 
 pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
-    let Event::Requeued { cause, avoid, not_before, step, fruit, failed_on, why, .. } = event
+    let Event::Requeued { cause, avoid, not_before, step, fruit, failed_on, why, kept, .. } = event
     else {
         return;
     };
@@ -204,11 +211,15 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
         past.best_step = past.best_step.max(*step);
         past.stopped.clone_from(why);
         past.failed_on.extend(*failed_on);
+        past.kept.clone_from(kept);
         t.served = t.served.saturating_add(served);
         t.last_ran = Some(lasted);
-        t.lost_node =
+        // Nothing is kept warm for what waits for a person.
+        let lost =
             matches!(cause, RetryCause::NodeFailure | RetryCause::Eviction | RetryCause::Health);
+        t.lost_node = lost && kept.is_none();
         t.avoid.extend(*avoid);
+        t.keep_naps(at);
         t.phase = Phase::Pending { since: at, not_before };
     });
     accounts::learn_progress(state, lease.task);

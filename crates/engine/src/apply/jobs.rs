@@ -84,10 +84,15 @@ pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Tim
     health::ended(state, task, ended, at);
     index::remove_task(state, task);
     let last_ran = state.job(task.job).and_then(|j| last_ran(j.task(task.index)?, at));
+    let away = state.job(task.job).and_then(|j| Some(j.task(task.index)?.away(at)));
+    let away = away.unwrap_or_default();
     if let Some(job) = state.jobs_mut(task.job) {
-        let ended = Ended { last_ran, ..ended.clone() };
+        let ended = Ended { last_ran, away, ..ended.clone() };
         match (&mut job.tasks, task.index) {
-            (Tasks::One(t), None) => t.phase = Phase::Ended(ended),
+            (Tasks::One(t), None) => {
+                t.keep_naps(at);
+                t.phase = Phase::Ended(ended);
+            }
             (Tasks::Array(array), Some(i)) => {
                 array.waiting.remove(i);
                 array.live.remove(&i);

@@ -25,7 +25,14 @@ pub(super) fn suspending(
 ) {
     reshape(state, lease, |attempt| {
         let AttemptPhase::Running { since } = attempt.phase else { return };
-        let pause = Pause { at, ran: at.since(since), why: why.clone(), stays };
+        let pause = Pause {
+            at,
+            ran: at.since(since),
+            why: why.clone(),
+            stays,
+            kept_by: None,
+            released_at: None,
+        };
         attempt.phase = AttemptPhase::Suspending { pause };
         for Moved { node, bytes } in moved {
             let mut parts = attempt.parts.iter_mut().filter(|p| !p.phase.is_over());
@@ -33,9 +40,17 @@ pub(super) fn suspending(
         }
         let bytes = attempt.asleep_bytes();
         let (why, none) = (why.clone(), None);
-        let nap =
-            Nap { why, since: at, out_at: none, back_at: none, until: none, bytes, refused: None };
-        attempt.naps.push(nap);
+        attempt.naps.push(Nap {
+            why,
+            since: at,
+            out_at: none,
+            back_at: none,
+            until: none,
+            bytes,
+            refused: None,
+            attempt: attempt.number,
+            cut_at: none,
+        });
         if attempt.naps.len() > NAPS_MAX {
             attempt.naps.remove(0);
         }
@@ -73,11 +88,12 @@ pub(super) fn waking(
 ) {
     claims::drop_of(state, lease.task);
     let was_out = current_attempt(state, lease).is_some_and(|a| a.is_suspended());
+    let words = refused.map(|r| format!("{}: {}", state.node_name(r.node), r.why));
     reshape(state, lease, |attempt| {
         let Some(pause) = attempt.pause().cloned() else { return };
         let then = match (&pause.why, refused) {
             (SuspendCause::Preempted { for_job }, Some(_)) => {
-                Some(StopCause::Preempted { for_job: *for_job })
+                Some(StopCause::Preempted { for_job: *for_job, not_suspended: words })
             }
             _ => None,
         };
@@ -111,9 +127,18 @@ pub(super) fn part_woken(state: &mut State, lease: LeaseId, node: NodeId, at: Ti
     settle(state, lease, at);
 }
 
-pub(super) fn stays(state: &mut State, lease: LeaseId, stays: bool) {
+/// Until it is resumed, if somebody wants it so.
+pub(super) fn stays(state: &mut State, lease: LeaseId, by: Option<&String>, at: Time) {
     attempts::change_attempt(state, lease, |attempt| {
-        attempt.pause_mut().into_iter().for_each(|pause| pause.stays = stays);
+        if let Some(pause) = attempt.pause_mut() {
+            pause.stays = by.is_some();
+            pause.kept_by = by.cloned();
+            pause.released_at = by.is_none().then_some(at);
+        }
+        // It may be on its way out by now.
+        if by.is_none() {
+            attempt.kept = None;
+        }
     });
 }
 
@@ -167,6 +192,10 @@ fn go_on(state: &mut State, lease: LeaseId, at: Time) {
             nap.until = Some(at);
         }
         let away = at.since(pause.at);
+        // One that is stopped next is away until then.
+        if then.is_none() {
+            attempt.away.0 = attempt.away.0.saturating_add(away.0);
+        }
         attempt.saved_at = attempt.saved_at.map(|saved| saved.min(pause.at).plus(away));
         // One that could not be suspended is stopped next.
         if then.is_none() {

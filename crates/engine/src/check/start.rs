@@ -18,7 +18,7 @@ pub(super) fn may_start(state: &State, job: &Job, id: TaskId) -> Result<(), Viol
     if !waits {
         return Err(Violation::NotPending(id));
     }
-    if job.held {
+    if job.is_held(id.index) {
         return Err(Violation::Held(id));
     }
     for dep in &job.spec.after {

@@ -52,7 +52,7 @@ fn own_end(attempt: &Attempt, rank: Rank) -> Option<&RankExit> {
     let failed = exits.iter().find(|e| e.rank == rank && !e.status.is_success())?;
     let by_itself = match &attempt.phase {
         // What was known before anybody was told to stop is the rank's own.
-        AttemptPhase::Stopping { why: StopCause::RankFailed { rank: blamed }, .. }
+        AttemptPhase::Stopping { why: StopCause::RankFailed { rank: blamed, .. }, .. }
             if *blamed == rank =>
         {
             true
@@ -81,7 +81,7 @@ pub(super) fn first_failure(attempt: &Attempt) -> Option<&RankExit> {
         exits.filter(|e| !e.status.is_success())
     };
     let blamed = match &attempt.phase {
-        AttemptPhase::Stopping { why: StopCause::RankFailed { rank }, .. } => Some(*rank),
+        AttemptPhase::Stopping { why: StopCause::RankFailed { rank, .. }, .. } => Some(*rank),
         _ => None,
     };
     // A rank that others accuse, and that did fail, was there first whatever the clocks say.
@@ -93,7 +93,7 @@ pub(super) fn first_failure(attempt: &Attempt) -> Option<&RankExit> {
 
 #[cfg(test)]
 mod tests {
-    use tutti_model::{Bytes, Fault, Generation, Milli, Part, Time};
+    use tutti_model::{Bytes, Fault, Generation, Milli, Part, Span, Time};
 
     use super::*;
 
@@ -131,6 +131,8 @@ mod tests {
             accusations: accusations.iter().map(accusation).collect(),
             disregarded: Vec::new(),
             naps: Vec::new(),
+            away: Span::default(),
+            kept: None,
         }
     }
 

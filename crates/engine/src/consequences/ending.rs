@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, HealthAction, Job, LeaseId, NodeId,
-    Outcome, Part, PartState, Rank, Span, StopCause, Task, Time,
+    Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, HealthAction, Job, Kept, LeaseId,
+    NodeId, Outcome, Part, PartState, Rank, Span, StopCause, Task, Time,
 };
 
 use super::blame::{first_failure, launch_error, peer_fault};
-use crate::decide::{View, explains};
+use crate::decide::{View, explains, own_doing};
 use crate::effects::find_attempt;
 use crate::event::{Event, Fruit, RetryCause};
 
 /// Exit code of a job that was stopped by its time limit and left no failing exit of its own.
 const TIMED_OUT: i32 = 124;
+const VANISHED: &str = "its processes vanished without an exit code";
 
 pub(super) fn of_attempt(view: View<'_>, lease: LeaseId) -> Vec<Event> {
     let Some(attempt) = find_attempt(view.state, lease) else { return Vec::new() };
@@ -44,7 +45,19 @@ fn first_trouble(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
         })
         .or_else(|| peer_fault(attempt))
         .or_else(|| first_failure(attempt).and(broken_part(view, attempt)))
-        .or_else(|| first_failure(attempt).map(|e| StopCause::RankFailed { rank: e.rank }))
+        .or_else(|| {
+            let saw = || seen(view, attempt);
+            first_failure(attempt).map(|e| StopCause::RankFailed { rank: e.rank, saw: saw() })
+        })
+}
+
+/// What a driver said of its GPUs while it ran, if that is most likely the program's own doing.
+fn seen(view: View<'_>, attempt: &Attempt) -> Option<String> {
+    attempt.parts.iter().find_map(|part| {
+        let node = view.state.node(part.node)?;
+        let finding = own_doing(node, part, attempt.placed_at)?;
+        Some(format!("on {}: {}", node.facts.name, finding.text))
+    })
 }
 
 /// A GPU of it is broken: that is why its ranks fail, whoever was heard first.
@@ -143,7 +156,7 @@ impl Ending<'_> {
             return Some(self.rank_failure(exit.rank, exit.status));
         }
         let node = self.unaccounted()?;
-        let error = "its processes vanished without an exit code".to_owned();
+        let error = VANISHED.to_owned();
         let reason = EndReason::LaunchFailed { node, error };
         Some(Failure::of_node(node, code, reason, self.is_elsewhere(node)))
     }
@@ -196,9 +209,18 @@ impl Ending<'_> {
             cause: RetryCause::JobFailure,
             node: self.attempt.part_of(rank).map(|p| p.node),
             code: Some(status.code()),
-            reason: EndReason::RankFailed { rank, signal: status.signal() },
+            reason: EndReason::RankFailed { rank, signal: status.signal(), saw: self.saw() },
             own: true,
         }
+    }
+
+    /// It may have been seen when the first rank failed, or since.
+    fn saw(&self) -> Option<String> {
+        let then = match &self.attempt.phase {
+            AttemptPhase::Stopping { why: StopCause::RankFailed { saw, .. }, .. } => saw.clone(),
+            _ => None,
+        };
+        then.or_else(|| seen(self.view, self.attempt))
     }
 
     /// A node that says it is done without the exits of all its ranks.
@@ -318,14 +340,29 @@ impl Ending<'_> {
             step: self.view.live.levels().highest_step(self.lease),
             fruit,
             failed_on: failure.and_then(|f| f.node).filter(|_| !lost),
-            why: self.stopped_by().map(Box::new),
+            why: self.came_to_its_end().map(Box::new),
+            kept: self.kept().map(Box::new),
         }
     }
 
-    fn stopped_by(&self) -> Option<StopCause> {
+    /// Who kept it suspended, and where what was suspended is lost.
+    fn kept(&self) -> Option<Kept> {
+        let kept = self.attempt.kept.as_deref().cloned();
+        let kept = kept.or_else(|| self.attempt.kept_asleep())?;
+        let lost = self.attempt.parts.iter().find(|p| p.phase == PartState::Lost).map(|p| p.node);
+        let node = lost.or_else(|| self.came_to_its_end().and_then(|why| why.node()));
+        Some(Kept { node, ..kept })
+    }
+
+    /// Why it was stopped or, if all of it was over before anybody could, what it died of.
+    fn came_to_its_end(&self) -> Option<StopCause> {
+        let vanished = || {
+            let (node, error) = (self.unaccounted()?, VANISHED.to_owned());
+            Some(StopCause::LaunchFailed { node, error })
+        };
         self.unhealthy().or_else(|| match &self.attempt.phase {
             AttemptPhase::Stopping { why, .. } => Some(why.clone()),
-            _ => None,
+            _ => first_trouble(self.view, self.attempt).or_else(vanished),
         })
     }
 
@@ -356,6 +393,7 @@ impl Ending<'_> {
             nodes: self.attempt.parts.iter().map(|p| p.node).collect(),
             gpus: self.attempt.gpu_count(),
             last_ran: None,
+            away: Span(0),
         };
         Event::TaskEnded { task: self.lease.task, ended }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     AttemptPhase, Drain, Finding, GpuIndex, HealthAction, Node, NodeId, Part, State, StopCause,
+    Time,
 };
 
 use super::nodes::{held_parts, need_session};
@@ -127,9 +128,18 @@ fn cause(node: NodeId, part: &Part, finding: &Finding) -> StopCause {
     StopCause::Unhealthy { node, gpu, text: finding.text.clone(), action: finding.action }
 }
 
+/// What the driver said of a GPU of a part since then, and nothing is wrong with the GPU: most likely
+/// its program's own doing.
+pub(crate) fn own_doing<'n>(node: &'n Node, part: &Part, since: Time) -> Option<&'n Finding> {
+    let here = |f: &Finding| f.gpu.is_some_and(|gpu| part.gpus.contains(&gpu));
+    let told = |f: &Finding| f.check == "xid" && f.action == HealthAction::Note;
+    let new = node.findings.iter().filter(|f| (f.by_job || told(f)) && f.since >= since);
+    new.filter(|f| here(f)).max_by_key(|f| (f.action, f.since))
+}
+
 /// What is wrong with the GPUs of a part, if that explains why its ranks failed. Nothing is placed
 /// on a GPU that is fenced, so a fence came while it ran.
-pub(crate) fn explains(node: &Node, part: &Part, since: tutti_model::Time) -> Option<StopCause> {
+pub(crate) fn explains(node: &Node, part: &Part, since: Time) -> Option<StopCause> {
     let concerned = |f: &&Finding| {
         let new = f.action >= HealthAction::FenceGpu || f.since >= since;
         let acts = f.action >= HealthAction::RestartJob && !f.by_job;

@@ -2,7 +2,7 @@
 
 use tutti_model::{
     Attempt, AttemptPhase, EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role,
-    SavedPoint, StopCause, Task, TaskId, Tasks, Time,
+    SavedPoint, Span, StopCause, Task, TaskId, Tasks, Time,
 };
 
 use super::{Decision, View, done, need_role, own_job};
@@ -93,6 +93,7 @@ pub(crate) fn never_ran(reason: EndReason, now: Time) -> Ended {
         nodes: Vec::new(),
         gpus: 0,
         last_ran: None,
+        away: Span::default(),
     }
 }
 
@@ -112,10 +113,22 @@ pub(super) fn hold(view: View<'_>, actor: &Actor, id: JobId) -> Decision {
 pub(super) fn release(view: View<'_>, actor: &Actor, id: JobId) -> Decision {
     let job = own_job(view, actor, id)?;
     not_over(job)?;
-    if !job.held {
-        return done(Vec::new());
-    }
-    done(vec![Event::JobReleased { job: id, by: actor.user.clone() }])
+    let by = || actor.user.clone();
+    let mut events = Vec::new();
+    events.extend(job.held.then(|| Event::JobReleased { job: id, by: by() }));
+    let kept = job.live_tasks().filter(|(_, task)| is_kept(task));
+    events.extend(kept.map(|(task, _)| Event::TaskReleased { task, by: by() }));
+    // On its way there: it is being stopped, and would be held when it has.
+    let leaving = job.live_tasks().filter_map(|(id, task)| Some((id, task.attempt()?)));
+    let leaving = leaving.filter(|(_, attempt)| attempt.kept.is_some());
+    events
+        .extend(leaving.map(|(id, a)| Event::SuspensionReleased { lease: a.lease(id), by: by() }));
+    done(events)
+}
+
+/// It waits because it was lost while a person kept it suspended.
+pub(super) fn is_kept(task: &Task) -> bool {
+    matches!(task.phase, Phase::Pending { .. }) && task.kept().is_some()
 }
 
 pub(super) fn set_priority(

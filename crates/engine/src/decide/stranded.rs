@@ -1,24 +1,38 @@
 //! Suspended tasks whose node can't take them back: too few of its GPUs are whole.
 
 use tutti_model::{
-    Finding, Gpu, GpuIndex, HealthAction, LeaseId, Link, Part, Span, State, StopCause, Time,
+    Attempt, Finding, Gpu, GpuIndex, HealthAction, LeaseId, Link, Part, Span, State, StopCause,
+    TaskId, Time,
 };
 
 use super::View;
 
-/// For so long a fence may turn out to be for a moment only.
+/// For so long a fence may turn out to be for a moment only. Whoever lets a task go on that was kept
+/// suspended has as long to mend its GPUs.
 const HOPES_FOR: Span = Span::secs(600);
 
 /// Those that can never wake, from when, and why. They start again elsewhere.
 pub(super) fn stranded(view: View<'_>) -> impl Iterator<Item = (Time, LeaseId, StopCause)> {
     view.state.index.asleep.iter().filter_map(move |&(_, id)| {
         let attempt = view.state.job(id.job)?.task(id.index)?.attempt()?;
-        let waits = attempt.pause().is_some_and(|pause| !pause.stays);
-        let live = attempt.parts.iter().filter(|p| waits && !p.phase.is_over());
-        let found = live.filter_map(|part| lacks_gpus(view.state, part));
-        let (at, why) = found.min_by_key(|(at, _)| *at)?;
+        let (at, why) = of_attempt(view.state, attempt)?;
         Some((at, attempt.lease(id), why))
     })
+}
+
+/// When this suspended attempt is given up, unless GPUs of its nodes are mended before.
+fn of_attempt(state: &State, attempt: &Attempt) -> Option<(Time, StopCause)> {
+    let pause = attempt.pause().filter(|pause| !pause.stays)?;
+    let live = attempt.parts.iter().filter(|p| !p.phase.is_over());
+    let (at, why) = live.filter_map(|part| lacks_gpus(state, part)).min_by_key(|(at, _)| *at)?;
+    let hoped = pause.released_at.map(|at| at.plus(HOPES_FOR));
+    Some((hoped.map_or(at, |hoped| hoped.max(at)), why))
+}
+
+/// When a suspended task that can't wake for broken GPUs is stopped, to start again elsewhere.
+pub fn gives_up_at(state: &State, task: TaskId) -> Option<Time> {
+    let attempt = state.job(task.job)?.task(task.index)?.attempt()?;
+    of_attempt(state, attempt.is_suspended().then_some(attempt)?).map(|(at, _)| at)
 }
 
 /// Since when the node has too few GPUs like those of a suspended part, broken ones given up.

@@ -2,10 +2,11 @@
 
 use tutti_model::{
     Attempt, AttemptPhase, Bytes, Job, LeaseId, Moved, Node, NodeId, Order, Part, PartReport,
-    Refusal, ReportedPhase, SleepStep, Span, State, StopCause, SuspendCause, Suspension, TaskId,
-    Time, WakePart, is_other_size,
+    Refusal, ReportedPhase, SleepStep, Span, State, StopCause, SuspendCause, Suspension, Task,
+    TaskId, Time, WakePart, is_other_size,
 };
 
+use super::jobs::is_kept;
 use super::stranded::stranded;
 use super::{Decision, View, own_job};
 use crate::command::{Actor, Reply};
@@ -18,8 +19,8 @@ const WHY_CHARS_MAX: usize = 300;
 /// For so long a refusal counts for those who ask again.
 const REFUSED_LATELY: Span = Span::secs(10);
 
-/// The tasks that a person means, with their attempts.
-fn meant(job: &Job, target: TaskId) -> Result<Vec<(TaskId, &Attempt)>, Rejected> {
+/// The tasks that a person means, as far as they were ever started.
+fn meant(job: &Job, target: TaskId) -> Result<Vec<(TaskId, &Task)>, Rejected> {
     if target.index.is_some() && !job.has_task(target.index) {
         return Err(Rejected::NoSuchTask(target));
     }
@@ -27,8 +28,7 @@ fn meant(job: &Job, target: TaskId) -> Result<Vec<(TaskId, &Attempt)>, Rejected>
         return Err(Rejected::AlreadyEnded(job.id));
     }
     let of = |(id, _): &(TaskId, _)| target.index.is_none() || *id == target;
-    let live = job.live_tasks().filter(of);
-    Ok(live.filter_map(|(id, task)| Some((id, task.attempt()?))).collect())
+    Ok(job.live_tasks().filter(of).collect())
 }
 
 /// What can't be suspended is left alone if others of the array can.
@@ -37,10 +37,15 @@ pub(super) fn suspend(view: View<'_>, actor: &Actor, target: TaskId) -> Decision
     let (mut events, mut touched, mut refused) = (Vec::new(), 0, None);
     // Several may share a node, and its memory.
     let mut kept = std::collections::BTreeMap::new();
-    for (id, attempt) in meant(job, target)? {
+    for (id, task) in meant(job, target)? {
+        let Some(attempt) = task.attempt() else {
+            touched += u64::from(is_kept(task));
+            continue;
+        };
         let lease = attempt.lease(id);
         let by = actor.user.clone();
         match &attempt.phase {
+            _ if attempt.kept.is_some() => touched += 1,
             AttemptPhase::Suspending { pause } | AttemptPhase::Suspended { pause, .. } => {
                 touched += 1;
                 events.extend((!pause.stays).then_some(Event::SuspensionHeld { lease, by }));
@@ -65,7 +70,7 @@ pub(super) fn suspend(view: View<'_>, actor: &Actor, target: TaskId) -> Decision
 }
 
 /// What it takes of each node's memory, if it can be suspended at all.
-fn may_suspend(
+pub(crate) fn may_suspend(
     state: &State,
     job: &Job,
     attempt: &Attempt,
@@ -134,11 +139,21 @@ fn gpu_memory(node: &Node, part: &Part) -> Bytes {
 pub(super) fn wake(view: View<'_>, actor: &Actor, target: TaskId) -> Decision {
     let job = own_job(view, actor, target.job)?;
     let (mut events, mut touched) = (Vec::new(), 0);
-    for (id, attempt) in meant(job, target)? {
-        let Some(pause) = attempt.pause() else { continue };
+    for (id, task) in meant(job, target)? {
+        let by = actor.user.clone();
+        let Some(attempt) = task.attempt() else {
+            touched += u64::from(is_kept(task));
+            events.extend(is_kept(task).then_some(Event::TaskReleased { task: id, by }));
+            continue;
+        };
+        let pause = attempt.pause();
+        if pause.is_none() && attempt.kept.is_none() {
+            continue;
+        }
         touched += 1;
-        let (lease, by) = (attempt.lease(id), actor.user.clone());
-        events.extend(pause.stays.then_some(Event::SuspensionReleased { lease, by }));
+        let stays = attempt.kept.is_some() || pause.is_some_and(|pause| pause.stays);
+        let lease = attempt.lease(id);
+        events.extend(stays.then_some(Event::SuspensionReleased { lease, by }));
     }
     if touched == 0 {
         return Err(Rejected::NotSuspended(target));

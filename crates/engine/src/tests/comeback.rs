@@ -92,7 +92,7 @@ fn an_accusation_that_comes_after_the_exit_still_explains_it() {
     let lease = world.run(job);
     let exits = vec![world.exit(0, FAILED)];
     world.report(N1, lease, ReportedPhase::Running { exits: exits.clone() });
-    assert_eq!(why(&world, job), Some(StopCause::RankFailed { rank: Rank(0) }));
+    assert_eq!(why(&world, job), Some(StopCause::RankFailed { rank: Rank(0), saw: None }));
     let phase = ReportedPhase::Done { exits, error: None };
     let progress = Some(Box::new(accuses(1)));
     world.report_all(N1, PartReport { progress, ..PartReport::new(lease, phase) });
@@ -194,7 +194,10 @@ fn who_asks_for_more_retries_of_failures_gets_them() {
     }
     assert_eq!(task(&world, job).attempts, 5);
     fail(&mut world, job);
-    assert_eq!(reason(&world, job), EndReason::RankFailed { rank: Rank(0), signal: None });
+    assert_eq!(
+        reason(&world, job),
+        EndReason::RankFailed { rank: Rank(0), signal: None, saw: None }
+    );
 }
 
 #[test]
@@ -252,7 +255,10 @@ fn a_job_that_gets_further_each_time_is_no_crash_loop() {
         world.wait(10, &[]);
     }
     assert_eq!(task(&world, job).past().best_step, Some(20));
-    assert_eq!(reason(&world, job), EndReason::RankFailed { rank: Rank(0), signal: None });
+    assert_eq!(
+        reason(&world, job),
+        EndReason::RankFailed { rank: Rank(0), signal: None, saw: None }
+    );
 }
 
 fn evict(world: &mut World, node: NodeId) {

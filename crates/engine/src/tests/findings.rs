@@ -1,8 +1,8 @@
 //! Findings, fences, and what becomes of those who run there.
 
 use tutti_model::{
-    Bytes, ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobState, NodeId, NodeState, Order,
-    PartReport, ReportedPhase, StopCause, Suspension, TaskId, Time, Verdict,
+    Bytes, EndReason, ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobState, NodeId,
+    NodeState, Order, PartReport, ReportedPhase, StopCause, Suspension, TaskId, Time, Verdict,
 };
 
 use super::world::{World, admin, gang};
@@ -303,4 +303,31 @@ fn who_died_of_a_broken_gpu_while_nobody_listened_is_not_blamed() {
     world.step(Command::Hello { greeting: Box::new(greeting), session: 77 }).reply.unwrap();
     let task = world.engine.state().job(job).unwrap().task(None).unwrap().clone();
     assert_eq!((task.restarts.total(), task.attempts), (0, 2), "{:?}", task.phase);
+}
+
+/// A program that fails by its own doing is told what the driver said of its GPU.
+#[test]
+fn a_failed_job_names_what_its_gpu_said_meanwhile() {
+    let mut world = World::new(&[2, 2]);
+    let (job, other) = (world.submit(gang(1, 1)), world.submit(gang(1, 1)));
+    let (lease, lease_of_other) = (world.run(job), world.run(other));
+    assert_eq!((world.gpus_of(job), world.gpus_of(other)), (vec![GpuIndex(0)], vec![GpuIndex(1)]));
+    let since = world.now;
+    let own = Finding {
+        by_job: true,
+        since,
+        ..finding("xid-31/gpu0", Some(0), HealthAction::RestartJob)
+    };
+    let note = Finding { since, ..finding("xid-43/gpu0", Some(0), HealthAction::Note) };
+    world.find(N1, &[own, note]);
+    assert_eq!(world.stop_of(job), None, "it is left to the program");
+    let why = |world: &World, job: JobId| {
+        let ended = world.engine.state().job(job).unwrap().ended(None).cloned().unwrap();
+        let EndReason::RankFailed { saw, .. } = ended.reason else { panic!("{ended:?}") };
+        saw
+    };
+    world.done(N1, lease, &[(0, ExitStatus::Code(1))]);
+    assert_eq!(why(&world, job).as_deref(), Some("on n1: xid-31/gpu0 was seen"));
+    world.done(N1, lease_of_other, &[(0, ExitStatus::Code(1))]);
+    assert_eq!(why(&world, other), None, "its GPU is another one");
 }

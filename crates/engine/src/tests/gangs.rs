@@ -58,7 +58,10 @@ fn one_failed_rank_stops_the_gang_at_once_and_is_the_one_that_is_blamed() {
     let job = world.engine.state().job(job).unwrap();
     let end = job.ended(None).unwrap();
     assert_eq!((end.outcome, end.exit_code), (Outcome::Failed, Some(7)));
-    assert_eq!(end.reason, EndReason::RankFailed { rank: tutti_model::Rank(1), signal: None });
+    assert_eq!(
+        end.reason,
+        EndReason::RankFailed { rank: tutti_model::Rank(1), signal: None, saw: None }
+    );
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn the_stop_of_a_victim_follows_the_claim_in_the_journal() {
     let high = JobId(low.0 + 1);
     let events: Vec<&Event> = pass.records.iter().map(|r| &r.event).collect();
     assert!(matches!(events[0], Event::Claimed { task, .. } if task.job == high), "{events:?}");
-    let why = StopCause::Preempted { for_job: high };
+    let why = StopCause::Preempted { for_job: high, not_suspended: None };
     assert_eq!(events[1], &Event::Stopping { lease, why });
 }
 

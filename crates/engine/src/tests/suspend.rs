@@ -121,6 +121,22 @@ fn an_older_driver_brings_it_back_on_its_own_gpus_alone() {
     assert!(world.take_orders().contains(&(N1, Order::Wake { lease, gpus })));
 }
 
+/// It is on its way out when it is released, and does not stay held for that.
+#[test]
+fn a_release_while_it_is_stopped_counts() {
+    let (mut world, job, lease) = running(&[2], 2);
+    suspend(&mut world, job).unwrap();
+    out(&mut world, N1, lease, 1);
+    let drain =
+        Command::Drain { actor: admin(), node: "n1".into(), reason: "fans".into(), evict: true };
+    world.step(drain).reply.unwrap();
+    assert_eq!(world.state_of(job), JobState::Stopping);
+    world.step(Command::Release { actor: ada(), job }).reply.unwrap();
+    world.done(N1, lease, &[(0, ExitStatus::Signal(9))]);
+    assert_eq!(world.state_of(job), JobState::Pending);
+    assert!(!world.engine.state().job(job).unwrap().is_held(None));
+}
+
 /// The one that is kept is its own, though others are free.
 #[test]
 fn an_older_driver_gets_its_own_gpus_kept() {
@@ -220,6 +236,7 @@ fn a_suspended_job_can_be_cancelled_evicted_and_lost() {
     world.take_orders();
     world.step(Command::Cancel { actor: ada(), target: task(job) }).reply.unwrap();
     assert!(matches!(world.take_orders()[..], [(N1, Order::Stop { .. })]));
+    assert_eq!(resume(&mut world, job), Err(Rejected::NotSuspended(task(job))));
     world.done(N1, lease, &[(0, ExitStatus::Signal(9))]);
     assert_eq!(world.state_of(job), JobState::Cancelled);
 
@@ -355,7 +372,7 @@ fn why_says_what_a_suspended_job_waits_for() {
         assert!(matches!(verdict, Verdict::Suspended { .. }));
         tutti_sched::describe(&verdict)
     };
-    assert_eq!(say(&world), "suspended by ada; wakes when it is resumed");
+    assert_eq!(say(&world), "suspended by ada; wakes when it is resumed (`tutti resume`)");
     let other = world.submit(gang(1, 4));
     world.run(other);
     resume(&mut world, job).unwrap();
@@ -643,7 +660,9 @@ fn who_can_never_wake_starts_again_elsewhere() {
     world.wait(700, &[]);
     assert_eq!(world.state_of(job), JobState::Suspended, "nobody has asked for it");
     resume(&mut world, job).unwrap();
-    world.wait(1, &[]);
+    world.wait(500, &[]);
+    assert_eq!(world.state_of(job), JobState::Suspended, "there is time to mend its GPU");
+    world.wait(200, &[]);
     assert_eq!(world.state_of(job), JobState::Stopping);
     let restarts = |w: &World| w.engine.state().job(job).unwrap().task(None).unwrap().restarts;
     world.done(N1, lease, &[(0, ExitStatus::Signal(9))]);

@@ -137,3 +137,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_look_ahead_says_the_same_as_one_for_each() {
+    let c = case().nodes(2, 8).running(time(HOUR, gpus(8)), &[(1, ALL)]);
+    let c = c.running(time(hours(2), gpus(8)), &[(2, ALL)]).submit(time(HOUR, gpus(8)));
+    let c = c.submit(time(hours(3), gpus(4))).submit(array("0-3%2", time(HOUR, gpus(2))));
+    let c = c.submit(time(HOUR, gang(2, 8))).submit(gpus(8));
+    let all = crate::forecasts(&c.state(), &c.policy, NOW);
+    for task in ["3", "4", "5", "6", "7"] {
+        let alone = c.explain(task).forecast;
+        assert!(alone.is_some(), "{task}");
+        assert_eq!(all.get(&task.parse().unwrap()).copied(), alone, "{task}");
+    }
+}
+
+#[test]
+fn what_nobody_knows_is_left_out() {
+    let c = case().nodes(1, 8).running(gpus(8), &[(1, ALL)]).submit(gpus(8));
+    assert!(crate::forecasts(&c.state(), &c.policy, NOW).is_empty());
+}

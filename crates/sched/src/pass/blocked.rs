@@ -155,13 +155,19 @@ impl<'a> Pass<'a, '_> {
         let slot = |p: &PartPlacement| self.view.cluster.slot_of(p.node);
         let is_rival =
             |parts: &[PartPlacement]| self.wants_any(page, parts.iter().filter_map(slot));
+        // What is kept for somebody to wake is no head: that one is not in the queue.
+        let sleeps = |task: TaskId| {
+            self.state.job(task.job).is_some_and(|job| claims::is_suspended(job, task))
+        };
         let kept = self.state.claims.iter().filter(|(task, claim)| {
             claim.cause == ClaimCause::Overdue
-                && !self.plan.dropped.contains(task)
+                && !self.dropped.contains(task)
+                && !sleeps(**task)
                 && is_rival(&claim.parts)
         });
         let new = self.plan.claims.iter();
-        let new = new.filter(|c| c.cause == ClaimCause::Overdue && is_rival(&c.parts));
+        let new =
+            new.filter(|c| c.cause == ClaimCause::Overdue && !sleeps(c.task) && is_rival(&c.parts));
         let taken = self.rivals(page).count() + kept.count() + new.count();
         self.policy.reserved_heads.saturating_sub(taken)
     }
@@ -339,8 +345,8 @@ impl<'a> Pass<'a, '_> {
             let turn = self.turn(no, key)?;
             // Whether an array further back may run more was not looked at.
             let may_run = key == first || array_limit(turn.job).is_none();
-            let dropped = self.plan.dropped.contains(&turn.task());
-            let has_claim = self.state.claims.contains_key(&turn.task()) && !dropped;
+            let task = turn.task();
+            let has_claim = self.state.claims.contains_key(&task) && !self.dropped.contains(&task);
             let is_free = !self.done.contains(&turn.task()) && !has_claim && may_run;
             is_free.then_some(turn)
         })

@@ -25,7 +25,7 @@ impl<'a> Pass<'a, '_> {
         for (&task, claim) in others.into_iter().chain(overdue) {
             let job = self.state.job(task.job);
             let alone = job.is_some_and(|j| j.spec.exclusive);
-            if self.plan.dropped.contains(&task) {
+            if self.dropped.contains(&task) {
                 continue;
             }
             if Some(task.job) == self.what_if.left_out {
@@ -33,7 +33,7 @@ impl<'a> Pass<'a, '_> {
                 continue;
             }
             if job.is_some_and(|job| self.is_one_too_many(job, task)) {
-                self.plan.dropped.push(task);
+                self.dropped.insert(task);
                 self.view.cluster.unkeep(&claim.parts, alone);
                 continue;
             }
@@ -62,7 +62,7 @@ impl<'a> Pass<'a, '_> {
                     self.start(job, task, claim.parts.clone(), ends);
                 }
                 _ => {
-                    self.plan.dropped.push(task);
+                    self.dropped.insert(task);
                     self.view.cluster.unkeep(&claim.parts, alone);
                 }
             }
@@ -87,7 +87,7 @@ impl<'a> Pass<'a, '_> {
                 claim.parts.iter().any(pair)
             };
             if by.iter().any(meets) {
-                self.plan.dropped.push(**task);
+                self.dropped.insert(**task);
                 self.view.cluster.unkeep(&claim.parts, alone);
             }
         }
@@ -247,11 +247,11 @@ impl<'a> Pass<'a, '_> {
             if claim.cause != ClaimCause::Overdue
                 || !whom(self, job, task)
                 || !waits
-                || self.plan.dropped.contains(&task)
+                || self.dropped.contains(&task)
             {
                 continue;
             }
-            self.plan.dropped.push(task);
+            self.dropped.insert(task);
             self.passed_over.extend(self.plan.by_task.remove(&task).map(|why| (task, why)));
             self.view.cluster.unkeep(&claim.parts, job.spec.exclusive);
             self.forget_overdue(job, task, claim);
@@ -296,7 +296,7 @@ impl<'a> Pass<'a, '_> {
                 && !self.is_one_too_many(job, task)
                 && self.may_have(job, &claim.parts)
             {
-                self.plan.dropped.retain(|dropped| *dropped != task);
+                self.dropped.remove(&task);
                 self.plan.by_task.insert(task, why);
                 self.view.cluster.keep(&claim.parts, job.spec.exclusive);
                 self.note_claim(job, task, claim);
@@ -318,7 +318,7 @@ impl<'a> Pass<'a, '_> {
         self.forget_overdue(turn.job, turn.task(), claim);
         let tried = self.try_task(turn);
         if tried == Tried::Placed {
-            self.plan.dropped.push(turn.task());
+            self.dropped.insert(turn.task());
             return Tried::Done;
         }
         if !was_full {
@@ -328,11 +328,11 @@ impl<'a> Pass<'a, '_> {
         let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
         let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_));
         if lacks_room && self.make_way(turn.lane, key, rank) {
-            self.plan.dropped.push(turn.task());
+            self.dropped.insert(turn.task());
             return Tried::Done;
         }
         if let Some(new) = self.choose_anew(turn, claim) {
-            self.plan.dropped.push(turn.task());
+            self.dropped.insert(turn.task());
             self.claim(turn.job, new);
             return Tried::Done;
         }

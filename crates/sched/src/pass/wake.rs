@@ -70,7 +70,7 @@ impl<'a> Pass<'a, '_> {
 
     /// True if it has waited for so long that room is to be kept for it.
     fn wake_one(&mut self, task: TaskId, job: &'a Job, attempt: &'a Attempt, since: Time) -> bool {
-        let dropped = self.plan.dropped.contains(&task);
+        let dropped = self.dropped.contains(&task);
         let claim = self.state.claims.get(&task).filter(|_| !dropped);
         // Other GPUs of its nodes do as well as those that are kept for it.
         if let Some(claim) = claim {

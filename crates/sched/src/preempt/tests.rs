@@ -104,7 +104,7 @@ fn what_is_guaranteed_is_not_taken_back() {
 #[test]
 fn those_who_leave_already_are_not_replaced() {
     let stopping = |t: &mut Task| {
-        let why = StopCause::Preempted { for_job: JobId(9) };
+        let why = StopCause::Preempted { for_job: JobId(9), not_suspended: None };
         let running_since = t.attempt().unwrap().running_since(NOW);
         t.attempt_mut().unwrap().phase = AttemptPhase::Stopping { since: NOW, running_since, why };
     };

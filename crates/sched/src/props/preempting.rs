@@ -39,6 +39,9 @@ fn check_needed(state: &State, plan: &Plan, at: usize, needed: &Victim) {
     for p in &plan.placements {
         p.parts.iter().for_each(|part| load.add(part, alone(p.task)));
     }
+    for wake in &plan.wakes {
+        woken(state, wake).iter().for_each(|part| load.add(part, false));
+    }
     for (task, old) in state.claims.iter().filter(|(task, _)| !plan.dropped.contains(task)) {
         old.parts.iter().for_each(|part| load.add(part, alone(*task)));
     }

@@ -141,3 +141,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_suspended_does_not_run() {
+    let c = tree().running(team("ocr", gpus(2)), &[(1, &[0, 1])]).change_task(|t| {
+        let why = SuspendCause::Asked { by: "ada".into() };
+        let pause =
+            Pause { at: NOW, ran: Span(0), why, stays: true, kept_by: None, released_at: None };
+        t.attempt_mut().unwrap().phase = AttemptPhase::Suspended { since: NOW, pause };
+    });
+    let row = row(&c, "ocr");
+    assert_eq!((row.running, row.suspended, row.waiting), (0, 1, 0));
+}

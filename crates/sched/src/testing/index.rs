@@ -28,7 +28,9 @@ pub(crate) fn reindex(state: &mut State) {
                 Phase::Pending { not_before, .. } if not_before.0 > 0 => {
                     state.index.back_off.insert((*not_before, id));
                 }
-                Phase::Pending { not_before, .. } if ready && not_before.0 == 0 => {
+                Phase::Pending { not_before, .. }
+                    if ready && not_before.0 == 0 && task.kept().is_none() =>
+                {
                     enqueue(state, job, id, Some(task), task.waits_since().unwrap_or_default());
                 }
                 Phase::Active(attempt) => hold(state, job, id, attempt),
@@ -52,6 +54,15 @@ fn hold(state: &mut State, job: &Job, task: TaskId, attempt: &Attempt) {
             state.index.elastic.insert(task);
         }
     }
+    match &attempt.phase {
+        AttemptPhase::Suspended { since, pause } if !pause.stays => {
+            state.index.asleep.insert((*since, task));
+        }
+        AttemptPhase::Suspending { .. } | AttemptPhase::Waking { .. } => {
+            state.index.moving.insert(task);
+        }
+        _ => {}
+    }
     let lease = attempt.lease(task);
     for part in attempt.parts.iter().filter(|p| !p.phase.is_over()) {
         let Some(node) = state.nodes.get_mut(&part.node) else { continue };
@@ -70,7 +81,10 @@ pub(crate) fn charge_running(state: &mut State) {
     for task in active {
         let job = state.jobs[&task.job].clone();
         let Some(attempt) = job.task(task.index).and_then(Task::attempt) else { continue };
-        change_rate(state, task, attempt.placed_at, 1);
+        // What is suspended pays nothing.
+        if !attempt.is_suspended() {
+            change_rate(state, task, attempt.placed_at, 1);
+        }
     }
 }
 

@@ -14,10 +14,12 @@ fn any_node() -> impl Strategy<Value = (Node, u32)> {
         2 => (1..5usize).prop_map(|n| vec!["a100"; n]),
         1 => vec(select(vec!["h100", "a100"]), 1..5),
     ];
-    let marks = (0..10u32, 0..2u16, 0..3u32, select(vec!["ib", "eth"]), 0..12u16);
+    let net = select(vec!["ib", "eth"]);
+    let marks = (0..10u32, 0..2u16, 0..3u32, net, 0..12u16, any::<bool>());
     (gpus, 2..12u32, 8..24u64, marks).prop_map(|(gpus, cpus, mem, marks)| {
-        let (standing, split, rack, net, broken) = marks;
+        let (standing, split, rack, net, broken, can_move) = marks;
         let mut n = node(0, &gpus);
+        (n.facts.can_suspend, n.facts.can_move) = (true, can_move);
         (n.facts.cpus, n.facts.mem) = (cpus, Bytes::gib(mem));
         n.facts.labels.insert("net".to_owned(), net.to_owned());
         for gpu in &mut n.facts.gpus {
@@ -145,12 +147,19 @@ fn any_policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Some jobs run, where an earlier pass put them; the others wait.
+/// How a running task came to be suspended: for how many seconds, and whether a person wants it to
+/// stay so.
+type Nap = Option<(u64, bool)>;
+
+/// Some jobs run, where an earlier pass put them, some are suspended, some GPUs are kept for who
+/// waited long; the others wait. GPUs broke before and after.
 pub(crate) fn any_case() -> impl Strategy<Value = Case> {
     let requeued = vec(prop::option::weighted(0.2, 0..700u64), 8);
-    let jobs = (vec(any_given(), 0..8), vec(any_given(), 0..8));
-    (vec(any_node(), 0..7), jobs, requeued, any_policy()).prop_map(
-        |(nodes, (first, second), requeued, policy)| {
+    let jobs = (vec(any_given(), 0..8), vec(any_given(), 0..6), vec(any_given(), 0..8));
+    let naps = vec(prop::option::weighted(0.6, (0..7200u64, prop::bool::weighted(0.2))), 8);
+    let late = (vec(prop::option::weighted(0.2, 0..4u16), 7), any::<bool>());
+    (vec(any_node(), 0..7), jobs, requeued, any_policy(), naps, late).prop_map(
+        |(nodes, (first, middle, second), requeued, policy, naps, (broken, keeps))| {
             let mut c = case();
             for (from, rack) in nodes {
                 let models: Vec<&str> = from.facts.gpus.iter().map(|g| g.model.as_str()).collect();
@@ -158,6 +167,7 @@ pub(crate) fn any_case() -> impl Strategy<Value = Case> {
                     |to| {
                         let name = to.facts.name.clone();
                         (to.link, to.drain) = (from.link, from.drain.clone());
+                        to.findings.clone_from(&from.findings);
                         to.facts = NodeFacts { name, ..from.facts.clone() };
                     },
                     &models,
@@ -168,7 +178,14 @@ pub(crate) fn any_case() -> impl Strategy<Value = Case> {
             c.policy = Policy { placements_max: 4096, ..policy.clone() };
             c = first.into_iter().fold(c, give);
             start_all(&mut c);
+            suspend(&mut c, &naps);
+            c = middle.into_iter().fold(c, give);
+            start_all(&mut c);
             requeue(&mut c, &requeued);
+            break_free(&mut c, &broken);
+            if keeps {
+                keep(&mut c);
+            }
             c = second.into_iter().fold(c, give);
             c.policy = policy;
             c
@@ -184,11 +201,69 @@ fn requeue(c: &mut Case, requeued: &[Option<u64>]) {
         let job = c.state.jobs_mut(id.job).unwrap();
         let submitted_at = job.submitted_at;
         let task = task_mut(job, id.index);
+        if task.attempt().is_some_and(|a| a.is_suspended()) {
+            continue;
+        }
         let since = Time(NOW.0 - seconds.0).max(submitted_at);
         let not_before = Time(if seconds < Span::secs(60) { NOW.0 + 500 } else { 0 });
         task.avoid.extend(task.attempt().map(|a| a.parts[0].node));
         task.restarts.node_failure = 1;
         task.phase = Phase::Pending { since, not_before };
+    }
+}
+
+/// Some of the running tasks are suspended, if the memory is there for what they had on their GPUs.
+fn suspend(c: &mut Case, naps: &[Nap]) {
+    let active = c.state().index.active;
+    for (id, nap) in active.iter().zip(naps) {
+        let Some((seconds, stays)) = *nap else { continue };
+        let state = c.state();
+        let job = state.job(id.job).unwrap();
+        let attempt = job.task(id.index).and_then(Task::attempt).unwrap();
+        let bytes = |p: &Part| Bytes::gib(p.gpus.len() as u64);
+        let fits = |p: &Part| {
+            !p.gpus.is_empty() && state.node(p.node).is_some_and(|n| n.free_mem() >= bytes(p))
+        };
+        let alone = job.spec.exclusive || job.spec.gpu_share.is_some();
+        if alone || !attempt.parts.iter().all(fits) {
+            continue;
+        }
+        let since = Time(NOW.0 - Span::secs(seconds).0);
+        let attempt = task_mut(c.state.jobs_mut(id.job).unwrap(), id.index).attempt_mut().unwrap();
+        for part in &mut attempt.parts {
+            let bytes = bytes(part);
+            part.go_out(bytes);
+            part.is_out(bytes);
+            part.lend();
+        }
+        let why = SuspendCause::Asked { by: "ada".to_owned() };
+        let pause =
+            Pause { at: since, ran: Span::secs(5), why, stays, kept_by: None, released_at: None };
+        attempt.placed_at = Time(since.0 - 5_000);
+        attempt.phase = AttemptPhase::Suspended { since, pause };
+    }
+}
+
+/// GPUs that nobody has break: those of suspended tasks, too.
+fn break_free(c: &mut Case, broken: &[Option<u16>]) {
+    let used = c.state();
+    for ((id, node), broken) in c.state.nodes.iter_mut().zip(broken) {
+        let Some(gpu) = broken.map(GpuIndex) else { continue };
+        let known = node.facts.gpus.iter().any(|g| g.index == gpu);
+        if known && !used.nodes[id].used.gpus.contains_key(&gpu) && !node.is_fenced(gpu) {
+            node.findings.push(fenced(gpu.0));
+        }
+    }
+}
+
+/// An earlier pass kept room for those who had waited long.
+fn keep(c: &mut Case) {
+    for claim in c.plan().claims {
+        if claim.cause == ClaimCause::Overdue {
+            let NewClaim { task, parts, cause, .. } = claim;
+            let made_at = Time(NOW.0 - 1_000);
+            c.state.claims.insert(task, Claim { parts, cause, made_at, victims: Vec::new() });
+        }
     }
 }
 

@@ -76,6 +76,9 @@ impl World {
         for placement in &plan.placements {
             self.start(placement);
         }
+        for wake in &plan.wakes {
+            self.wake(wake);
+        }
         for claim in &plan.claims {
             self.claim(claim.task, &claim.parts, claim.cause, &claim.victims);
             for victim in &claim.victims {
@@ -108,6 +111,22 @@ impl World {
         change_rate(&mut self.state, id, self.now, 1);
     }
 
+    /// It goes on at once.
+    fn wake(&mut self, wake: &Wake) {
+        let (id, now) = (wake.task, self.now);
+        self.state.claims.remove(&id);
+        let job = self.state.jobs_mut(id.job).unwrap();
+        let attempt = task_mut(job, id.index).attempt_mut().expect("who wakes was suspended");
+        let since = attempt.running_since(now).expect("it ran before");
+        for WakePart { node, gpus } in &wake.parts {
+            let part = attempt.parts.iter_mut().find(|p| p.node == *node).unwrap();
+            part.come_back(gpus);
+            part.wake_up();
+        }
+        attempt.phase = AttemptPhase::Running { since };
+        change_rate(&mut self.state, id, now, 1);
+    }
+
     fn stop(&mut self, id: TaskId, for_job: JobId, resized: bool) {
         let now = self.now;
         let job = self.state.jobs_mut(id.job).unwrap();
@@ -116,7 +135,7 @@ impl World {
         let why = if resized {
             StopCause::Resized { nodes: 0 }
         } else {
-            StopCause::Preempted { for_job }
+            StopCause::Preempted { for_job, not_suspended: None }
         };
         assert!(!matches!(attempt.phase, AttemptPhase::Stopping { .. }), "{id} is stopped twice");
         attempt.phase = AttemptPhase::Stopping { since: now, running_since, why };

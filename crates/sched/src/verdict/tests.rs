@@ -9,7 +9,7 @@ const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
 fn held_comes_before_everything() {
     let spec = JobSpec { hold: true, ..after("1", gpus(1)) };
     let c = case().nodes(1, 1).submit(gpus(1)).submit(spec);
-    assert_eq!(c.verdict("2"), Some(Verdict::Held));
+    assert_eq!(c.verdict("2"), Some(Verdict::Held { suspended: None }));
 }
 
 #[test]
@@ -112,4 +112,27 @@ fn a_claim_says_who_is_waited_for() {
         assert!(matches!(c.verdict(task), Some(Verdict::Claimed { .. })), "{task}");
     }
     assert!(!matches!(c.verdict("2_1"), Some(Verdict::Claimed { .. })), "{:?}", c.verdict("2_1"));
+}
+
+#[test]
+fn a_node_that_a_fence_makes_too_small_now_is_said_to_be_fenced() {
+    let c = case().nodes(2, 4).fence(2, 3).running(gpus(2), &[(2, &[0, 1])]);
+    let c = c.running(gpus(4), &[(1, &[0, 1, 2, 3])]).submit(gang(2, 2));
+    let Some(Verdict::Busy(s)) = c.verdict("3") else { panic!("{:?}", c.verdict("3")) };
+    let blocked = Blocked { gpus_busy: 1, fenced_busy: 1, ..Blocked::default() };
+    assert_eq!(s.blocked, blocked);
+    let fences = c.explain("3").fences;
+    assert_eq!(fences.iter().map(|f| (f.node.as_str(), f.gpu.0)).collect::<Vec<_>>(), [("n2", 3)]);
+}
+
+#[test]
+fn who_wants_its_nodes_for_itself_waits_for_empty_ones() {
+    let c = case().nodes(1, 4).running(gpus(1), &[(1, &[0])]).submit(exclusive(gpus(1)));
+    let Some(verdict) = c.verdict("2") else { panic!("it waits") };
+    let words = "needs a node with 1 free GPU, no node is empty (1 not empty)";
+    assert_eq!(crate::describe(&verdict), words);
+    let c = case().nodes(1, 4).running(exclusive(gpus(1)), &[(1, &[0])]).submit(gpus(1));
+    let Some(verdict) = c.verdict("2") else { panic!("it waits") };
+    let words = "needs a node with 1 free GPU, none fits now (1 all for others)";
+    assert_eq!(crate::describe(&verdict), words);
 }

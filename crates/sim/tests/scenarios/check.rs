@@ -98,7 +98,7 @@ fn attempt(world: &World, task: TaskId) -> Result<&Attempt, String> {
 /// Who was stopped for which job, in the order in which it happened.
 fn stopped(world: &World) -> impl Iterator<Item = (TaskId, tutti_model::JobId)> + '_ {
     world.records.iter().filter_map(|r| match &r.event {
-        Event::Stopping { lease, why: StopCause::Preempted { for_job } } => {
+        Event::Stopping { lease, why: StopCause::Preempted { for_job, .. } } => {
             Some((lease.task, *for_job))
         }
         _ => None,

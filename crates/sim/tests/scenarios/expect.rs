@@ -122,7 +122,7 @@ pub fn read(words: &[&str]) -> Read<Expect> {
             rows: rows.chunks(2).map(row).collect::<Read<_>>()?,
         },
         [job, "has", n, state] if task(job).is_ok() => {
-            let state = state_of(state).ok_or_else(|| format!("'{state}' is no state"))?;
+            let state = JobState::named(state).ok_or_else(|| format!("'{state}' is no state"))?;
             Expect::Count { job: task(job)?, count: number(n)?, state }
         }
         [node, "has", n, "gpus" | "gpu", "free"] => {
@@ -183,12 +183,14 @@ fn of(words: &[&str]) -> Read<Of> {
         ["pending:", rest @ ..] => {
             Of::State { state: JobState::Pending, verdict: Some(rest.join(" ")), on: None }
         }
-        [state, "on", rest @ ..] if state_of(state).is_some() => Of::State {
-            state: state_of(state).unwrap_or(JobState::Running),
+        [state, "on", rest @ ..] if JobState::named(state).is_some() => Of::State {
+            state: JobState::named(state).unwrap_or(JobState::Running),
             verdict: None,
             on: Some(spots(rest)?),
         },
-        [state] if state_of(state).is_some() => plain(state_of(state).unwrap_or(JobState::Running)),
+        [state] if JobState::named(state).is_some() => {
+            plain(JobState::named(state).unwrap_or(JobState::Running))
+        }
         ["ranks", rest @ ..] => Of::Ranks(names(rest)?),
         ["spans", n, level] => Of::Spans(number(n)?, level_of(level)?),
         ["on", n, "nodes" | "node"] => Of::OnNodes(number(n)?),
@@ -216,20 +218,6 @@ fn of(words: &[&str]) -> Read<Of> {
         ["claims", rest @ ..] => Of::Claims(spots(rest)?),
         _ => return Err(format!("'{}' can't be expected of a job", words.join(" "))),
     })
-}
-
-fn state_of(word: &str) -> Option<JobState> {
-    let all = [
-        JobState::Pending,
-        JobState::Starting,
-        JobState::Running,
-        JobState::Suspended,
-        JobState::Stopping,
-        JobState::Completed,
-        JobState::Failed,
-        JobState::Cancelled,
-    ];
-    all.into_iter().find(|s| s.as_str() == word)
 }
 
 fn node_state(word: &str) -> Option<NodeState> {

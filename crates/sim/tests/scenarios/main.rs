@@ -126,6 +126,7 @@ scenarios! {
     the_victim_that_has_just_saved_is_the_cheapest
     two_gangs_never_block_each_other
     weights_divide_what_is_free
+    what_a_person_suspended_waits_for_that_person
     what_can_never_run_is_refused
     what_fails_everywhere_is_not_the_nodes
     what_waits_has_a_range_of_starts

@@ -113,7 +113,7 @@ fn spot(state: &State, node: tutti_model::NodeId, gpus: &[tutti_model::GpuIndex]
 /// The words after `pending:`.
 pub fn label(verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Held => "held".to_owned(),
+        Verdict::Held { .. } => "held".to_owned(),
         Verdict::Dependencies { .. } => "dependencies".to_owned(),
         Verdict::BackOff { .. } => "back-off".to_owned(),
         Verdict::ArrayLimit { .. } => "array limit".to_owned(),
@@ -184,7 +184,7 @@ fn event(state: &State, event: &Event) -> Option<String> {
 
 fn stop(why: &StopCause) -> String {
     match why {
-        StopCause::Preempted { for_job } => format!("preempted for {for_job}"),
+        StopCause::Preempted { for_job, .. } => format!("preempted for {for_job}"),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
         other => format!("{other:?}"),
     }

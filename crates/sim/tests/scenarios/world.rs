@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tutti_engine::invariants::{self, PreemptionPays};
+use tutti_engine::invariants::{self, PreemptionPays, SuspensionKept};
 use tutti_engine::{
     Actor, Command, Effect, Engine, Event, Record, Rejected, Reply, Settings, Step,
 };
@@ -35,6 +35,7 @@ pub struct World {
     orders: VecDeque<(NodeId, Order)>,
     next_session: u64,
     pays: PreemptionPays,
+    kept: SuspensionKept,
 }
 
 /// Something that must never be.
@@ -58,6 +59,7 @@ impl World {
             orders: VecDeque::new(),
             next_session: 1,
             pays: PreemptionPays::default(),
+            kept: SuspensionKept::default(),
         };
         let problems = policy.problems();
         if !problems.is_empty() {
@@ -112,6 +114,7 @@ impl World {
         }
         for record in step.records {
             self.pays.note(&record).map_err(|b| Broken(b.to_string()))?;
+            self.kept.note(&record).map_err(|b| Broken(b.to_string()))?;
             self.records.push(record);
         }
         if let Some(breach) = invariants::check_all(self.state()).first() {
