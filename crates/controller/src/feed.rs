@@ -5,13 +5,14 @@
 //! ring is told so and where to go on, and never holds anything up.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tutti_engine::Record;
 use tutti_model::{JobId, Seq};
 
 use crate::core::Stopped;
+use crate::lock::lock;
 use crate::reads::jobs_of;
 
 /// Records kept for readers that come a little late.
@@ -127,11 +128,6 @@ impl Feed {
         let skip = (position.0 + 1 - first.0) as usize;
         Pulled::Records(ring.iter().skip(skip).take(max).cloned().collect())
     }
-}
-
-/// A panic elsewhere does not make this data wrong: every change here is a single step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Guests {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.by_place.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        crate::lock::lock(&self.by_place)
     }
 }
 

@@ -20,13 +20,17 @@
 //! | [`views`], [`reads`], [`feed`] | what people see, and being woken when it changes |
 //! | [`telemetry`] | what nodes and GPUs do, now and for a week |
 //! | [`metrics`] | the same and the cluster, for Prometheus |
+//! | [`chronicle`] | what became of attempts, jobs and nodes |
+//! | [`dash`] | the pages, sessions of browsers, live streams |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
 pub mod audit;
+pub mod chronicle;
 mod clock;
 mod config;
 pub mod core;
+pub mod dash;
 pub mod doctor;
 mod error;
 pub mod feed;
@@ -34,6 +38,7 @@ mod guests;
 mod identity;
 pub mod links;
 mod listener;
+mod lock;
 pub mod metrics;
 mod progress;
 pub mod reads;

@@ -114,7 +114,7 @@ impl Listener {
 
     async fn handshake(&self, mut socket: TcpStream, peer: SocketAddr) -> std::io::Result<Kind> {
         socket.set_nodelay(true)?;
-        let ends = Ends { peer, local: socket.local_addr()? };
+        let ends = Ends { peer, local: socket.local_addr()?, tls: false };
         let mut first = [0];
         if socket.peek(&mut first).await? == 0 {
             return Ok(Kind::Refused);
@@ -130,7 +130,7 @@ impl Listener {
         let _room = self.handshake_room.acquire().await.map_err(std::io::Error::other)?;
         let stream = Box::new(self.tls.accept(socket).await?);
         Ok(match Peer::of(stream.get_ref().1) {
-            Peer::Http => Kind::Https(stream, ends),
+            Peer::Http => Kind::Https(stream, Ends { tls: true, ..ends }),
             Peer::Agent { node } => Kind::Agent(stream, node),
             Peer::AgentUnknown => {
                 tracing::warn!(%peer, "an agent without a node's certificate: it has to join first");
@@ -214,6 +214,7 @@ mod tests {
         let ends = |peer: &str, local: &str| Ends {
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
+            tls: false,
         };
         for (peer, local, fine) in [
             ("127.0.0.1:1", "127.0.0.1:2", true),

@@ -10,17 +10,6 @@ use tutti_engine::{Event, Record};
 use tutti_model::{Ended, IndexRanges, Job, JobId, JobState, Outcome, State, TaskId, Tasks, Time};
 use tutti_wire::api::ArrayCounts;
 
-pub const STATES: [JobState; 8] = [
-    JobState::Pending,
-    JobState::Starting,
-    JobState::Running,
-    JobState::Suspended,
-    JobState::Stopping,
-    JobState::Completed,
-    JobState::Failed,
-    JobState::Cancelled,
-];
-
 /// Tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts([u64; 8]);
@@ -42,10 +31,10 @@ impl Counts {
         *count = count.saturating_sub(n);
     }
     fn is_over(&self) -> bool {
-        STATES.iter().filter(|s| !s.is_final()).all(|&s| self.get(s) == 0)
+        JobState::ALL.iter().filter(|s| !s.is_final()).all(|&s| self.get(s) == 0)
     }
     pub fn by_name(&self) -> BTreeMap<String, u64> {
-        STATES.iter().map(|&s| (s.as_str().to_owned(), self.get(s))).collect()
+        JobState::ALL.iter().map(|&s| (s.as_str().to_owned(), self.get(s))).collect()
     }
 }
 
@@ -251,7 +240,7 @@ impl Reads {
         match &entry {
             Entry::One(s) => self.totals.add(*s, 1),
             Entry::Array(sums) => {
-                STATES.iter().for_each(|&s| self.totals.add(s, sums.counts.get(s)));
+                JobState::ALL.iter().for_each(|&s| self.totals.add(s, sums.counts.get(s)));
                 self.arrays.insert(job.id);
             }
         }
@@ -265,7 +254,7 @@ impl Reads {
         match entry {
             Entry::One(s) => self.totals.sub(s, 1),
             Entry::Array(sums) => {
-                STATES.iter().for_each(|&s| self.totals.sub(s, sums.counts.get(s)));
+                JobState::ALL.iter().for_each(|&s| self.totals.sub(s, sums.counts.get(s)));
                 self.arrays.remove(&id);
             }
         }
@@ -301,6 +290,7 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         Event::JobsForgotten { jobs } => jobs.clone(),
         Event::Claimed { task, .. }
         | Event::Unclaimed { task }
+        | Event::TaskReleased { task, .. }
         | Event::Registered { task, .. } => vec![task.job],
         Event::Saved { lease, .. }
         | Event::Accused { lease, .. }

@@ -27,6 +27,7 @@ use crate::api::{self, App, Execs, Hosts};
 use crate::audit::Audit;
 use crate::config::ControllerConfig;
 use crate::core::{self, CallError, CoreError, LoadError, Started};
+use crate::dash::{self, Dash};
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::links::{AgentConfig, GangKeys, Links};
@@ -158,6 +159,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
         ca: Arc::clone(&identity.ca),
         hosts: Hosts::new(addr, &config.extra_names),
         execs: Execs::default(),
+        dash: Dash::open(&config.data_dir, addr.port()),
         data_dir: config.data_dir.clone(),
         server_until: identity.server_until,
         shutdown: stop.clone(),
@@ -170,6 +172,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
         epoch,
         config.heartbeat,
     );
+    tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
     let (api, tls, agents) = (api::router(app), TlsAcceptor::from(identity.tls), Arc::new(agents));
     let listener = |router| {
         let (tls, agents) = (tls.clone(), Arc::clone(&agents));

@@ -18,13 +18,15 @@ pub mod series;
 mod track;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use tutti_model::{GpuIndex, NodeSample, Span, Time};
 
 use clock::Aligned;
 use series::{GPU, HOST, Layout};
 use track::Track;
+
+use crate::lock::lock;
 
 pub use figures::total;
 pub use keeper::{Keeper, keep};
@@ -160,10 +162,6 @@ impl Store {
             }
         }
     }
-}
-
-fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

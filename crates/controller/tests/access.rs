@@ -75,7 +75,8 @@ async fn every_route_needs_a_token_and_its_role() {
             }
         }
     }
-    let nowhere = [("GET", "/", 404), ("GET", "/api/v1/nope", 404), ("PATCH", "/api/v1/jobs", 405)];
+    let nowhere =
+        [("GET", "/nope", 404), ("GET", "/api/v1/nope", 404), ("PATCH", "/api/v1/jobs", 405)];
     for (method, path, status) in nowhere {
         assert_eq!(cluster.raw(method, path, &[], None).await.status, 401, "{method} {path}");
         let known = cluster.call(method, path, None).await;

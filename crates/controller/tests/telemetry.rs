@@ -136,15 +136,20 @@ async fn questions_about_nothing_say_what_there_is() {
     cluster.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_and_its_gpus_are_seen_together() {
-    let cluster = Cluster::start().await;
+/// A node with two GPUs, and a job that has one of them.
+async fn with_a_job(cluster: &Cluster) -> (agent::FakeAgent, String) {
     let identity = cluster.join("n1").await;
     let agent = agent::FakeAgent::start(cluster.addr(), identity, 2, agent::Ranks::Stay).await;
     let id = cluster.submit(json!({ "run": "train", "gpus": 1 })).await;
-    let path = format!("/api/v1/jobs/{id}");
-    until(&cluster, &path, |job| job["state"] == "running").await;
-    let empty = cluster.get(&format!("{path}/telemetry")).await;
+    until(cluster, &format!("/api/v1/jobs/{id}"), |job| job["state"] == "running").await;
+    (agent, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_and_its_gpus_are_seen_together() {
+    let cluster = Cluster::start().await;
+    let (agent, id) = with_a_job(&cluster).await;
+    let empty = cluster.get(&format!("/api/v1/jobs/{id}/telemetry")).await;
     assert_eq!(empty["gpus"].as_array().map(Vec::len), Some(1));
     assert!(empty["total"]["power"].is_null(), "{empty}");
     let gpus = cluster.get("/api/v1/gpus?node=n1").await;
@@ -185,5 +190,42 @@ async fn metrics_are_for_viewers() {
     let one = cluster.call_as(&viewer, "GET", "/metrics?nodes=n1,n2", None).await;
     let one = String::from_utf8_lossy(&one.body).into_owned();
     assert!(one.contains("DCGM_FI_DEV_POWER_USAGE{") && !one.contains("tutti_tasks"), "{one}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_screen_asks_for_what_it_shows() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let mut first = agent::connect(cluster.addr(), &identity, 2).await;
+    let identity = cluster.join("n2").await;
+    let _second = agent::connect(cluster.addr(), &identity, 2).await;
+    send(&mut first, sample(300)).await;
+    let heard = |load: &Value| load["cluster"]["heard"] == 2;
+    let load = until(&cluster, "/api/v1/load", heard).await;
+    let all = &load["cluster"];
+    assert_eq!((all["gpus"].as_u64(), all["power"].as_f64()), (Some(4), Some(600.0)), "{load}");
+    assert_eq!((&load["nodes"], &load["jobs"]), (&json!([]), &json!([])));
+    let load = cluster.get("/api/v1/load?nodes=n1,n9&jobs=7").await;
+    assert_eq!(load["nodes"].as_array().map(Vec::len), Some(1), "{load}");
+    let cell = &load["nodes"][0]["gpus"][1];
+    assert_eq!((cell["util"].as_u64(), cell["sm"].as_u64()), (Some(97), Some(50)), "{load}");
+    assert_eq!(load["jobs"], json!([]), "there is no such job");
+    let bad = cluster.call("GET", "/api/v1/load?jobs=seven", None).await;
+    assert_eq!(bad.status, 400);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_load_of_a_job_is_that_of_its_gpus() {
+    let cluster = Cluster::start().await;
+    let (agent, id) = with_a_job(&cluster).await;
+    let load = cluster.get(&format!("/api/v1/load?nodes=n1&jobs={id}")).await;
+    assert_eq!(load["jobs"][0]["load"]["gpus"], 1, "{load}");
+    let cells = load["nodes"][0]["gpus"].as_array().unwrap();
+    let held: Vec<_> = cells.iter().filter(|c| c["milli"] == 1000).collect();
+    assert_eq!(held.len(), 1, "{load}");
+    assert_eq!(held[0]["jobs"], json!([id]));
+    drop(agent);
     cluster.stop().await;
 }

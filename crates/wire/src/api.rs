@@ -24,6 +24,7 @@
 //! | POST `/api/v1/nodes/{name}/resume` | → [`Changed`] | admin |
 //! | GET `/api/v1/telemetry` | query [`TelemetryQuery`] → [`TelemetryCurves`]: seconds for an hour, minutes for a week | viewer |
 //! | GET `/api/v1/gpus` | query [`GpuQuery`] → [`GpuRow`] list, each with its newest sample | viewer |
+//! | GET `/api/v1/load` | query [`LoadQuery`] → [`Load`]: what GPUs do now, summed up for a screen | viewer |
 //! | GET `/api/v1/jobs/{id}/telemetry` | → [`JobTelemetry`]: what its GPUs did in this attempt | viewer |
 //! | GET `/metrics` | query [`MetricsQuery`] → text for Prometheus | viewer |
 //! | POST `/api/v1/nodes/{name}/inject` | [`InjectRequest`] → [`Board`]; a fire drill | admin |
@@ -39,6 +40,7 @@
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
 //! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
 
+mod load;
 mod progress;
 mod telemetry;
 
@@ -56,6 +58,7 @@ use crate::stream::LogStream;
 pub use crate::stream::{Examination, Watched};
 use crate::textfile::FileError;
 
+pub use load::{GpuCell, GpuLoad, JobLoad, Load, LoadQuery, NodeLoad};
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
 pub use telemetry::{
     GpuFigures, GpuQuery, GpuRow, JobGpu, JobTelemetry, MetricsQuery, TelemetryCurve,
@@ -200,8 +203,12 @@ pub struct JobRow {
     pub share: Milli,
     pub priority: Priority,
     pub submitted_at: Time,
+    /// When its first attempt got nodes.
     pub started_at: Option<Time>,
     pub ended_at: Option<Time>,
+    /// How long it was suspended since then. Not counted for a whole array.
+    #[serde(default)]
+    pub suspended_for: Span,
     pub exit_code: Option<i32>,
     pub restarts: u32,
     pub verdict: Option<Verdict>,
@@ -268,6 +275,12 @@ pub struct SuspensionRow {
     /// It could not be suspended: where, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Which attempt of the job. 0: not known.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The attempt ended then, before it went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_at: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -150,6 +150,9 @@ impl Client {
                 let json = request.header(header::CONTENT_TYPE, "application/json");
                 self.agent().run(json.body(body.as_slice())?)
             }
+            // A length of none must be said: an end that is sent on its own may find the connection
+            // closed already, and then the answer is lost.
+            None if ask.method == Method::POST => self.agent().run(request.body(&[][..])?),
             None => self.agent().run(request.body(())?),
         };
         self.checked(sent)

@@ -1,4 +1,5 @@
-//! The door: host, token, role; and the audit line of every change and of everyone turned away.
+//! The door: host, token or session, role; and the audit line of every change and of everyone turned
+//! away. A session of a browser stands for the token that it was opened with: it ends with that.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use super::problem::{Problem, ProblemCode, exit};
 use super::routes::{Access, access};
 use crate::audit::Line;
 use crate::clock::now;
+use crate::dash::Session;
 
 /// Both ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     pub peer: SocketAddr,
     pub local: SocketAddr,
+    pub tls: bool,
 }
 
 /// Who calls, known by an access token.
@@ -48,18 +51,20 @@ pub struct Joiner {
 #[derive(Clone)]
 pub struct Target(pub String);
 
-enum Holder {
+pub(crate) enum Holder {
     Caller(Caller),
     Joiner(Joiner),
 }
 
-struct Known {
-    token: String,
-    holder: Holder,
+/// A token that is good, and whose.
+pub(crate) struct Known {
+    pub token: String,
+    pub hash: String,
+    pub holder: Holder,
 }
 
 impl Known {
-    fn user(&self) -> Option<String> {
+    pub(crate) fn user(&self) -> Option<String> {
         match &self.holder {
             Holder::Caller(c) => Some(c.actor.user.clone()),
             Holder::Joiner(_) => None,
@@ -76,15 +81,7 @@ pub async fn door(
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("", MatchedPath::as_str);
-    let mut line = Line {
-        time: now(),
-        user: None,
-        token: None,
-        peer: Some(ends.peer),
-        action: format!("{method} {route}"),
-        target: request.uri().path().to_owned(),
-        result: "ok".to_owned(),
-    };
+    let mut line = line(&request, ends);
     let entered = enter(&app, ends, &request, &method, route, &mut line);
     let response = match entered {
         Err(problem) => problem.into_response(),
@@ -100,6 +97,20 @@ pub async fn door(
     response
 }
 
+/// What the audit log says of a request, before it is known whose it is.
+pub(crate) fn line(request: &Request, ends: Ends) -> Line {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    Line {
+        time: now(),
+        user: None,
+        token: None,
+        peer: Some(ends.peer),
+        action: format!("{} {route}", request.method()),
+        target: request.uri().path().to_owned(),
+        result: "ok".to_owned(),
+    }
+}
+
 fn enter(
     app: &App,
     ends: Ends,
@@ -109,7 +120,7 @@ fn enter(
     line: &mut Line,
 ) -> Result<Holder, Problem> {
     app.hosts.check(request.headers(), ends.local.ip())?;
-    let known = identify(app, request.headers(), now())?;
+    let known = identify(app, method, request.headers(), now())?;
     line.user = known.user();
     line.token = Some(known.token.clone());
     let Some(access) = access(method, route) else {
@@ -146,8 +157,21 @@ fn admit(access: Access, holder: Holder) -> Result<Holder, Problem> {
     }
 }
 
-/// Who holds the token in the header.
-fn identify(app: &App, headers: &HeaderMap, now: Time) -> Result<Known, Problem> {
+/// Who calls: by the token in the header or, from a page of ours, by the session in the cookie.
+fn identify(app: &App, method: &Method, headers: &HeaderMap, now: Time) -> Result<Known, Problem> {
+    if headers.contains_key(AUTHORIZATION) {
+        return by_header(app, headers, now);
+    }
+    match app.dash.sessions.find(headers, now) {
+        Some(session) => {
+            session.allows(method, headers)?;
+            by_session(app, &session, now)
+        }
+        None => by_header(app, headers, now),
+    }
+}
+
+fn by_header(app: &App, headers: &HeaderMap, now: Time) -> Result<Known, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().unwrap_or_default(),
@@ -164,13 +188,32 @@ fn identify(app: &App, headers: &HeaderMap, now: Time) -> Result<Known, Problem>
         return Err(Problem::unauthorized("this is not a token")
             .hint("the header is `Authorization: Bearer tutti_u_...`"));
     };
+    by_token(app, &text, now)
+}
+
+/// Who holds this token.
+pub(crate) fn by_token(app: &App, text: &TokenText, now: Time) -> Result<Known, Problem> {
+    known(app, &text.id, |hash| text.matches(hash), now)
+}
+
+/// Whose session this is, as long as its token is good.
+pub(crate) fn by_session(app: &App, session: &Session, now: Time) -> Result<Known, Problem> {
+    known(app, &session.token, |hash| session.hash == hash, now)
+}
+
+fn known(
+    app: &App,
+    id: &str,
+    matches: impl FnOnce(&str) -> bool,
+    now: Time,
+) -> Result<Known, Problem> {
     // One answer for a token that never was, was revoked or has a wrong secret.
     let wrong = || {
         Problem::unauthorized("the token is unknown, revoked or of another cluster")
             .hint("ask an admin for a new one (`tutti token create`)")
     };
-    let stored = app.core.peek(|w| w.engine.state().tokens.get(&text.id).cloned())?;
-    let stored = stored.filter(|s| text.matches(&s.hash)).ok_or_else(wrong)?;
+    let stored = app.core.peek(|w| w.engine.state().tokens.get(id).cloned())?;
+    let stored = stored.filter(|s| matches(&s.hash)).ok_or_else(wrong)?;
     if stored.is_expired(now) {
         return Err(Problem::unauthorized("the token has expired")
             .hint("ask an admin for a new one (`tutti token create`)"));
@@ -179,11 +222,11 @@ fn identify(app: &App, headers: &HeaderMap, now: Time) -> Result<Known, Problem>
         Grant::Access { user, role } => Holder::Caller(Caller { actor: Actor { user, role } }),
         Grant::Join { .. } => Holder::Joiner(Joiner { token: stored.id.clone() }),
     };
-    Ok(Known { token: stored.id, holder })
+    Ok(Known { token: stored.id, hash: stored.hash, holder })
 }
 
 /// Reads that succeed are not worth a line; everything else is.
-fn audit(app: &App, method: &Method, mut line: Line, response: &Response) {
+pub(crate) fn audit(app: &App, method: &Method, mut line: Line, response: &Response) {
     let denied = matches!(response.status().as_u16(), 401 | 403);
     if (*method == Method::GET || *method == Method::HEAD) && !denied {
         return;

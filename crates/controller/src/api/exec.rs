@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use tutti_engine::Rejected;
-use tutti_model::{JobState, NodeId, Rank, TaskId};
+use tutti_model::{AttemptPhase, JobState, NodeId, Rank, TaskId};
 use tutti_wire::api::{Changed, ExecEvent, ExecRequest};
 use tutti_wire::stream::{Exec, ExecOutput, RequestId, ToAgent};
 use utoipa::IntoParams;
@@ -45,7 +45,7 @@ struct Running {
 
 impl Execs {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
-        self.sessions.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        crate::lock::lock(&self.sessions)
     }
 }
 
@@ -75,6 +75,10 @@ fn own(world: &World, caller: &Caller, id: TaskId) -> Result<(), Rejected> {
 enum Place {
     Node(NodeId, String),
     NotYet,
+    /// Its processes stand still; until somebody resumes it, or until its GPUs are free.
+    Suspended {
+        stays: bool,
+    },
     /// It has ended, or there is no such rank.
     Never(Problem),
 }
@@ -87,10 +91,15 @@ fn place(world: &World, id: TaskId, rank: Rank) -> Result<Place, Rejected> {
         let message = format!("{id} does not run any more: it is {}", now.as_str());
         return Ok(Place::Never(Problem::conflict(message)));
     }
-    if now != JobState::Running {
+    let attempt = job.task(id.index).and_then(|t| t.attempt());
+    let waking = attempt.is_some_and(|a| matches!(a.phase, AttemptPhase::Waking { .. }));
+    if waking {
         return Ok(Place::NotYet);
     }
-    let Some(attempt) = job.task(id.index).and_then(|t| t.attempt()) else {
+    if let Some(pause) = attempt.and_then(|a| a.pause()) {
+        return Ok(Place::Suspended { stays: pause.stays });
+    }
+    let Some(attempt) = attempt.filter(|_| now == JobState::Running) else {
         return Ok(Place::NotYet);
     };
     let part = attempt
@@ -103,6 +112,15 @@ fn place(world: &World, id: TaskId, rank: Rank) -> Result<Place, Rejected> {
             "{id} has ranks 0 to {}, not {rank}",
             attempt.world_size().saturating_sub(1)
         ))),
+    })
+}
+
+/// A program beside frozen ranks would be frozen with them.
+fn asleep(task: TaskId, stays: bool) -> Problem {
+    let message = format!("{task} is suspended: its processes stand still");
+    Problem::conflict(message).hint(match stays {
+        true => format!("`tutti resume {task}` lets it go on"),
+        false => format!("it goes on by itself: `tutti why {task}` says when"),
     })
 }
 
@@ -133,6 +151,7 @@ pub async fn exec(
     let (node, name) = match found.await?? {
         Place::Node(node, name) => (node, name),
         Place::Never(problem) => return Err(problem),
+        Place::Suspended { stays } => return Err(asleep(task, stays)),
         Place::NotYet => {
             return Err(Problem::conflict(format!("{task} does not run now"))
                 .hint(format!("`tutti why {task}` says what it waits for")));
@@ -235,7 +254,7 @@ async fn until_running(app: &App, task: TaskId, rank: Rank) -> Result<Arc<Link>,
         match app.core.read(|world| place(world, task, rank)).await?? {
             Place::Node(node, name) => return link_of(app, node, &name),
             Place::Never(problem) => return Err(problem),
-            Place::NotYet => {}
+            Place::NotYet | Place::Suspended { .. } => {}
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() {

@@ -17,6 +17,7 @@ use super::body::{Named, Strict};
 use super::exec::link_of;
 use super::openapi::Problems;
 use super::problem::Problem;
+use crate::core::World;
 use crate::links::{Answer, Link};
 
 /// An agent answers from memory; one that takes longer hangs.
@@ -37,22 +38,14 @@ pub async fn inject(
     Named(name): Named<String>,
     Strict(body): Strict<InjectRequest>,
 ) -> Result<(Extension<Target>, Json<Board>), Problem> {
-    let (node, simulated, gpus) = app
-        .core
-        .read(|world| {
-            let node = world.engine.state().node_named(&name)?;
-            let gpus: Vec<GpuIndex> = node.facts.gpus.iter().map(|g| g.index).collect();
-            Some((node.id, node.facts.simulated, gpus))
-        })
-        .await?
-        .ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
+    let Found { node, simulated, gpus } = find(&app, &name).await?;
     if !simulated && !body.real {
         let message = format!("the devices of {name} are real: jobs on them would be stopped");
         return Err(Problem::conflict(message).hint("repeat it with --real if that is meant"));
     }
     let gpu = body.gpu.map(GpuIndex);
     if let Some(gpu) = gpu.filter(|g| !gpus.contains(g)) {
-        return Err(Problem::invalid(format!("{name} has no GPU {gpu}: it has {}", gpus.len())));
+        return Err(no_gpu(&name, gpu, &gpus));
     }
     let what = drilled(&body)?;
     let words = describe(&what);
@@ -64,6 +57,11 @@ pub async fn inject(
 
 fn drilled(body: &InjectRequest) -> Result<DrillWhat, Problem> {
     match (body.xid, &body.check) {
+        (Some(xid), None) if body.action.is_some() || body.text.is_some() => {
+            let message =
+                format!("XID {xid} has its own action and text: leave action and text out");
+            Err(Problem::invalid(message).hint("they are for a check of your own (check)"))
+        }
         (Some(xid), None) if body.gpu.is_some() => Ok(DrillWhat::Xid { xid }),
         (Some(_), None) => Err(Problem::invalid("an XID is an error of a GPU: say which (gpu)")),
         (None, Some(check)) => {
@@ -103,10 +101,33 @@ pub async fn resolve(
     Named(name): Named<String>,
     Strict(body): Strict<ResolveRequest>,
 ) -> Result<Json<Board>, Problem> {
-    let node = find(&app, &name).await?;
+    let Found { node, gpus, .. } = find(&app, &name).await?;
     let (gpu, key, by) = (body.gpu.map(GpuIndex), body.key, caller.actor.user);
-    let resolve = HealthAsk::Resolve { gpu, key, by, unchecked: body.unchecked };
-    ask(&app, node, &name, resolve).await.map(Json)
+    let resolve = HealthAsk::Resolve { gpu, key: key.clone(), by, unchecked: body.unchecked };
+    let board = ask(&app, node, &name, resolve).await?;
+    // One that fell off the bus may still have something to be resolved.
+    let nowhere = |gpu: &GpuIndex| !gpus.contains(gpu) && board.touched.is_empty();
+    if let Some(gpu) = gpu.filter(nowhere) {
+        return Err(no_gpu(&name, gpu, &gpus));
+    }
+    match key.as_deref().and_then(|key| unknown(&name, key, &board)) {
+        Some(problem) => Err(problem),
+        None => Ok(Json(board)),
+    }
+}
+
+/// A key that the board has never had, as far as it can tell.
+fn unknown(name: &str, key: &str, board: &Board) -> Option<Problem> {
+    let has = |findings: &[Finding]| findings.iter().any(|f| f.key == key);
+    if has(&board.findings) || has(&board.touched) {
+        return None;
+    }
+    let keys: Vec<&str> = board.findings.iter().map(|f| f.key.as_str()).collect();
+    let hint = match keys.as_slice() {
+        [] => "nothing is wrong with it".to_owned(),
+        keys => format!("there are: {}", keys.join(", ")),
+    };
+    Some(Problem::not_found(format!("{name} has no finding '{key}'")).hint(hint))
 }
 
 /// Makes the GPUs of a node that nobody uses compute something whose answer is known. What is found
@@ -118,7 +139,7 @@ pub async fn check(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<ActiveReport>, Problem> {
-    let node = find(&app, &name).await?;
+    let Found { node, .. } = find(&app, &name).await?;
     match answer(&link_of(&app, node, &name)?, &name, HealthAsk::Check).await? {
         HealthReply::Checked(report) => Ok(Json(*report)),
         other => Err(odd(&name, &other)),
@@ -133,16 +154,31 @@ pub async fn examine(
     State(app): State<Arc<App>>,
     Named(name): Named<String>,
 ) -> Result<Json<Examination>, Problem> {
-    let node = find(&app, &name).await?;
+    let Found { node, .. } = find(&app, &name).await?;
     match answer(&link_of(&app, node, &name)?, &name, HealthAsk::Examine).await? {
         HealthReply::Examined(examination) => Ok(Json(*examination)),
         other => Err(odd(&name, &other)),
     }
 }
 
-async fn find(app: &App, name: &str) -> Result<NodeId, Problem> {
-    let node = app.core.read(|world| world.engine.state().node_named(name).map(|n| n.id)).await?;
-    Ok(node.ok_or_else(|| Rejected::NoSuchNode(name.to_owned()))?)
+struct Found {
+    node: NodeId,
+    simulated: bool,
+    gpus: Vec<GpuIndex>,
+}
+
+async fn find(app: &App, name: &str) -> Result<Found, Problem> {
+    let found = |world: &World| {
+        let node = world.engine.state().node_named(name)?;
+        let gpus = node.facts.gpus.iter().map(|g| g.index).collect();
+        Some(Found { node: node.id, simulated: node.facts.simulated, gpus })
+    };
+    let found = app.core.read(found).await?;
+    Ok(found.ok_or_else(|| Rejected::NoSuchNode(name.to_owned()))?)
+}
+
+fn no_gpu(name: &str, gpu: GpuIndex, gpus: &[GpuIndex]) -> Problem {
+    Problem::invalid(format!("{name} has no GPU {gpu}: it has {}", gpus.len()))
 }
 
 /// Asks the agent, and takes over what stands now before anybody is answered.
@@ -196,6 +232,47 @@ fn odd(name: &str, reply: &HealthReply) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_key_is_answered_with_those_that_there_are() {
+        let finding = |key: &str| Finding {
+            key: key.into(),
+            check: "disk".into(),
+            gpu: None,
+            action: HealthAction::Note,
+            text: String::new(),
+            since: tutti_model::Time(0),
+            drill: false,
+            by_job: false,
+        };
+        let board = |findings: &[&str], touched: &[&str]| Board {
+            findings: findings.iter().map(|k| finding(k)).collect(),
+            touched: touched.iter().map(|k| finding(k)).collect(),
+            active: None,
+        };
+        let problem = unknown("n1", "dsk", &board(&["clock", "disk"], &[])).unwrap();
+        assert_eq!(problem.error.message, "n1 has no finding 'dsk'");
+        assert_eq!(problem.error.hint.as_deref(), Some("there are: clock, disk"));
+        assert!(unknown("n1", "disk", &board(&["clock"], &["disk"])).is_none());
+        assert!(unknown("n1", "disk", &board(&["disk"], &[])).is_none(), "it did not pass");
+    }
+
+    #[test]
+    fn an_xid_brings_its_own_action() {
+        let body = |xid, check: Option<&str>, action| InjectRequest {
+            gpu: Some(0),
+            xid,
+            check: check.map(str::to_owned),
+            action,
+            text: None,
+            real: false,
+        };
+        let action = Some(HealthAction::FenceGpu);
+        let problem = drilled(&body(Some(79), None, action)).unwrap_err();
+        assert!(problem.error.message.starts_with("XID 79 has its own action"));
+        assert_eq!(drilled(&body(Some(79), None, None)).unwrap(), DrillWhat::Xid { xid: 79 });
+        assert!(drilled(&body(None, Some("fan"), action)).is_ok());
+    }
 
     #[test]
     fn a_check_that_takes_long_is_not_called_an_old_agent() {

@@ -81,7 +81,9 @@ pub async fn why(
         let row = find_row(world, id)?;
         let engine = &world.engine;
         let policy = &engine.state().policy;
-        tutti_sched::explain(engine.state(), engine.plan(), policy, id, now()).ok_or_else(|| {
+        let found = tutti_sched::explain(engine.state(), engine.plan(), policy, id, now());
+        let gives_up_at = tutti_engine::gives_up_at(engine.state(), id);
+        found.map(|e| Explanation { gives_up_at, ..e }).ok_or_else(|| {
             let state = row.state.as_str();
             Problem::conflict(format!("{id} is neither pending nor suspended: it is {state}"))
                 .hint(format!("`tutti show {id}` tells the rest"))

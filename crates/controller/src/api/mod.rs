@@ -9,14 +9,15 @@ mod exec;
 mod health;
 mod hosts;
 mod jobs;
+mod load;
 mod logs;
 mod metrics;
 mod nodes;
 mod openapi;
 mod policy;
-mod problem;
+pub(crate) mod problem;
 mod routes;
-mod sse;
+pub(crate) mod sse;
 mod submit;
 mod telemetry;
 mod tokens;
@@ -33,6 +34,7 @@ use tutti_wire::pki::Ca;
 
 use crate::audit::Audit;
 use crate::core::Core;
+use crate::dash::{self, Dash};
 use crate::links::Links;
 use crate::telemetry::Store;
 
@@ -51,6 +53,7 @@ pub struct App {
     pub ca: Arc<Ca>,
     pub hosts: Hosts,
     pub execs: Execs,
+    pub dash: Dash,
     pub data_dir: PathBuf,
     pub server_until: SystemTime,
     /// Becomes true when the controller is to stop.
@@ -97,6 +100,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/resume", post(nodes::resume))
         .route("/telemetry", get(telemetry::curves))
         .route("/gpus", get(telemetry::gpus))
+        .route("/load", get(load::load))
         .route("/nodes/{name}/inject", post(health::inject))
         .route("/nodes/{name}/resolve", post(health::resolve))
         .route("/nodes/{name}/check", post(health::check))
@@ -107,11 +111,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokens", get(tokens::list).post(tokens::create))
         .route("/tokens/{id}", delete(tokens::revoke))
         .route("/join", post(tokens::join));
-    Router::new()
+    let api = Router::new()
         .nest("/api/v1", jobs.merge(rest))
         // Where Prometheus looks unless it is told otherwise.
         .route("/metrics", get(metrics::metrics))
         // Around what matches no route too: the door answers those.
-        .layer(from_fn_with_state(Arc::clone(&app), auth::door))
-        .with_state(app)
+        .layer(from_fn_with_state(Arc::clone(&app), auth::door));
+    // The other way round the pages' door would answer what matches no route.
+    dash::router(&app).merge(api).with_state(app)
 }

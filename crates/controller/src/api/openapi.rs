@@ -14,7 +14,8 @@ use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
 use super::{
-    cluster, events, exec, health, jobs, logs, metrics, nodes, policy, submit, telemetry, tokens,
+    cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, submit, telemetry,
+    tokens,
 };
 
 /// The errors that every route may answer with.
@@ -76,6 +77,7 @@ impl IntoResponses for Problems {
         nodes::resume,
         telemetry::curves,
         telemetry::gpus,
+        load::load,
         telemetry::job,
         metrics::metrics,
         health::inject,

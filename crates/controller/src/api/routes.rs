@@ -46,6 +46,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/nodes/{name}/resume", ADMIN),
     (Method::GET, "/api/v1/telemetry", VIEWER),
     (Method::GET, "/api/v1/gpus", VIEWER),
+    (Method::GET, "/api/v1/load", VIEWER),
     (Method::GET, "/metrics", VIEWER),
     (Method::POST, "/api/v1/nodes/{name}/inject", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/resolve", ADMIN),

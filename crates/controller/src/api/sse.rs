@@ -35,6 +35,12 @@ impl Sender {
         self.put(Event::default().event(name).id(id.to_string()), data).await
     }
 
+    /// Data that is text already, without a line break.
+    pub async fn send_text(&self, name: &str, data: &str) -> Result<(), Left> {
+        let event = Event::default().event(name).data(data);
+        self.0.send(Ok(event)).await.map_err(|_| Left)
+    }
+
     async fn put<T: Serialize>(&self, event: Event, data: &T) -> Result<(), Left> {
         let event = event.json_data(data).expect("our own types become JSON");
         self.0.send(Ok(event)).await.map_err(|_| Left)

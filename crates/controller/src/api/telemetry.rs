@@ -1,5 +1,6 @@
 //! What nodes, GPUs and jobs do, now and before.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -55,8 +56,27 @@ pub async fn curves(
             curves.push(shown(&node, &curve, range.step));
         }
     }
+    if let (Some(Of::Gpu(gpu)), true) = (wanted.gpu, curves.is_empty()) {
+        let only = |name: &str| query.node.as_ref().is_none_or(|node| node == name);
+        let rows = app.core.read(|world| views::gpu_rows(world.engine.state(), only)).await?;
+        let has: BTreeSet<GpuIndex> = rows.iter().map(|row| row.gpu).collect();
+        if !has.contains(&gpu) {
+            return Err(no_gpu(query.node.as_deref(), gpu, &has));
+        }
+    }
     let (from, step) = (Time(range.from * 1000), Span::secs(range.step));
     Ok(Json(TelemetryCurves { from, step, curves }))
+}
+
+/// It has none now, and had none in all that is remembered.
+fn no_gpu(node: Option<&str>, gpu: GpuIndex, has: &BTreeSet<GpuIndex>) -> Problem {
+    let who = node.map_or_else(|| "no node has a".to_owned(), |node| format!("{node} has no"));
+    let has: Vec<String> = has.iter().map(ToString::to_string).collect();
+    let hint = match has.as_slice() {
+        [] => "there are none: gpu=none is the machine itself".to_owned(),
+        has => format!("there are: {}", has.join(", ")),
+    };
+    Problem::not_found(format!("{who} GPU {gpu}")).hint(hint)
 }
 
 fn too_many() -> Problem {
@@ -169,4 +189,22 @@ pub async fn job(
     let gpus: Vec<_> = held.into_iter().flatten().map(figures).collect();
     let total = crate::telemetry::total(gpus.iter().map(|gpu| gpu.figures));
     Ok(Json(JobTelemetry { id, since, total, gpus }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_answered_with_those_that_are() {
+        let has = BTreeSet::from([GpuIndex(0), GpuIndex(1)]);
+        let problem = no_gpu(Some("n1"), GpuIndex(9), &has).error;
+        assert_eq!(
+            (problem.code.as_str(), problem.message.as_str()),
+            ("not_found", "n1 has no GPU 9")
+        );
+        assert_eq!(problem.hint.as_deref(), Some("there are: 0, 1"));
+        let problem = no_gpu(None, GpuIndex(9), &BTreeSet::new()).error;
+        assert_eq!(problem.message, "no node has a GPU 9");
+    }
 }

@@ -214,6 +214,7 @@ impl EngineLoop {
         if !step.records.is_empty() {
             world.reads.note(world.engine.state(), &step.records);
             for record in &step.records {
+                world.chronicle.note(world.engine.state(), record);
                 if let Event::JobsForgotten { jobs } = &record.event {
                     world.progress.forget(jobs);
                 }

@@ -5,6 +5,7 @@ use tutti_journal::{BoxError, Journal, JournalError, Replay, codec};
 use tutti_model::{Seq, State};
 
 use super::{Passes, World};
+use crate::chronicle::Chronicle;
 use crate::progress::Book;
 use crate::reads::Reads;
 
@@ -17,12 +18,14 @@ pub enum LoadError {
 struct Loader {
     settings: Settings,
     engine: Engine,
+    chronicle: Chronicle,
 }
 
 impl Replay for Loader {
     fn snapshot(&mut self, _seq: Seq, bytes: &[u8]) -> Result<(), BoxError> {
         let state: State = codec::decode(bytes)?;
         self.engine = Engine::restore(state, self.settings.clone());
+        self.chronicle = Chronicle::of(self.engine.state());
         Ok(())
     }
 
@@ -31,18 +34,20 @@ impl Replay for Loader {
         let seen = self.engine.state().seq;
         for record in records.iter().filter(|r| r.seq > seen) {
             self.engine.replay(record);
+            self.chronicle.note(self.engine.state(), record);
         }
         Ok(())
     }
 }
 
 pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, LoadError> {
-    let mut loader = Loader { engine: Engine::new(settings.clone()), settings };
+    let (engine, chronicle) = (Engine::new(settings.clone()), Chronicle::default());
+    let mut loader = Loader { engine, settings, chronicle };
     let loaded = journal.load(&mut loader)?;
     for skipped in &loaded.skipped {
         tracing::warn!(seq = %skipped.seq, why = %skipped.why, "skipped a damaged snapshot");
     }
-    let engine = loader.engine;
+    let Loader { engine, chronicle, .. } = loader;
     tracing::info!(
         seq = %engine.state().seq,
         snapshot = ?loaded.snapshot,
@@ -51,5 +56,5 @@ pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, Load
         "read the journal"
     );
     let reads = Reads::rebuild(engine.state());
-    Ok(World { engine, reads, progress: Book::default(), passes: Passes::default() })
+    Ok(World { engine, reads, progress: Book::default(), chronicle, passes: Passes::default() })
 }

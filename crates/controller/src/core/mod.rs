@@ -23,6 +23,7 @@ use tutti_engine::{Command, Engine, Rejected, Reply};
 use tutti_journal::{JournalError, Stats, codec::EncodeError};
 use tutti_model::{NodeId, Seq};
 
+use crate::chronicle::Chronicle;
 use crate::feed::Feed;
 use crate::links::Link;
 use crate::progress::Book;
@@ -40,6 +41,7 @@ pub struct World {
     pub engine: Engine,
     pub reads: Reads,
     pub progress: Book,
+    pub chronicle: Chronicle,
     pub passes: Passes,
 }
 

@@ -40,7 +40,13 @@ fn gated() -> (Started, mpsc::Sender<bool>) {
     let journal = Gate { inner: MemoryJournal::default(), words: gate };
     let engine = Engine::new(Settings::default());
     let reads = Reads::rebuild(engine.state());
-    let world = World { engine, reads, progress: Default::default(), passes: Default::default() };
+    let world = World {
+        engine,
+        reads,
+        progress: Default::default(),
+        chronicle: Default::default(),
+        passes: Default::default(),
+    };
     let links = Arc::new(Links::new(crate::links::GangKeys::fixed(1)));
     let started = start(world, Box::new(journal), links, SnapshotRule::default()).unwrap();
     (started, words)

@@ -174,7 +174,7 @@ impl Link {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<RequestId, Waiting>> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        crate::lock::lock(&self.waiting)
     }
 }
 

@@ -59,7 +59,7 @@ impl Listener {
     /// The same for the socket of the data dir, with the port that the controller has otherwise.
     pub async fn run_local(self: Arc<Self>, sockets: UnixListener, port: u16) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let ends = Ends { peer: here, local: here };
+        let ends = Ends { peer: here, local: here, tls: false };
         let mut shutdown = self.shutdown.clone();
         loop {
             let taken = tokio::select! {

@@ -169,6 +169,7 @@ fn a_task_that_never_ran_spoils_the_code_of_its_array() {
         nodes: Vec::new(),
         gpus: 0,
         last_ran: None,
+        away: Span::default(),
     };
     let code = |tasks: &[(Outcome, Option<i32>)]| {
         let mut sums = ArraySums::default();

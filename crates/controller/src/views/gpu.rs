@@ -14,6 +14,7 @@ pub fn gpu_rows(state: &State, only: impl Fn(&str) -> bool) -> Vec<GpuRow> {
     for node in state.nodes.values().filter(|node| only(&node.facts.name)) {
         for gpu in &node.facts.gpus {
             let used = node.used.gpus.get(&gpu.index);
+            let fence = node.findings.iter().filter(|f| f.fences() == Some(gpu.index));
             rows.push(GpuRow {
                 node: node.facts.name.clone(),
                 gpu: gpu.index,
@@ -22,6 +23,7 @@ pub fn gpu_rows(state: &State, only: impl Fn(&str) -> bool) -> Vec<GpuRow> {
                 mem: gpu.mem,
                 simulated: node.facts.simulated,
                 jobs: used.iter().flat_map(|used| used.leases.keys().map(|l| l.task)).collect(),
+                fenced: fence.max_by_key(|f| f.action).map(|f| f.text.clone()),
                 sample: None,
                 age: None,
             });

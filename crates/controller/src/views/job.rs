@@ -3,12 +3,12 @@
 use tutti_engine::Stalled;
 use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, GpuIndex, Job, JobSpec, JobState, Nap, NodeId, Part,
-    PartState, Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, TaskId,
-    Tasks, Time,
+    PartState, Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, Task,
+    TaskId, Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail, SuspensionRow};
 
-use super::words::{end_note, fault_words};
+use super::words::{end_note, fault_words, meanwhile};
 use crate::core::World;
 
 /// The row of a job that is no array, of a whole array, or of one task. None if there is no such
@@ -27,6 +27,7 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     if let Some(task) = job.task(index) {
         row.restarts = task.restarts.total();
         row.started_at = task.first_started_at;
+        row.suspended_for = task.away(now);
         if let Some(attempt) = task.attempt() {
             held(state, &mut row, attempt);
         }
@@ -82,6 +83,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         submitted_at: job.submitted_at,
         started_at: None,
         ended_at: None,
+        suspended_for: Span(0),
         exit_code: None,
         restarts: 0,
         verdict: None,
@@ -117,6 +119,7 @@ fn held(state: &State, row: &mut JobRow, attempt: &Attempt) {
 fn over(state: &State, row: &mut JobRow, ended: &Ended) {
     row.started_at = ended.started_at;
     row.ended_at = Some(ended.ended_at);
+    row.suspended_for = ended.away;
     row.exit_code = ended.exit_code;
     row.restarts = ended.restarts.total();
     row.node_names = names(state, ended.nodes.iter().copied());
@@ -164,7 +167,8 @@ fn refusal(state: &State, refusal: &Refusal) -> String {
     format!("{}: {}", state.node_name(refusal.node), refusal.why)
 }
 
-fn suspensions(state: &State, attempt: &Attempt) -> Vec<SuspensionRow> {
+/// Of all attempts, as far as they are remembered.
+fn suspensions(state: &State, task: &Task) -> Vec<SuspensionRow> {
     let row = |nap: &Nap| SuspensionRow {
         why: nap.why.clone(),
         since: nap.since,
@@ -173,22 +177,28 @@ fn suspensions(state: &State, attempt: &Attempt) -> Vec<SuspensionRow> {
         until: nap.until,
         bytes: nap.bytes,
         refused: nap.refused.as_ref().map(|r| refusal(state, r)),
+        attempt: nap.attempt,
+        cut_at: nap.cut_at,
     };
-    attempt.naps.iter().map(row).collect()
+    task.all_naps().map(row).collect()
 }
 
 fn stop_note(state: &State, why: &StopCause) -> String {
     match why {
         StopCause::Cancelled { by } => format!("being cancelled by {by}"),
         StopCause::TimeLimit => "ran out of its time limit".to_owned(),
-        StopCause::RankFailed { rank } => format!("rank {rank} failed, the others are stopped"),
+        StopCause::RankFailed { rank, saw } => {
+            format!("rank {rank} failed, the others are stopped{}", meanwhile(saw.as_deref()))
+        }
         StopCause::LaunchFailed { node, error } => {
             format!("did not start on {}: {error}", state.node_name(*node))
         }
         StopCause::NodeLost { node } => {
             format!("{} was lost, the rest is stopped", state.node_name(*node))
         }
-        StopCause::Preempted { for_job } => format!("makes room for job {for_job}"),
+        StopCause::Preempted { for_job, not_suspended } => {
+            format!("makes room for job {for_job}{}", instead(not_suspended.as_deref()))
+        }
         StopCause::PeerFault { rank, node, op, why } => {
             let (node, what) = (state.node_name(*node), fault_words(op, why));
             format!("rank {rank} on {node} is dead or hangs{what}; the rest is stopped")
@@ -214,9 +224,28 @@ pub(super) fn unhealthy(state: &State, node: NodeId, gpu: Option<GpuIndex>) -> S
     gpu.map_or_else(|| name.clone(), |gpu| format!("GPU {gpu} of {name}"))
 }
 
+/// Why one that asks to be suspended is stopped.
+fn instead(not_suspended: Option<&str>) -> String {
+    not_suspended.map_or_else(String::new, |why| format!("; not suspended: {why}"))
+}
+
 /// Why the attempt before this one had to go.
-fn stopped_before(state: &State, why: &StopCause) -> String {
+pub(super) fn stopped_before(state: &State, why: &StopCause) -> String {
     match why {
+        StopCause::NodeLost { node } => format!("{} was lost", state.node_name(*node)),
+        StopCause::RankFailed { rank, saw } => {
+            format!("rank {rank} failed{}", meanwhile(saw.as_deref()))
+        }
+        StopCause::Preempted { for_job, not_suspended } => {
+            format!("made room for job {for_job}{}", instead(not_suspended.as_deref()))
+        }
+        StopCause::PeerFault { rank, node, op, why } => {
+            let (node, what) = (state.node_name(*node), fault_words(op, why));
+            format!("rank {rank} on {node} was dead or hung{what}")
+        }
+        StopCause::Evicted { node, by } => {
+            format!("{} was cleared by {by}", state.node_name(*node))
+        }
         StopCause::Unhealthy { node, gpu, text, .. } => {
             format!("{} was broken: {text}", unhealthy(state, *node, *gpu))
         }
@@ -270,9 +299,9 @@ pub fn detail(
         parts: attempt.map_or_else(Vec::new, |a| part_rows(state, a)),
         end: ended.map(|e| e.reason.clone()),
         time_left,
-        held: job.held,
+        held: job.is_held(index),
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
-        suspensions: attempt.map_or_else(Vec::new, |a| suspensions(state, a)),
+        suspensions: task.map_or_else(Vec::new, |t| suspensions(state, t)),
         stopped_before: task
             .and_then(|t| t.past().stopped.as_deref())
             .map(|why| stopped_before(state, why)),

@@ -2,12 +2,14 @@
 
 mod gpu;
 mod job;
+mod load;
 mod node;
 mod page;
 mod words;
 
 pub use gpu::{gpu_rows, held_gpus, node_names};
 pub use job::{detail, progress, row, without_secrets};
-pub use node::{cluster, node_row, trouble};
+pub use load::{HeldGpu, HeldNode, Holdings, holdings};
+pub use node::{cluster, counted, node_row, trouble};
 pub use page::{BadFilter, Filter, Page, ROWS_MAX};
-pub use words::end_note;
+pub use words::{cause_words, end_note};

@@ -72,3 +72,27 @@ pub fn cluster(world: &World, actor: &Actor, now: Time) -> ClusterInfo {
         seq: state.seq.0,
     }
 }
+
+/// Sorts numbers inside a name by their size.
+pub fn counted(name: &str) -> Vec<(u64, String)> {
+    let mut key: Vec<(u64, String)> = Vec::new();
+    for piece in name.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        // Too long for a number: sorted after those that are not, by its text.
+        let number = if digits == 0 { 0 } else { piece[..digits].parse().unwrap_or(u64::MAX) };
+        key.push((number, piece[digits..].to_owned()));
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn names_sort_as_people_count() {
+        let mut names = ["n10", "n2", "n1", "gpu-a12", "gpu-a3", "n", "99999999999999999999999"];
+        names.sort_by_key(|n| counted(n));
+        assert_eq!(names, ["gpu-a3", "gpu-a12", "n", "n1", "n2", "n10", "99999999999999999999999"]);
+    }
+}

@@ -12,7 +12,7 @@ use tutti_wire::api::{JobQuery, JobRow};
 
 use super::job::row;
 use crate::core::World;
-use crate::reads::{Reads, STATES};
+use crate::reads::Reads;
 
 const ROWS_DEFAULT: u32 = 100;
 pub const ROWS_MAX: u32 = 10_000;
@@ -73,13 +73,13 @@ impl Filter {
 }
 
 fn states(text: Option<&str>) -> Result<BTreeSet<JobState>, BadFilter> {
-    let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(STATES.into()) };
+    let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(JobState::ALL.into()) };
     let mut out = BTreeSet::new();
     for word in text.split(',').map(str::trim) {
         match word {
-            "active" => out.extend(STATES.into_iter().filter(|s| !s.is_final())),
+            "active" => out.extend(JobState::ALL.into_iter().filter(|s| !s.is_final())),
             _ => {
-                let state = STATES.into_iter().find(|s| s.as_str() == word);
+                let state = JobState::named(word);
                 out.insert(state.ok_or_else(|| BadFilter::State(word.to_owned()))?);
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Candidates<'a> {
         };
         let sets = if let Some(ids) = &filter.ids {
             vec![walk(ids)]
-        } else if filter.states.len() == STATES.len() {
+        } else if filter.states.len() == JobState::ALL.len() {
             vec![ordered(world.engine.state().jobs.range(range).map(|(id, _)| *id), newest)]
         } else {
             state_sets(&world.reads, filter).into_iter().map(walk).collect()

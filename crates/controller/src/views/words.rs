@@ -1,17 +1,20 @@
 //! How a job ended, in one short sentence.
 
-use tutti_model::{EndReason, Ended, State};
+use tutti_model::{EndReason, Ended, State, StopCause};
 
-use super::job::unhealthy;
+use super::job::{stopped_before, unhealthy};
 
 pub fn end_note(state: &State, ended: &Ended) -> String {
     let code = ended.exit_code.map_or_else(String::new, |c| format!(" with exit code {c}"));
     match &ended.reason {
         EndReason::Finished => String::new(),
-        EndReason::RankFailed { rank, signal: Some(signal) } => {
-            format!("rank {rank} was killed by signal {signal}")
+        EndReason::RankFailed { rank, signal, saw } => {
+            let how = signal.map_or_else(
+                || format!("ended{code}"),
+                |signal| format!("was killed by signal {signal}"),
+            );
+            format!("rank {rank} {how}{}", meanwhile(saw.as_deref()))
         }
-        EndReason::RankFailed { rank, signal: None } => format!("rank {rank} ended{code}"),
         EndReason::LaunchFailed { node, error } => {
             format!("did not start on {}: {error}", state.node_name(*node))
         }
@@ -45,6 +48,16 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
             format!("failed {attempts} times in a row and got nowhere{on}; the last time {last}")
         }
     }
+}
+
+/// What the driver of its GPUs said while it ran.
+pub fn meanwhile(saw: Option<&str>) -> String {
+    saw.map_or_else(String::new, |saw| format!("; meanwhile {saw}"))
+}
+
+/// Why an attempt had to go, once it has.
+pub fn cause_words(state: &State, why: &StopCause) -> String {
+    stopped_before(state, why)
 }
 
 /// What the accuser waited for, and what it saw.

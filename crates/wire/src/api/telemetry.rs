@@ -69,6 +69,9 @@ pub struct GpuRow {
     pub simulated: bool,
     /// Who has it, whole or in part.
     pub jobs: Vec<TaskId>,
+    /// What is wrong with it: nothing is placed on it while this stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced: Option<String>,
     /// None: nothing was heard of it since the controller started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<GpuSample>,

@@ -1,6 +1,8 @@
 //! Answers that come piece by piece.
 
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::de::DeserializeOwned;
 use ureq::BodyReader;
@@ -19,6 +21,7 @@ pub struct Events<T> {
     chunk: Vec<u8>,
     is_last: fn(&T) -> bool,
     over: bool,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl<T> std::fmt::Debug for Events<T> {
@@ -31,11 +34,20 @@ impl<T: DeserializeOwned> Events<T> {
     /// `is_last` tells a stream that ended from one that broke.
     pub(super) fn new(body: BodyReader<'static>, is_last: fn(&T) -> bool) -> Self {
         let chunk = vec![0; 32 << 10];
-        Events { body, parser: SseParser::new(), chunk, is_last, over: false }
+        Events { body, parser: SseParser::new(), chunk, is_last, over: false, stop: None }
+    }
+
+    /// Once this is set it ends as if it were interrupted, at the controller's next sign of life:
+    /// seconds later at most. For readers that block in a thread of their own.
+    pub fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Events { stop: Some(stop), ..self }
     }
 
     fn read(&mut self) -> Result<T, ClientError> {
         loop {
+            if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return Err(ClientError::Interrupted(None));
+            }
             if let Some(event) = self.parser.take()? {
                 if event.name == "error" {
                     return Err(ClientError::from_answer(500, event.data.as_bytes()));

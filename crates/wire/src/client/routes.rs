@@ -153,6 +153,11 @@ impl Client {
         self.get(&query("/gpus", &GpuQuery { node: node.map(str::to_owned) })?)
     }
 
+    /// What GPUs do now, for the cluster and for the nodes and jobs that are asked for.
+    pub fn load(&self, wanted: &LoadQuery) -> Result<Load, ClientError> {
+        self.get(&query("/load", wanted)?)
+    }
+
     pub fn telemetry(&self, wanted: &TelemetryQuery) -> Result<TelemetryCurves, ClientError> {
         self.get(&query("/telemetry", wanted)?)
     }

@@ -2,7 +2,8 @@ mod server;
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use serde_json::json;
@@ -50,6 +51,23 @@ fn a_policy_without_a_tag_is_not_changed() {
     assert_eq!(server.lines(), ["GET /api/v1/policy"]);
 }
 
+/// An end in a piece of its own would come after a quick answer, to a connection that is closed.
+#[test]
+fn a_change_without_a_body_says_so_and_keeps_its_connection() {
+    let server = Server::start(|_, _| changed());
+    let c = client(&server);
+    for node in ["n1", "n2"] {
+        c.resume(node).unwrap();
+    }
+    c.revoke_token("t1").unwrap();
+    let seen = server.seen.lock().unwrap().clone();
+    for ask in &seen {
+        assert_eq!(ask.headers.get("transfer-encoding"), None, "{ask:?}");
+    }
+    assert_eq!(seen[0].headers["content-length"], "0");
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+}
+
 #[test]
 fn every_method_asks_for_its_route() {
     let server = Server::start(|_, _| error(404, "not_found", 3));
@@ -65,6 +83,7 @@ fn every_method_asks_for_its_route() {
         copy: 1,
         slow: Vec::new(),
     };
+    let load = LoadQuery { nodes: Some("n1,n2".into()), jobs: None };
     let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
     let asked: Vec<(ClientError, &str)> = vec![
         (c.openapi().unwrap_err(), "GET /api/v1/openapi.json"),
@@ -100,6 +119,7 @@ fn every_method_asks_for_its_route() {
             "POST /api/v1/jobs/12_3/exec",
         ),
         (c.exec_stdin("a/b", &b""[..]).unwrap_err(), "PUT /api/v1/exec/a%2Fb/stdin"),
+        (c.load(&load).unwrap_err(), "GET /api/v1/load?nodes=n1%2Cn2"),
         (c.nodes().unwrap_err(), "GET /api/v1/nodes"),
         (c.node("k ä/?").unwrap_err(), "GET /api/v1/nodes/k%20%C3%A4%2F%3F"),
         (c.drain("n1", "disk", true).unwrap_err(), "POST /api/v1/nodes/n1/drain"),
@@ -344,6 +364,19 @@ fn a_broken_stream_is_told_from_one_that_ended() {
     let got = logs(refused, 4096, true);
     assert_eq!(got[0].as_ref().unwrap_err().to_string(), "node lost");
     assert!(matches!(logs("data: nonsense\n\n", 4096, true)[0], Err(ClientError::Answer(_))));
+}
+
+#[test]
+fn a_reader_that_is_told_to_stop_does() {
+    let text = format!("{}{}{END}", line("eins"), line("zwei"));
+    let server = Server::start(move |_, _| Answer::Stream(vec![text.clone().into_bytes()], true));
+    let stop = Arc::new(AtomicBool::new(false));
+    let logs = client(&server).logs(TASK, &LogQuery::default()).unwrap();
+    let mut logs = logs.until(Arc::clone(&stop));
+    assert!(matches!(logs.next(), Some(Ok(LogEvent::Line { .. }))));
+    stop.store(true, Ordering::SeqCst);
+    assert!(matches!(logs.next(), Some(Err(ClientError::Interrupted(None)))));
+    assert!(logs.next().is_none());
 }
 
 #[test]

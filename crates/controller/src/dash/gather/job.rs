@@ -1,0 +1,257 @@
+//! One job.
+
+use std::sync::Arc;
+
+use tutti_engine::{Rejected, RetryCause};
+use tutti_model::{
+    Attempt, JobState, Outcome, Part, Span, State, SuspendCause, TaskId, Tasks, Time,
+};
+use tutti_web::job::{Moment, RankCurve, Stay, Tone, View, Why};
+use tutti_web::topology::{Card, Spot};
+use tutti_wire::api::{JobQuery, JobRow};
+
+use crate::api::auth::Caller;
+use crate::api::{App, Problem};
+use crate::chronicle::{self, End, Happened, What};
+use crate::clock::now;
+use crate::core::World;
+use crate::telemetry::{Of, Range, Store};
+use crate::views::{self, Filter, Page};
+
+/// GPUs whose curves are drawn.
+const CURVES_MAX: usize = 64;
+const CURVE_SPAN: Span = Span::secs(600);
+const CURVE_STEP: u64 = 10;
+const SAVED_TOLD: usize = 3;
+/// Tasks of an array that are listed.
+const TASKS_MAX: u32 = 100;
+
+/// A GPU of the job, and the rank that has it for itself.
+struct Held {
+    rank: Option<u32>,
+    node: String,
+    gpu: u16,
+}
+
+/// `caller`: whose page it is; for what is the same for everybody, nobody's.
+pub async fn view(app: &Arc<App>, id: TaskId, caller: Option<&Caller>) -> Result<View, Problem> {
+    let read = app.core.read(|world| {
+        let job = world.engine.state().job(id.job).ok_or(Rejected::NoSuchJob(id.job))?;
+        let inside = caller.is_some_and(|caller| caller.may_look_inside(&job.user));
+        look(world, id, inside).ok_or(Rejected::NoSuchTask(id))
+    });
+    let (mut view, held) = read.await??;
+    view.why = why(app, &view);
+    view.more_ranks = held.len().saturating_sub(CURVES_MAX);
+    let from = view.stays.last().map_or(Time(0), |stay| stay.placed);
+    view.ranks =
+        held.into_iter().take(CURVES_MAX).map(|held| curve(&app.telemetry, held, from)).collect();
+    Ok(view)
+}
+
+fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
+    let state = world.engine.state();
+    let job = state.job(id.job)?;
+    let detail = views::detail(world, job, id.index, inside, now())?;
+    let attempt = job.task(id.index).and_then(|task| task.attempt());
+    let parts = attempt.map_or(&[] as &[Part], |attempt: &Attempt| &attempt.parts);
+    let simulated = |part: &Part| state.node(part.node).is_some_and(|node| node.facts.simulated);
+    let is_array = id.index.is_none() && matches!(job.tasks, Tasks::Array(_));
+    let view = View {
+        until: until(detail.row.submitted_at, detail.row.ended_at),
+        tasks: if is_array { tasks(world, id) } else { Vec::new() },
+        stays: world
+            .chronicle
+            .stays_of(id)
+            .into_iter()
+            .map(|stay| shown_stay(state, stay))
+            .collect(),
+        moments: moments(world, id),
+        why: None,
+        progress: views::progress(world, id, now()),
+        ranks: Vec::new(),
+        more_ranks: 0,
+        spots: parts.iter().map(|part| spot(state, part)).collect(),
+        simulated: parts.iter().any(simulated),
+        inside,
+        detail,
+    };
+    let held = parts.iter().flat_map(|part| held(state, part)).collect();
+    Some((view, held))
+}
+
+/// In steps that the eye can tell apart: a picture that moves by less is not sent again.
+fn until(submitted: Time, ended: Option<Time>) -> Time {
+    if let Some(ended) = ended {
+        return ended;
+    }
+    let span = now().since(submitted).0;
+    let step = (span / 200).max(5000);
+    Time(submitted.0 + span.div_ceil(step) * step)
+}
+
+fn tasks(world: &World, id: TaskId) -> Vec<JobRow> {
+    let query = JobQuery {
+        id: Some(id.job.to_string()),
+        tasks: true,
+        newest: true,
+        limit: Some(TASKS_MAX),
+        ..JobQuery::default()
+    };
+    let Ok(filter) = Filter::parse(query) else { return Vec::new() };
+    let mut page = Page::new(filter);
+    page.fill(world, now());
+    page.rows.retain(|row| row.id.index.is_some());
+    page.rows
+}
+
+fn shown_stay(state: &State, stay: &chronicle::Stay) -> Stay {
+    let (how, tone) = ending(state, stay);
+    Stay {
+        attempt: (stay.attempt > 0).then_some(stay.attempt),
+        nodes: stay.parts.iter().map(|(node, _)| state.node_name(*node)).collect(),
+        placed: stay.placed,
+        running: stay.running,
+        ended: stay.ended,
+        naps: stay.naps.clone(),
+        how,
+        tone,
+    }
+}
+
+fn ending(state: &State, stay: &chronicle::Stay) -> (String, Tone) {
+    match &stay.end {
+        End::Open => (String::new(), Tone::Plain),
+        End::Requeued(cause) => {
+            let cause = match cause {
+                RetryCause::NodeFailure => "a node failed",
+                RetryCause::Preemption => "it made room for others",
+                RetryCause::JobFailure => "it failed",
+                RetryCause::Resize => "it changed its size",
+                RetryCause::Eviction => "its node was cleared",
+                RetryCause::Health => "a GPU or node was broken",
+            };
+            let why = stay.stopped.as_ref().map(|why| views::cause_words(state, why));
+            (format!("started again: {}", why.unwrap_or_else(|| cause.to_owned())), Tone::Bad)
+        }
+        End::Ended(ended) => {
+            let outcome = ended.outcome;
+            let note = views::end_note(state, ended);
+            let tone = match outcome {
+                Outcome::Completed => Tone::Good,
+                Outcome::Failed => Tone::Bad,
+                Outcome::Cancelled => Tone::Plain,
+            };
+            let note =
+                if note.is_empty() { JobState::from(outcome).as_str().to_owned() } else { note };
+            (note, tone)
+        }
+    }
+}
+
+/// What happened, with the newest of its checkpoints alone: all are listed elsewhere.
+fn moments(world: &World, id: TaskId) -> Vec<Moment> {
+    let is_saved = |moment: &&Happened| matches!(moment.what, What::Saved { .. });
+    let all: Vec<&Happened> = world.chronicle.moments_of(id).collect();
+    let mut old = all.iter().copied().filter(|m| is_saved(m)).count().saturating_sub(SAVED_TOLD);
+    let mut told = Vec::new();
+    for moment in all {
+        if is_saved(&moment) && old > 0 {
+            old -= 1;
+            continue;
+        }
+        told.push(shown_moment(world.engine.state(), moment));
+    }
+    told
+}
+
+fn shown_moment(state: &State, moment: &Happened) -> Moment {
+    let (tone, text) = match &moment.what {
+        What::Held { by } => (Tone::Plain, format!("held by {by}")),
+        What::Released { by } => (Tone::Plain, format!("released by {by}")),
+        What::Priority { priority, by } => (Tone::Plain, format!("priority {priority} by {by}")),
+        What::Saved { step } => (Tone::Good, format!("saved at step {step}")),
+        What::Accused(accusation) => {
+            let (rank, by) = (accusation.fault.rank, state.node_name(accusation.by));
+            (Tone::Bad, format!("ranks on {by} say that rank {rank} is dead or hangs"))
+        }
+        What::Suspended { why: SuspendCause::Asked { by } } => {
+            (Tone::Plain, format!("suspended by {by}"))
+        }
+        What::Suspended { why: SuspendCause::Preempted { for_job } } => {
+            (Tone::Plain, format!("suspended to make room for job {for_job}"))
+        }
+        What::Woken => (Tone::Plain, "went on".to_owned()),
+        What::Claimed { victims } if victims.is_empty() => {
+            (Tone::Plain, "room is kept for it".to_owned())
+        }
+        What::Claimed { victims } => {
+            let ids: Vec<String> = victims.iter().map(ToString::to_string).collect();
+            (Tone::Plain, format!("room is made for it by {}", ids.join(", ")))
+        }
+    };
+    Moment { at: moment.at, tone, text }
+}
+
+fn spot(state: &State, part: &Part) -> Spot {
+    let node = state.node(part.node);
+    let card = |gpu: &tutti_model::Gpu| Card {
+        index: gpu.index.0,
+        island: gpu.island,
+        mine: part.gpus.contains(&gpu.index),
+    };
+    let mut gpus: Vec<Card> =
+        node.map_or_else(Vec::new, |node| node.facts.gpus.iter().map(card).collect());
+    gpus.sort_by_key(|card| (card.island, card.index));
+    Spot {
+        node: state.node_name(part.node),
+        place: node.map(|node| state.policy.topology.place_of(node)).unwrap_or_default(),
+        gpus,
+        ranks: (part.first_rank.0, part.ranks),
+    }
+}
+
+fn held(state: &State, part: &Part) -> Vec<Held> {
+    let node = state.node_name(part.node);
+    let own = part.ranks as usize == part.gpus.len();
+    let rank = |i: usize| match part.ranks {
+        _ if own => Some(part.first_rank.0 + i as u32),
+        1 => Some(part.first_rank.0),
+        _ => None,
+    };
+    let of = |(i, gpu): (usize, &tutti_model::GpuIndex)| Held {
+        rank: rank(i),
+        node: node.clone(),
+        gpu: gpu.0,
+    };
+    part.gpus.iter().enumerate().map(of).collect()
+}
+
+/// The last minutes of one GPU: its multiprocessors or, where they do not tell, that any kernel ran.
+fn curve(store: &Store, held: Held, placed: Time) -> RankCurve {
+    let now = now();
+    let from = Time(now.0.saturating_sub(CURVE_SPAN.0)).max(placed);
+    let range = Range::new(from, now, Some(CURVE_STEP), now);
+    let of = Of::Gpu(tutti_model::GpuIndex(held.gpu));
+    let wanted = |device: Of, name: &str| device == of && matches!(name, "sm" | "util");
+    let mut curves = store
+        .curves(&held.node, range, |device, cell| wanted(device, cell.name))
+        .unwrap_or_default();
+    curves.sort_by_key(|curve| curve.cell.name);
+    let told = curves.into_iter().find(|curve| curve.points.iter().any(Option::is_some));
+    let points: Vec<Option<f32>> = told.map_or_else(Vec::new, |curve| {
+        curve.points.iter().map(|point| point.map(|point| point.mean as f32)).collect()
+    });
+    let known: Vec<f32> = points.iter().flatten().copied().collect();
+    let mean = (!known.is_empty()).then(|| known.iter().sum::<f32>() / known.len() as f32);
+    RankCurve { rank: held.rank, node: held.node, gpu: held.gpu, points, mean }
+}
+
+fn why(app: &Arc<App>, view: &View) -> Option<Why> {
+    let row = &view.detail.row;
+    let verdict = row.verdict.as_ref()?;
+    let forecast = app.dash.forecasts.known(app).get(&row.id).copied();
+    let (ahead, advice) = app.dash.forecasts.advice(app, row.id);
+    let details = tutti_sched::tell(verdict, &|_| String::new()).details;
+    Some(Why { sentence: row.note.clone(), details, ahead, forecast, advice })
+}

@@ -1,0 +1,151 @@
+//! In and out.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::{Body, to_bytes};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use http::header::{ORIGIN, SET_COOKIE};
+use http::{HeaderMap, Method, StatusCode};
+use tutti_wire::token::TokenText;
+
+use super::door::page_of;
+use super::session::Session;
+use crate::api::auth::{Ends, Holder, Known, audit, by_token, line};
+use crate::api::{App, Problem};
+use crate::clock::now;
+
+const FORM_MAX: usize = 4096;
+
+/// Fields of a form, or of a query.
+struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    fn parse(text: &[u8]) -> Fields {
+        Fields(form_urlencoded::parse(text).into_owned().collect())
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    /// Where to go afterwards: a path of ours, never another site.
+    fn next(&self) -> &str {
+        let next = self.get("next");
+        let ours =
+            next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
+        if ours { next } else { "/" }
+    }
+}
+
+pub async fn page(request: Request) -> Html<String> {
+    let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
+    Html(tutti_web::login::page(query.next(), None).into_string())
+}
+
+pub async fn login(
+    State(app): State<Arc<App>>,
+    ConnectInfo(ends): ConnectInfo<Ends>,
+    request: Request,
+) -> Response {
+    let mut line = line(&request, ends);
+    let (parts, body) = request.into_parts();
+    let fields = form(body).await;
+    let known = match from_here(&parts.headers) {
+        Ok(()) => check(&app, fields.get("token")),
+        Err(problem) => Err(problem),
+    };
+    let response = match known {
+        Err(problem) => refused(&fields, problem),
+        Ok(known) => {
+            line.user = known.user();
+            line.token = Some(known.token.clone());
+            begin(&app, known, &fields, ends.tls)
+        }
+    };
+    audit(&app, &Method::POST, line, &response);
+    response
+}
+
+fn begin(app: &App, known: Known, fields: &Fields, tls: bool) -> Response {
+    let sessions = &app.dash.sessions;
+    match sessions.begin(known.token, known.hash, now()) {
+        Ok(secret) => {
+            let cookie = sessions.set_cookie(Some(&secret), tls);
+            ([(SET_COOKIE, cookie)], Redirect::to(fields.next())).into_response()
+        }
+        Err(error) => page_of(Problem::unavailable(crate::error::chain(&error))),
+    }
+}
+
+/// A login form of another site would log its own user in here.
+fn from_here(headers: &HeaderMap) -> Result<(), Problem> {
+    // Whose origin it is the outer door has looked at.
+    match headers.contains_key(ORIGIN) {
+        true => Ok(()),
+        false => Err(Problem::denied("a form needs an Origin header: use a browser")),
+    }
+}
+
+fn check(app: &App, token: &str) -> Result<Known, Problem> {
+    let text: TokenText = token
+        .parse()
+        .map_err(|bad: tutti_wire::token::BadToken| Problem::unauthorized(bad.to_string()))?;
+    let known = by_token(app, &text, now())?;
+    match known.holder {
+        Holder::Caller(_) => Ok(known),
+        Holder::Joiner(_) => {
+            Err(Problem::unauthorized("a join token lets agents join and nothing else"))
+        }
+    }
+}
+
+fn refused(fields: &Fields, problem: Problem) -> Response {
+    let page = tutti_web::login::page(fields.next(), Some(&problem.error.message));
+    let code = crate::api::problem::ProblemCode(problem.error.code);
+    let mut response = (problem.status, Html(page.into_string())).into_response();
+    response.extensions_mut().insert(code);
+    response
+}
+
+async fn form(body: Body) -> Fields {
+    // What is too long or breaks off is no token.
+    let bytes = to_bytes(body, FORM_MAX).await.unwrap_or_default();
+    Fields::parse(&bytes)
+}
+
+/// Ends the session; its token stays good.
+pub async fn logout(
+    State(app): State<Arc<App>>,
+    ConnectInfo(ends): ConnectInfo<Ends>,
+    Extension(session): Extension<Session>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let fields = form(body).await;
+    if let Err(problem) = from_here(&parts.headers).and_then(|()| session.check(fields.get("csrf")))
+    {
+        return page_of(problem);
+    }
+    app.dash.sessions.end(&session.id);
+    let cookie = app.dash.sessions.set_cookie(None, ends.tls);
+    (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (http::header::LOCATION, "/login".to_owned())])
+        .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_sent_to_another_site() {
+        let next = |text: &str| Fields::parse(text.as_bytes()).next().to_owned();
+        assert_eq!(next("next=%2Fjobs%2F7%3Fa%3D1"), "/jobs/7?a=1");
+        for bad in
+            ["next=//evil.example", "next=https://evil.example", "next=/%5Cevil", "", "next="]
+        {
+            assert_eq!(next(bad), "/", "{bad}");
+        }
+    }
+}

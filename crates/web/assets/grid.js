@@ -1,0 +1,436 @@
+// Every GPU as a cell on one canvas. Only cells that look different are drawn again; the table beside
+// it says the same in words.
+import { palette } from "./colours.js";
+
+const BYTES = 9;
+const UNKNOWN = 255;
+// Of the 16 that a frame has.
+const FRAME_MS = 5;
+const FREE = 0, HELD = 1, SHARED = 2, FENCED = 3, CLOSED = 4, GONE = 5;
+const holdings = ["free", "held", "shared", "fenced", "node takes no work", "node away or lost"];
+const healths = ["well", "a note", "hits its job", "fenced", "fenced, needs a reset", "node is drained for it", "node needs a reboot"];
+
+function bytes(text) {
+  const raw = atob(text), out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+/** A cell as it was sent. */
+function cellAt(data, at) {
+  const job = data[at + 1] | (data[at + 2] << 8) | (data[at + 3] << 16) | (data[at + 4] << 24);
+  return { holding: data[at], job: job >>> 0, activity: data[at + 5], power: data[at + 6], temp: data[at + 7], health: data[at + 8] };
+}
+
+/** Which bytes of a cell are seen: who has it and how it is, and what the mode shows. */
+const seen = { holding: [], activity: [5], power: [6], temp: [7], health: [] };
+for (const mode of Object.keys(seen)) seen[mode].push(0, 1, 2, 3, 4, 8);
+
+/** The part of a cell that is filled, in each mode that has an amount. */
+const amounts = {
+  activity: (cell) => (cell.activity === UNKNOWN ? null : cell.activity / 20),
+  power: (cell) => (cell.power === UNKNOWN ? null : cell.power / 20),
+  temp: (cell) => (cell.temp === UNKNOWN ? null : Math.min(1, Math.max(0, (cell.temp - 30) / 60))),
+};
+
+class Grid {
+  constructor(box) {
+    this.box = box;
+    this.canvas = box.querySelector("canvas");
+    this.pen = this.canvas.getContext("2d", { alpha: true });
+    this.mode = "holding";
+    this.data = new Uint8Array(0);
+    this.spots = [];
+    this.layout = [];
+    this.jobs = {};
+    this.at = -1;
+    this.dirty = new Set();
+    this.details = document.getElementById("by-node");
+    this.listen();
+  }
+
+  listen() {
+    new ResizeObserver(() => this.arrange()).observe(this.box);
+    this.canvas.addEventListener("pointermove", (event) => this.point(this.find(event.offsetX, event.offsetY)));
+    this.canvas.addEventListener("pointerleave", () => this.point(-1));
+    this.canvas.addEventListener("click", () => this.open());
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    this.details?.addEventListener("toggle", () => this.table());
+    for (const button of document.querySelectorAll("[data-mode]")) {
+      button.addEventListener("click", () => this.choose(button));
+      button.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+        if (!step) return;
+        const all = [...document.querySelectorAll("[data-mode]")];
+        const next = all[(all.indexOf(button) + step + all.length) % all.length];
+        this.choose(next);
+        next.focus();
+        event.preventDefault();
+      });
+    }
+  }
+
+  choose(button) {
+    this.mode = button.dataset.mode;
+    for (const other of document.querySelectorAll("[data-mode]")) {
+      other.setAttribute("aria-checked", String(other === button));
+      other.tabIndex = other === button ? 0 : -1;
+    }
+    this.redraw();
+  }
+
+  /** Everything, for the first time or because nodes came or went. */
+  show({ layout, jobs, cells }) {
+    this.layout = layout;
+    this.jobs = jobs;
+    this.data = bytes(cells);
+    this.width = 0;
+    this.arrange();
+  }
+
+  /** What has changed since. */
+  paint({ jobs, cells }) {
+    Object.assign(this.jobs, jobs);
+    const sent = bytes(cells), all = this.data, offsets = seen[this.mode];
+    for (let at = 0; at < sent.length; at += BYTES + 4) {
+      const index = sent[at] | (sent[at + 1] << 8) | (sent[at + 2] << 16) | (sent[at + 3] << 24), to = index * BYTES, from = at + 4;
+      if (offsets.some((offset) => all[to + offset] !== sent[from + offset])) this.dirty.add(index);
+      for (let i = 0; i < BYTES; i++) all[to + i] = sent[from + i];
+    }
+    this.later();
+    if (this.at >= 0) this.tell();
+    if (this.details?.open) this.table();
+  }
+
+  cell(index) {
+    return cellAt(this.data, index * BYTES);
+  }
+
+  /** Draws what has changed, a part in each frame, so that the page never stands still. */
+  later() {
+    if (this.asked || !this.dirty.size) return;
+    this.asked = requestAnimationFrame(() => {
+      this.asked = 0;
+      const until = performance.now() + FRAME_MS;
+      for (const index of this.dirty) {
+        this.dirty.delete(index);
+        this.draw(index);
+        if (performance.now() > until) break;
+      }
+      this.later();
+    });
+  }
+
+  /** Sites below each other, racks beside each other, nodes as rows of cells. */
+  arrange() {
+    const width = this.box.clientWidth;
+    if (!width || !this.layout.length || width === this.width) return;
+    this.width = width;
+    // The largest cells with which all can be seen at once.
+    for (const size of [30, 26, 22, 19, 16, 14, 12, 10, 9, 8, 7]) {
+      this.place(width, size);
+      if (this.height < innerHeight * 0.52) break;
+    }
+    this.buckets = new Map();
+    this.spots.forEach((spot, i) => {
+      const key = this.bucket(spot.x, spot.y);
+      if (!this.buckets.has(key)) this.buckets.set(key, []);
+      this.buckets.get(key).push(i);
+    });
+    this.redraw();
+  }
+
+  /** Where everything is, with cells of this size. */
+  place(width, size) {
+    const gap = size > 10 ? 2 : 1, step = size + gap, island = size > 10 ? 5 : 3;
+    const named = size >= 12, label = named ? 13 : 0, pad = size > 10 ? 14 : 8;
+    Object.assign(this, { size, named });
+    this.spots = [];
+    this.words = [];
+    let y = 4, index = 0;
+    const many = this.layout.length > 1 || this.layout[0].name;
+    for (const site of this.layout) {
+      if (many) { this.words.push({ x: 0, y: y + 12, text: site.name || "elsewhere", strong: true }); y += 20; }
+      let x = 0, tallest = 0;
+      for (const rack of site.racks) {
+        const wide = Math.max(...rack.nodes.map((node) => node.islands.reduce((sum, n) => sum + n * step, 0) + island * (node.islands.length - 1)));
+        const nodeWidth = Math.max(wide, named ? 56 : 0) + pad, nodeHeight = step + label + (named ? 5 : 2);
+        // A rack is higher than wide, as it is in the room, and never wider than the page.
+        const fits = Math.max(1, Math.floor(width / nodeWidth));
+        const columns = Math.min(fits, rack.nodes.length, Math.max(1, Math.round(Math.sqrt((rack.nodes.length * nodeHeight) / nodeWidth))));
+        const rackWidth = columns * nodeWidth + pad, head = rack.name ? 18 : 0;
+        if (x > 0 && x + rackWidth - pad > width) { x = 0; y += tallest + 10; tallest = 0; }
+        if (rack.name) this.words.push({ x, y: y + 11, text: rack.name });
+        const rows = Math.ceil(rack.nodes.length / columns);
+        rack.nodes.forEach((node, i) => {
+          const left = x + Math.floor(i / rows) * nodeWidth, top = y + head + (i % rows) * nodeHeight;
+          if (named) this.words.push({ x: left, y: top + 10, text: node.name, small: true });
+          let cx = left, gpu = 0;
+          node.islands.forEach((n, part) => {
+            for (let k = 0; k < n; k++, gpu++, index++) {
+              const number = node.gpus ? node.gpus[gpu] : gpu;
+              this.spots[index] = { x: cx, y: top + label, node, rack, site, gpu: number, island: part };
+              cx += step;
+            }
+            cx += island;
+          });
+        });
+        tallest = Math.max(tallest, head + rows * nodeHeight);
+        x += rackWidth;
+      }
+      y += tallest + 12;
+    }
+    this.height = y;
+  }
+
+  bucket(x, y) {
+    return (Math.floor(x / 32) << 16) | Math.floor(y / 32);
+  }
+
+  redraw() {
+    if (!this.width) return;
+    const ratio = devicePixelRatio || 1;
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.width = `${this.width}px`;
+    this.canvas.style.height = `${this.height}px`;
+    this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.ink = palette();
+    this.dirty.clear();
+    for (const word of this.words) {
+      this.pen.fillStyle = word.strong ? this.ink.text : this.ink.sub;
+      this.pen.font = `${word.small ? 10 : 12}px system-ui, sans-serif`;
+      this.pen.fillText(word.text, word.x, word.y);
+    }
+    for (let i = 0; i < this.spots.length; i++) this.draw(i);
+    this.legend();
+  }
+
+  draw(index) {
+    const { x, y } = this.spots[index], { size, pen } = this, cell = this.cell(index);
+    // What is filled to the edges needs no clearing.
+    if (this.mode === "holding" || this.mode === "health") pen.clearRect(x - 1, y - 1, size + 2, size + 2);
+    if (this.mode === "holding") this.drawHolding(x, y, cell);
+    else if (this.mode === "health") this.drawHealth(x, y, cell);
+    else this.drawAmount(x, y, cell, amounts[this.mode](cell));
+    if (index === this.at) {
+      pen.strokeStyle = this.ink.text;
+      pen.lineWidth = 2;
+      pen.strokeRect(x, y, size, size);
+    }
+  }
+
+  frame(x, y, colour) {
+    this.pen.strokeStyle = colour;
+    this.pen.lineWidth = 1;
+    this.pen.strokeRect(x + 0.5, y + 0.5, this.size - 1, this.size - 1);
+  }
+
+  lines(x, y, colour, ...points) {
+    const { pen, size } = this;
+    pen.strokeStyle = colour;
+    pen.lineWidth = Math.max(1, size / 9);
+    pen.beginPath();
+    for (const [ax, ay, bx, by] of points) {
+      pen.moveTo(x + ax * size, y + ay * size);
+      pen.lineTo(x + bx * size, y + by * size);
+    }
+    pen.stroke();
+  }
+
+  /** Not in use, and how: the same signs in every mode. */
+  out(x, y, holding) {
+    const { ink } = this;
+    this.frame(x, y, holding === FENCED ? ink.bad : ink.line);
+    if (holding === FENCED) this.lines(x, y, ink.bad, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
+    if (holding === CLOSED) this.lines(x, y, ink.sub, [0.1, 0.9, 0.9, 0.1], [0.1, 0.5, 0.5, 0.1], [0.5, 0.9, 0.9, 0.5]);
+    if (holding === GONE) this.lines(x, y, ink.bad, [0.2, 0.5, 0.8, 0.5]);
+  }
+
+  drawHolding(x, y, cell) {
+    const { pen, size, ink } = this;
+    if (cell.holding === HELD || (cell.job && cell.holding !== SHARED)) {
+      pen.fillStyle = this.ink.kind(cell.job);
+      pen.fillRect(x, y, size, size);
+      if (cell.holding === CLOSED) this.lines(x, y, ink.ground, [0.1, 0.9, 0.9, 0.1], [0.5, 0.9, 0.9, 0.5]);
+      if (cell.holding === FENCED) this.lines(x, y, ink.ground, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
+      if (cell.holding === GONE) this.lines(x, y, ink.ground, [0.2, 0.5, 0.8, 0.5]);
+    } else if (cell.holding === SHARED) {
+      pen.fillStyle = this.ink.kind(cell.job);
+      pen.beginPath();
+      pen.moveTo(x, y + size);
+      pen.lineTo(x + size, y + size);
+      pen.lineTo(x + size, y);
+      pen.fill();
+      this.frame(x, y, this.ink.kind(cell.job));
+    } else if (cell.holding === FREE) {
+      this.frame(x, y, ink.line);
+    } else {
+      this.out(x, y, cell.holding);
+    }
+  }
+
+  drawHealth(x, y, cell) {
+    const { pen, size, ink } = this;
+    if (cell.holding === GONE) return this.out(x, y, GONE);
+    if (cell.health === 0) {
+      this.frame(x, y, ink.line);
+      pen.fillStyle = ink.good;
+      const r = Math.max(1, size / 8);
+      pen.beginPath();
+      pen.arc(x + size / 2, y + size / 2, r, 0, 7);
+      pen.fill();
+      return;
+    }
+    const grave = cell.health >= 3;
+    pen.fillStyle = grave ? ink.bad : ink.warn;
+    pen.fillRect(x, y, size, size);
+    if (grave) this.lines(x, y, ink.ground, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
+    else this.lines(x, y, ink.ground, [0.5, 0.2, 0.5, 0.6], [0.5, 0.72, 0.5, 0.85]);
+  }
+
+  /** As high as the value, so that it can be read without colour. */
+  drawAmount(x, y, cell, share) {
+    const { pen, size, ink } = this;
+    if (cell.holding === GONE) {
+      pen.clearRect(x, y, size, size);
+      return this.out(x, y, GONE);
+    }
+    pen.fillStyle = ink.cell;
+    pen.fillRect(x, y, size, size);
+    if (share === null) return this.lines(x, y, ink.sub, [0.35, 0.5, 0.65, 0.5]);
+    const height = Math.max(1, Math.round(size * share));
+    pen.fillStyle = this.ink.scale[Math.round(share * 20)];
+    pen.fillRect(x, y + size - height, size, height);
+    if (cell.holding === FENCED) this.lines(x, y, ink.bad, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
+  }
+
+  find(x, y) {
+    if (!this.buckets) return -1;
+    const { size } = this;
+    for (const [dx, dy] of [[0, 0], [size, 0], [0, size], [size, size]]) {
+      for (const index of this.buckets.get(this.bucket(x - dx, y - dy)) ?? []) {
+        const spot = this.spots[index];
+        if (x >= spot.x - 1 && x <= spot.x + size + 1 && y >= spot.y - 1 && y <= spot.y + size + 1) return index;
+      }
+    }
+    return -1;
+  }
+
+  point(index) {
+    if (index === this.at || (index < 0 && document.activeElement === this.box)) return;
+    const before = this.at;
+    this.at = index;
+    if (before >= 0 && this.spots[before]) {
+      // With the frame around it.
+      this.pen.clearRect(this.spots[before].x - 1, this.spots[before].y - 1, this.size + 2, this.size + 2);
+      this.draw(before);
+    }
+    if (index >= 0) this.draw(index);
+    this.tell();
+  }
+
+  tell() {
+    const out = document.getElementById("cell");
+    if (this.at < 0) { out.textContent = "Point at a GPU, or move to one with the arrow keys."; return; }
+    const spot = this.spots[this.at], cell = this.cell(this.at), job = this.jobs[cell.job];
+    const place = [spot.site.name, spot.rack.name].filter(Boolean).join(" / ");
+    const words = [`${spot.node.name} GPU ${spot.gpu}`, spot.node.model, place, holdings[cell.holding]];
+    if (cell.job) words.push(job ? `job ${cell.job} ${job[0]} (${job[1]}, ${job[2]})` : `job ${cell.job}`);
+    if (cell.activity !== UNKNOWN) words.push(`activity ${cell.activity * 5} %`);
+    if (cell.power !== UNKNOWN) words.push(`power ${cell.power * 5} % of its limit`);
+    if (cell.temp !== UNKNOWN) words.push(`${cell.temp} °C`);
+    words.push(healths[cell.health] ?? "unwell");
+    out.textContent = words.filter(Boolean).join(" · ");
+  }
+
+  open() {
+    if (this.at < 0) return;
+    const cell = this.cell(this.at);
+    location.href = cell.job ? `/jobs/${cell.job}` : `/nodes/${encodeURIComponent(this.spots[this.at].node.name)}`;
+  }
+
+  key(event) {
+    if (event.key === "Enter" && this.at >= 0) return this.open();
+    const way = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    if (!way || !this.spots.length) return;
+    event.preventDefault();
+    if (this.at < 0) return this.point(0);
+    if (way[0]) return this.point(Math.min(this.spots.length - 1, Math.max(0, this.at + way[0])));
+    // The nearest one above or below.
+    const from = this.spots[this.at];
+    let best = -1, least = Infinity;
+    this.spots.forEach((spot, i) => {
+      const dy = (spot.y - from.y) * way[1];
+      if (dy <= 0) return;
+      const far = dy * 4 + Math.abs(spot.x - from.x);
+      if (far < least) { least = far; best = i; }
+    });
+    if (best >= 0) this.point(best);
+  }
+
+  legend() {
+    const box = document.getElementById("legend");
+    box.replaceChildren();
+    const add = (cell, words) => {
+      const item = document.createElement("span"), sign = document.createElement("canvas"), ratio = devicePixelRatio || 1;
+      sign.width = sign.height = 14 * ratio;
+      sign.style.width = sign.style.height = "14px";
+      sign.setAttribute("aria-hidden", "true");
+      const pen = sign.getContext("2d");
+      pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+      const other = Object.assign(Object.create(Object.getPrototypeOf(this)), { pen, size: 14, ink: this.ink, mode: this.mode, at: -1, spots: [{ x: 0, y: 0 }], cell: () => cell });
+      other.draw(0);
+      item.append(sign, words);
+      box.append(item);
+    };
+    const cell = { holding: FREE, job: 0, activity: UNKNOWN, power: UNKNOWN, temp: UNKNOWN, health: 0 };
+    if (this.mode === "holding") {
+      add({ ...cell, holding: HELD, job: 1 }, "held: a colour for each job");
+      [[SHARED, "shared"], [FREE, "free"], [FENCED, "fenced"], [CLOSED, "drained"], [GONE, "away"]].forEach(([holding, words]) => add({ ...cell, holding, job: holding === SHARED ? 2 : 0 }, words));
+    } else if (this.mode === "health") {
+      add(cell, "well");
+      add({ ...cell, health: 1 }, "a note");
+      add({ ...cell, health: 3 }, "fenced or worse");
+      add({ ...cell, holding: GONE }, "away");
+    } else {
+      const texts = { activity: ["0 %", "50 %", "100 %"], power: ["0 %", "50 %", "100 % of the limit"], temp: ["30 °C", "60 °C", "90 °C"] }[this.mode];
+      [[0, 30], [10, 60], [20, 90]].forEach(([share, temp], i) => add({ ...cell, holding: HELD, activity: share, power: share, temp }, texts[i]));
+      add(cell, "not known");
+    }
+  }
+
+  /** The same in words, a row for each node, while somebody reads it. */
+  table() {
+    if (!this.details?.open) return;
+    const body = this.details.querySelector("tbody"), rows = [];
+    let index = 0;
+    for (const site of this.layout) for (const rack of site.racks) for (const node of rack.nodes) {
+      const count = node.islands.reduce((sum, n) => sum + n, 0);
+      const cells = Array.from({ length: count }, (_, i) => this.cell(index + i));
+      index += count;
+      const mean = (of) => {
+        const known = cells.map((cell) => cell[of]).filter((value) => value !== UNKNOWN);
+        return known.length ? `${Math.round((known.reduce((a, b) => a + b, 0) / known.length) * 5)} %` : "–";
+      };
+      const is = (...list) => cells.filter((cell) => list.includes(cell.holding)).length;
+      const temps = cells.map((cell) => cell.temp).filter((temp) => temp !== UNKNOWN);
+      const worst = Math.max(0, ...cells.map((cell) => cell.health));
+      rows.push([site.name, rack.name, node.name, `${count} ${node.model}`, is(HELD, SHARED), is(FREE), is(FENCED, CLOSED, GONE), mean("activity"), mean("power"), temps.length ? `${Math.max(...temps)} °C` : "–", healths[worst]]);
+    }
+    body.replaceChildren(...rows.map((row) => {
+      const line = document.createElement("tr");
+      row.forEach((value, i) => {
+        const cell = document.createElement("td");
+        if (i >= 4 && i <= 9) cell.className = "n";
+        cell.textContent = value;
+        line.append(cell);
+      });
+      return line;
+    }));
+  }
+}
+
+export function startGrid(box) {
+  return box ? new Grid(box) : null;
+}

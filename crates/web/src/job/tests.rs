@@ -1,0 +1,122 @@
+use tutti_model::{JobSpec, JobState, Restarts, Role};
+use tutti_wire::api::JobProgress;
+
+use super::*;
+use crate::jobs::tests::row;
+use crate::shell::tests::reader;
+
+fn view(state: JobState) -> View {
+    let detail = JobDetail {
+        row: row(7, state),
+        spec: JobSpec::shell("python train.py"),
+        attempt: Some(1),
+        generation: None,
+        restarts_by_cause: Restarts::default(),
+        parts: Vec::new(),
+        end: None,
+        time_left: None,
+        held: false,
+        checkpoints: Vec::new(),
+        stopped_before: None,
+        suspensions: Vec::new(),
+    };
+    let progress = ProgressDetail {
+        id: detail.row.id,
+        progress: None,
+        ranks: Vec::new(),
+        history: Vec::new(),
+    };
+    View {
+        detail,
+        tasks: Vec::new(),
+        stays: Vec::new(),
+        moments: Vec::new(),
+        until: Time(60_000),
+        why: None,
+        progress,
+        ranks: Vec::new(),
+        more_ranks: 0,
+        spots: Vec::new(),
+        simulated: true,
+        inside: true,
+    }
+}
+
+fn text(role: Role, view: &View) -> String {
+    page(&reader(role), view).into_string()
+}
+
+#[test]
+fn everything_live_is_in_the_page_as_it_is_sent() {
+    let view = view(JobState::Running);
+    let text = text(Role::User, &view);
+    for (id, html) in &view.shown().regions {
+        assert!(text.contains(&format!("id=\"{id}\">{html}")), "{id}");
+    }
+    assert!(text.contains("python train.py") && text.contains("page=job&amp;id=7"), "{text}");
+}
+
+#[test]
+fn a_waiting_job_says_why_until_it_runs() {
+    let why = Why {
+        sentence: "needs 2 free nodes, 1 fits".into(),
+        details: vec!["3 nodes are busy".into()],
+        ahead: 4,
+        forecast: None,
+        advice: vec!["1 node instead of 2".into()],
+    };
+    let waiting = View { why: Some(why), ..view(JobState::Pending) };
+    let text = text(Role::Viewer, &waiting);
+    assert!(text.contains("4 tasks before it in line") && text.contains("1 node instead of 2"));
+    assert!(!view(JobState::Running).shown().regions["why"].contains("Why it waits"));
+}
+
+#[test]
+fn only_who_may_gets_buttons() {
+    let mine = view(JobState::Running);
+    assert!(text(Role::User, &mine).contains("data-one=\"7\""));
+    assert!(!text(Role::Viewer, &mine).contains("data-one"));
+    let mut others = view(JobState::Running);
+    others.detail.row.user = "bob".into();
+    assert!(!text(Role::User, &others).contains("data-one"));
+    assert!(text(Role::Admin, &others).contains("data-one"));
+}
+
+#[test]
+fn logs_are_for_those_who_may_read_them() {
+    let mine = view(JobState::Running);
+    assert!(text(Role::User, &mine).contains("role=\"log\""));
+    let others = View { inside: false, ..mine };
+    let text = text(Role::User, &others);
+    assert!(!text.contains("role=\"log\"") && text.contains("owner and for admins"), "{text}");
+}
+
+#[test]
+fn loss_and_pace_are_drawn_once_there_is_some() {
+    let mut view = view(JobState::Running);
+    assert!(view.shown().series.is_empty());
+    let point = |at, step, loss| ProgressPoint { at: Time(at), step, loss };
+    view.progress.history =
+        vec![point(1000, 10, Some(3.5)), point(3000, 14, None), point(4000, 14, None)];
+    let json: serde_json::Value = serde_json::from_str(&view.shown().series["training"]).unwrap();
+    assert_eq!(json["t"], serde_json::json!([1.0, 3.0, 4.0]));
+    assert_eq!(json["pace"], serde_json::json!([null, 0.5, null]));
+    assert_eq!(json["loss"], serde_json::json!([3.5, null, null]));
+}
+
+#[test]
+fn checkpoints_are_listed_newest_first() {
+    let mut view = view(JobState::Running);
+    let point = |step| SavedPoint {
+        step,
+        at: None,
+        path: Some(format!("/ckpt/{step}")),
+        save_ms: None,
+        node: None,
+    };
+    view.detail.checkpoints = vec![point(100), point(200)];
+    view.progress.progress =
+        Some(JobProgress { saved: Some(point(200)), ..JobProgress::default() });
+    let text = view.points().into_string();
+    assert!(text.find("/ckpt/200") < text.find("/ckpt/100"), "{text}");
+}

@@ -1,0 +1,179 @@
+//! Times, lengths and amounts as people read them. The text is what a reader without scripts sees;
+//! the attributes let the script say it in the reader's own time zone, and go on counting.
+
+use maud::{Markup, html};
+use tutti_model::{Bytes, JobState, NodeState, Span, TaskId, Time};
+
+/// The two largest units: `3d 4h`, `2h 5m`, `12s`.
+pub fn span(span: Span) -> String {
+    let secs = span.0 / 1000;
+    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let Some(first) = units.iter().position(|(_, size)| secs >= *size) else {
+        return if span.0 == 0 { "0s".to_owned() } else { format!("{}ms", span.0) };
+    };
+    let (unit, size) = units[first];
+    let mut text = format!("{}{unit}", secs / size);
+    if let Some((unit, smaller)) = units.get(first + 1) {
+        let rest = secs % size / smaller;
+        if rest > 0 {
+            text += &format!(" {rest}{unit}");
+        }
+    }
+    text
+}
+
+pub fn bytes(bytes: Bytes) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    for (unit, shift) in units {
+        if bytes.0 >> shift > 0 {
+            let amount = bytes.0 as f64 / (1u64 << shift) as f64;
+            let digits = usize::from(amount < 100.0 && amount.fract() > 0.05);
+            return format!("{amount:.digits$} {unit}");
+        }
+    }
+    format!("{} B", bytes.0)
+}
+
+/// `12,345`.
+pub fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 node`, `2 nodes`.
+pub fn count(n: u64, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{} {what}{s}", number(n))
+}
+
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Thousandths of GPUs: `2`, `2.5`.
+pub fn milli(milli: u64) -> String {
+    match (milli / 1000, milli % 1000) {
+        (whole, 0) => number(whole),
+        (whole, rest) => format!("{whole}.{}", format!("{rest:03}").trim_end_matches('0')),
+    }
+}
+
+const ISO: &str = "%Y-%m-%dT%H:%M:%SZ";
+const SHORT: &str = "%Y-%m-%d %H:%M UTC";
+
+fn utc(at: Time, form: &str) -> String {
+    let at = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(String::new, |at| at.strftime(form).to_string())
+}
+
+/// A point in time.
+pub fn when(at: Time) -> Markup {
+    html! {
+        time datetime=(utc(at, ISO)) data-t=(at.0) { (utc(at, SHORT)) }
+    }
+}
+
+/// How long ago: the script counts. The text is the point in time, so that a row does not change only
+/// because time passes.
+pub fn ago(at: Time) -> Markup {
+    counted(at, html! { time datetime=(utc(at, ISO)) data-since=(at.0) { (utc(at, SHORT)) } })
+}
+
+/// How long until then, in the same way.
+pub fn ahead(at: Time) -> Markup {
+    counted(at, html! { time datetime=(utc(at, ISO)) data-until=(at.0) { (utc(at, SHORT)) } })
+}
+
+/// Nobody counts from a time that never was.
+fn counted(at: Time, markup: Markup) -> Markup {
+    if at.0 == 0 {
+        html! { "–" }
+    } else {
+        markup
+    }
+}
+
+/// A state with its sign: never colour alone.
+pub fn job_state(state: JobState) -> Markup {
+    let sign = match state {
+        JobState::Pending => "○",
+        JobState::Starting => "◔",
+        JobState::Running => "●",
+        JobState::Suspended => "‖",
+        JobState::Stopping => "◕",
+        JobState::Completed => "✓",
+        JobState::Failed => "✕",
+        JobState::Cancelled => "⊘",
+    };
+    badge(state.as_str(), sign, state.as_str())
+}
+
+pub fn node_state(state: NodeState) -> Markup {
+    let sign = match state {
+        NodeState::Ready => "●",
+        NodeState::Cleaning => "◔",
+        NodeState::Draining => "◑",
+        NodeState::Drained => "○",
+        NodeState::Away => "?",
+        NodeState::Lost => "✕",
+    };
+    badge(state.as_str(), sign, state.as_str())
+}
+
+pub fn badge(class: &str, sign: &str, text: &str) -> Markup {
+    html! { span.badge.(class) { span.sign aria-hidden="true" { (sign) } (text) } }
+}
+
+pub fn job_link(id: TaskId) -> Markup {
+    html! { a href={ "/jobs/" (id) } { (id) } }
+}
+
+pub fn node_link(name: &str) -> Markup {
+    html! { a href={ "/nodes/" (name) } { (name) } }
+}
+
+/// Things are imagined, and said to be.
+pub fn simulated() -> Markup {
+    html! { span.badge.simulated title="Devices and their values are imagined; processes are real" { "simulated" } }
+}
+
+/// A bar that says its value to everybody.
+pub fn meter(label: &str, part: u64, whole: u64) -> Markup {
+    html! { meter aria-label=(label) min="0" max=(whole.max(1)) value=(part.min(whole)) { (part) " of " (whole) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_short() {
+        let secs = |s| span(Span::secs(s));
+        assert_eq!(
+            [secs(12), secs(65), secs(7500), secs(277_200)],
+            ["12s", "1m 5s", "2h 5m", "3d 5h"]
+        );
+        assert_eq!([span(Span(0)), span(Span(250)), secs(3600)], ["0s", "250ms", "1h"]);
+        assert_eq!(bytes(Bytes::gib(80)), "80 GiB");
+        assert_eq!(bytes(Bytes(1536 << 20)), "1.5 GiB");
+        assert_eq!([number(7), number(1234), number(1_234_567)], ["7", "1,234", "1,234,567"]);
+        assert_eq!([milli(2000), milli(2500), milli(250)], ["2", "2.5", "0.25"]);
+        assert_eq!([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
+    }
+
+    #[test]
+    fn times_have_a_form_for_machines() {
+        let text = when(Time(1_794_810_318_000)).into_string();
+        assert!(text.contains("datetime=\"2026-11-16T"), "{text}");
+        assert!(text.contains("data-t=\"1794810318000\""), "{text}");
+        let (soon, before) = (ahead(Time(5)).into_string(), ago(Time(7)).into_string());
+        assert!(soon.contains("data-until=\"5\"") && before.contains("data-since=\"7\""));
+    }
+}
