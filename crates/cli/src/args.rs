@@ -12,17 +12,19 @@ use crate::cmd;
     tutti run -G 2 -- nvidia-smi\n  tutti submit train.toml && tutti ps"
 )]
 pub struct Cli {
-    /// The cluster: a data dir or an address [default: the default data dir]
-    #[arg(
-        long,
-        global = true,
-        env = "TUTTI_CLUSTER",
-        hide_env_values = true,
-        value_name = "DIR|ADDR"
-    )]
+    /// The cluster: a data dir or an address [env: TUTTI_CLUSTER] [default: the default data dir]
+    // Not clap's `env`: messages about usage would show the flag as if it had to be given.
+    #[arg(long, global = true, value_name = "DIR|ADDR")]
     pub cluster: Option<String>,
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+impl Cli {
+    /// The flag, else what the variable says.
+    pub fn cluster(&self, variable: Option<String>) -> Option<String> {
+        self.cluster.clone().or(variable).filter(|cluster| !cluster.is_empty())
+    }
 }
 
 #[derive(Subcommand)]
@@ -63,6 +65,8 @@ pub enum Verb {
     Suspend(cmd::change::ChangeArgs),
     /// List nodes
     Nodes(cmd::nodes::NodesArgs),
+    /// Watch the cluster: GPUs, jobs, nodes, one job's ranks, logs
+    Top(cmd::top::TopArgs),
     /// Start nothing new on a node; what runs goes on
     Drain(cmd::drain::DrainArgs),
     /// Let suspended jobs go on, or use drained nodes again
@@ -113,6 +117,21 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[test]
+    fn the_cluster_is_the_flags_or_the_variables_and_usage_does_not_demand_it() {
+        let of = |line: &str, variable: &str| {
+            accepts(line).unwrap().cluster(Some(variable.to_owned())).unwrap_or_default()
+        };
+        assert_eq!(of("tutti ps", "/d"), "/d");
+        assert_eq!(of("tutti ps --cluster /e", "/d"), "/e");
+        assert_eq!(of("tutti ps", ""), "");
+        let from_env = |c: &clap::Command| {
+            c.get_arguments().any(|a| a.get_env().is_some_and(|e| e == "TUTTI_CLUSTER"))
+        };
+        let command = Cli::command();
+        assert!(!from_env(&command) && !command.get_subcommands().any(from_env));
+    }
+
     fn accepts(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())
     }
@@ -137,6 +156,10 @@ mod tests {
             "tutti policy check p.toml",
             "tutti policy apply --topology t.toml",
             "tutti policy apply t.toml --topology",
+            "tutti top",
+            "tutti top 12_3 --every 2s",
+            "tutti top --view jobs --filter user:ada --once --size 120x40",
+            "tutti top --view nodes --json",
             "tutti nodes --labels",
             "tutti nodes --topology n1 n2 --json",
             "tutti up --nodes 8 --racks 2 --policy p.toml",
@@ -155,6 +178,8 @@ mod tests {
             "tutti suspend 12 13_4",
             "tutti resume 12 13_4 n1",
             "tutti drain n1 --reason broken",
+            "tutti nodes inject n1 --gpu 0 --xid 79",
+            "tutti nodes inject n1 --check fan --action drain_node",
             "tutti token create --role user --user ada --expires 30d",
             "tutti token create --join --node n7 --uses 1",
             "tutti agent --controller 127.0.0.1:7171 --join-file - --name n1 --simulate --label rack=1",
@@ -196,7 +221,15 @@ mod tests {
             "tutti policy show --json --toml",
             "tutti submit --wrap true --env NOEQUALS",
             "tutti cancel twelve",
+            "tutti top --view rooms",
+            "tutti top --once --size 120",
+            "tutti top --size 100x30",
+            "tutti top 12 --view jobs",
             "tutti token create --join --role user",
+            "tutti nodes inject n1",
+            "tutti nodes inject n1 --xid 79",
+            "tutti nodes inject n1 --gpu 0 --xid 79 --action note",
+            "tutti nodes inject n1 --gpu 0 --xid 79 --check fan",
         ] {
             let e = accepts(line).err().unwrap_or_else(|| panic!("{line}"));
             assert_eq!(e.exit_code(), 2, "{line}");

@@ -28,6 +28,7 @@ pub mod show;
 pub mod sim;
 pub mod submit;
 pub mod token;
+pub mod top;
 pub mod train;
 pub mod up;
 pub mod why;

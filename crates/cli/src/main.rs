@@ -26,13 +26,19 @@ use crate::args::{Cli, Verb};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let cluster = match std::env::var("TUTTI_CLUSTER") {
+        Ok(named) => cli.cluster(Some(named)),
+        Err(std::env::VarError::NotPresent) => cli.cluster(None),
+        // Not some other cluster instead.
+        Err(error) => return fail::Fail::usage(format!("TUTTI_CLUSTER: {error}")).report(),
+    };
     // The agent forks its zygote before anything else, while the process has a single thread.
     let result = match cli.verb {
         Verb::Agent(args) => cmd::agent::run(args),
         Verb::Controller(args) => cmd::controller::run(args),
         verb => {
             terminal::die_quietly_on_closed_pipe();
-            client(cli.cluster.as_deref(), verb)
+            client(cluster.as_deref(), verb)
         }
     };
     match result {
@@ -58,6 +64,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Hold(args) => cmd::change::run(cluster, cmd::change::Change::Hold, args),
         Verb::Release(args) => cmd::change::run(cluster, cmd::change::Change::Release, args),
         Verb::Nodes(args) => cmd::nodes::run(cluster, args),
+        Verb::Top(args) => cmd::top::run(cluster, args),
         Verb::Drain(args) => cmd::drain::drain(cluster, args),
         Verb::Suspend(args) => cmd::change::run(cluster, cmd::change::Change::Suspend, args),
         Verb::Resume(args) => cmd::drain::resume(cluster, args),

@@ -31,7 +31,7 @@ fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
-/// `cluster` is the flag or `$TUTTI_CLUSTER`, which clap has joined.
+/// `cluster` is the flag, or `$TUTTI_CLUSTER` where there is none.
 pub fn find(cluster: Option<&str>) -> Result<ClusterRef, ClientError> {
     let token = std::env::var("TUTTI_TOKEN").ok().filter(|t| !t.is_empty());
     ClusterRef::find(&Lookup {

@@ -22,7 +22,6 @@ pub enum Ink {
 }
 
 impl Style {
-    #[cfg(test)]
     pub const PLAIN: Style = Style { colour: false };
 
     pub fn of_stdout() -> Style {
@@ -54,7 +53,7 @@ impl Style {
 }
 
 /// `NO_COLOR` set to anything but nothing turns colour off (no-color.org).
-fn colour_wanted() -> bool {
+pub fn colour_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }

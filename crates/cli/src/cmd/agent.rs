@@ -136,7 +136,8 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
         config.health = super::doctor::thresholds(file)?;
     }
     let usual = (!hardware.simulated).then(|| PathBuf::from(super::doctor::CHECKS_DIR));
-    config.checks = args.checks.or(usual).map(ChecksConfig::new);
+    let named = args.checks.map(super::doctor::checks_dir).transpose()?;
+    config.checks = named.or(usual).map(ChecksConfig::new);
     config.active_checks = args.active_checks;
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
     config.kill_jobs_on_term = args.stop_jobs;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tutti_model::TaskId;
+use tutti_model::{JobState, TaskId};
 
 use crate::fail::Fail;
 use crate::{session, terminal};
@@ -42,13 +42,18 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
             continue;
         }
         let done = match change {
-            Change::Cancel => "cancelled",
-            Change::Hold => "held",
-            Change::Release => "released",
-            Change::Suspend => "leaves its GPUs:",
+            Change::Cancel => format!("cancelled {id}"),
+            Change::Hold => format!("held {id}"),
+            Change::Release => format!("released {id}"),
+            // Of one that lost its node, nothing is there any more but its place in the queue.
+            Change::Suspend if client.job(id)?.row.state == JobState::Pending => {
+                format!("{id} waits; `tutti resume {id}` lets it start")
+            }
+            Change::Suspend => format!("{id} leaves its GPUs; `tutti resume {id}` lets it go on"),
         };
-        if terminal::stderr_is_terminal() {
-            terminal::complain(&format!("{done} {id}"));
+        // What has to be undone by hand is said to scripts' logs, too.
+        if matches!(change, Change::Suspend) || terminal::stderr_is_terminal() {
+            terminal::complain(&done);
         }
     }
     Ok(worst)

@@ -12,7 +12,7 @@ use tutti_gpu::health::Addresses;
 use tutti_gpu::health::rules::Thresholds;
 use tutti_gpu::sample::{Machine, Marks, Round, Sampler};
 use tutti_model::{ActiveReport, GpuIndex, Time};
-use tutti_wire::api::{DoctorReport, Examination};
+use tutti_wire::api::{DoctorReport, Examination, Finding, FindingLevel};
 use tutti_wire::client::Client;
 
 use crate::fail::Fail;
@@ -35,9 +35,9 @@ pub struct DoctorArgs {
     /// With --here: other limits for what counts as unhealthy
     #[arg(long, value_name = "FILE", requires = "here")]
     health: Option<PathBuf>,
-    /// With --here: the operator's own checks
-    #[arg(long, value_name = "DIR", requires = "here", default_value = CHECKS_DIR)]
-    checks: PathBuf,
+    /// With --here: the operator's own checks [default: /etc/tutti/checks.d]
+    #[arg(long, value_name = "DIR", requires = "here")]
+    checks: Option<PathBuf>,
     /// Make the GPUs that nobody uses do something whose answer is known: memory, matrix products, a sum
     /// over all of them. Takes some seconds
     #[arg(long, conflicts_with = "data_dir")]
@@ -60,7 +60,10 @@ pub fn run(cluster: Option<&str>, args: DoctorArgs) -> Result<ExitCode, Fail> {
         return Err(Fail::usage("--active is for a NODE, or for this machine with --here"));
     }
     let dir = args.data_dir.as_ref().map(|d| d.to_string_lossy().into_owned());
-    let report = examine(dir.as_deref().or(cluster))?;
+    let report = match &dir {
+        Some(dir) => examine(Some(dir), FindingLevel::Warning)?,
+        None => examine(cluster, FindingLevel::Error)?,
+    };
     if args.json {
         terminal::json(&report)?;
     } else {
@@ -69,8 +72,9 @@ pub fn run(cluster: Option<&str>, args: DoctorArgs) -> Result<ExitCode, Fail> {
     Ok(if doctor::has_errors(&report) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The controller knows most. Without one, the data dir is read as it lies.
-fn examine(cluster: Option<&str>) -> Result<DoctorReport, Fail> {
+/// The controller knows most. Without one, the data dir is read as it lies, and that there is none is
+/// as bad as `silent` says: who asks for a directory may know.
+fn examine(cluster: Option<&str>, silent: FindingLevel) -> Result<DoctorReport, Fail> {
     let error = match session::find(cluster) {
         Ok(found) => match Client::connect(&found).doctor() {
             Ok(report) => return Ok(report),
@@ -84,7 +88,13 @@ fn examine(cluster: Option<&str>) -> Result<DoctorReport, Fail> {
         return Err(error.into());
     }
     terminal::complain("the controller does not answer; reading its data dir");
-    Ok(tutti_controller::doctor::examine_at_rest(&dir))
+    let mut report = tutti_controller::doctor::examine_at_rest(&dir);
+    let fail = Fail::from(error);
+    let way_out = fail.hint.map_or_else(String::new, |hint| format!("; {hint}"));
+    let message = format!("does not answer: {}{way_out}", fail.message);
+    let subject = "controller".to_owned();
+    report.findings.insert(0, Finding { level: silent, subject, message });
+    Ok(report)
 }
 
 fn of_node(cluster: Option<&str>, name: &str, args: &DoctorArgs) -> Result<ExitCode, Fail> {
@@ -143,7 +153,8 @@ fn of_this_machine(args: &DoctorArgs) -> Result<ExitCode, Fail> {
     let marks = Marks { parts: PathBuf::from("/nonexistent"), cgroup: None };
     let mut sampler = Sampler::open(&machine, std::env::temp_dir(), marks);
     let sample = sampler.round(Round { at: now, clock: Duration::ZERO, held: &[] });
-    let checks = ChecksConfig::new(args.checks.clone());
+    let named = args.checks.clone().map(checks_dir).transpose()?;
+    let checks = ChecksConfig::new(named.unwrap_or_else(|| PathBuf::from(CHECKS_DIR)));
     let examined = examine_here(&sample, &addresses, thresholds.clone(), &checks, now);
     let report = args.active.then(|| check_here(&found, thresholds, now)).transpose()?;
     if args.json {
@@ -174,6 +185,22 @@ fn check_here(found: &Found, limits: Thresholds, now: Time) -> Result<ActiveRepo
     Ok(checker.check(&gpus, &[], now).report)
 }
 
+/// A directory that somebody names must be there, or its checks are missed in silence.
+pub fn checks_dir(dir: PathBuf) -> Result<PathBuf, Fail> {
+    let wrong = |why: &str| {
+        Fail::usage(format!("--checks {}: {why}", dir.display()))
+            .hint("name the directory that holds the checks, or leave --checks out")
+    };
+    match std::fs::metadata(&dir) {
+        Ok(meta) if meta.is_dir() => Ok(dir),
+        Ok(_) => Err(wrong("this is no directory")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(wrong("there is no such directory"))
+        }
+        Err(e) => Err(wrong(&e.to_string())),
+    }
+}
+
 /// Reads the operator's limits.
 pub fn thresholds(file: &Path) -> Result<Thresholds, Fail> {
     let text = std::fs::read_to_string(file)
@@ -182,4 +209,22 @@ pub fn thresholds(file: &Path) -> Result<Thresholds, Fail> {
     let limits: Thresholds = toml::from_str(&text).map_err(|e| wrong(&e))?;
     limits.check().map_err(|e| wrong(&e))?;
     Ok(limits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_looked_for_where_they_are_said_to_be() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(checks_dir(dir.path().to_owned()).unwrap(), dir.path());
+        let missing = dir.path().join("nosuch.d");
+        let fail = checks_dir(missing.clone()).unwrap_err();
+        let words = format!("--checks {}: there is no such directory", missing.display());
+        assert_eq!((fail.exit, fail.message), (crate::fail::USAGE, words));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(checks_dir(file).unwrap_err().message.ends_with("this is no directory"));
+    }
 }

@@ -11,6 +11,9 @@ use crate::show::harmless;
 use crate::{session, terminal};
 
 #[derive(clap::Args)]
+#[command(override_usage = "tutti nodes inject NODE --gpu N --xid XID [--real] [--json]\n       \
+    tutti nodes inject NODE --check NAME [--action ACTION] [--text TEXT] [--gpu N] [--real] [--json]")]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["xid", "check"])))]
 #[command(after_help = "Examples:\n  tutti nodes inject n1 --gpu 3 --xid 79\n  \
     tutti nodes inject n1 --check fan --action drain_node --text 'fan 2 stands still'\n\n\
     Everything happens as if it were real: jobs are stopped and started again elsewhere.\n\
@@ -21,17 +24,19 @@ pub struct InjectArgs {
     /// Which GPU of the node
     #[arg(long, value_name = "N")]
     gpu: Option<u16>,
-    /// The error number that the NVIDIA driver would write to the kernel's log
-    #[arg(long, required_unless_present = "check", conflicts_with = "check", requires = "gpu")]
+    /// The error number that the NVIDIA driver would write to the kernel's log. Its action is that of
+    /// the table in docs/guide/health.md
+    #[arg(long, requires = "gpu")]
     xid: Option<u32>,
     /// The name of a check that would find something
     #[arg(long, value_name = "NAME")]
     check: Option<String>,
-    /// What it asks for: note, restart_job, fence_gpu, reset_gpu, drain_node, reboot_node
-    #[arg(long, requires = "check", default_value = "note")]
-    action: HealthAction,
-    /// What it says
-    #[arg(long, requires = "check")]
+    /// What the check asks for: note, restart_job, fence_gpu, reset_gpu, drain_node, reboot_node
+    /// [default: note]
+    #[arg(long, conflicts_with = "xid")]
+    action: Option<HealthAction>,
+    /// What the check says
+    #[arg(long, conflicts_with = "xid")]
     text: Option<String>,
     /// On real devices, too
     #[arg(long)]
@@ -61,25 +66,20 @@ pub fn inject(cluster: Option<&str>, args: InjectArgs) -> Result<ExitCode, Fail>
     let request = InjectRequest {
         gpu: args.gpu,
         xid: args.xid,
-        action: args.check.is_some().then_some(args.action),
+        action: args.action,
         check: args.check,
         text: args.text,
         real: args.real,
     };
     let board = session::open(cluster)?.inject(&args.node, &request)?;
-    told(&board, args.json, |f| {
-        format!("{}: {} ({})", args.node, harmless(&f.text), f.action.in_words())
-    })
+    told(&board, args.json, |f| format!("{}: {} ({})", args.node, harmless(&f.text), f.in_words()))
 }
 
 pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fail> {
     let request = ResolveRequest { gpu: args.gpu, key: args.key, unchecked: args.unchecked };
     let board = session::open(cluster)?.resolve(&args.node, &request)?;
-    if board.touched.is_empty() && !args.json {
-        let node = &args.node;
-        terminal::complain(&format!(
-            "{node}: nothing was resolved; `tutti doctor {node}` lists keys"
-        ));
+    if board.touched.is_empty() && board.active.is_none() && !args.json {
+        terminal::complain(&format!("{}: {}", args.node, nothing(&board.findings)));
     }
     told(&board, args.json, |f| format!("{}: resolved: {}", args.node, harmless(&f.text)))?;
     let stays = board.active.as_deref().map(not_passed).unwrap_or_default();
@@ -91,6 +91,15 @@ pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fai
     }
     terminal::complain("`tutti nodes resolve --unchecked` lifts a fence without a check");
     Ok(ExitCode::FAILURE)
+}
+
+/// What stands although something was to be resolved.
+fn nothing(findings: &[Finding]) -> String {
+    let keys: Vec<String> = findings.iter().map(|f| harmless(&f.key)).collect();
+    match keys.as_slice() {
+        [] => "there was nothing to resolve".to_owned(),
+        keys => format!("nothing was resolved; there are: {}", keys.join(", ")),
+    }
 }
 
 fn told(board: &Board, json: bool, words: impl Fn(&Finding) -> String) -> Result<ExitCode, Fail> {

@@ -239,7 +239,7 @@ fn unwritable(e: std::io::Error) -> Fail {
     Fail::new(format!("can't write the output: {e}"))
 }
 
-fn bytes(text: String, raw: Option<String>) -> Result<Vec<u8>, Fail> {
+pub(super) fn bytes(text: String, raw: Option<String>) -> Result<Vec<u8>, Fail> {
     match raw {
         None => Ok(text.into_bytes()),
         Some(raw) => base64::engine::general_purpose::STANDARD

@@ -22,8 +22,8 @@ const PAGE: u32 = 10_000;
 const ENDED_ROWS: u32 = 5;
 const ENDED_AGE: Span = Span::secs(15 * 60);
 
-const HAS_NODES: &str = "running,starting,stopping,suspended";
-const ENDED: &str = "completed,failed,cancelled";
+pub(super) const HAS_NODES: &str = "running,starting,stopping,suspended";
+pub(super) const ENDED: &str = "completed,failed,cancelled";
 
 #[derive(clap::Args)]
 pub struct PsArgs {

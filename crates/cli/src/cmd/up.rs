@@ -121,6 +121,10 @@ fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
             cluster.endpoint
         ),
         format!("  data in {dir}"),
+        format!(
+            "  dashboard at http://{}/, log in with the token in {dir}/admin.token",
+            cluster.endpoint
+        ),
     ];
     if !cluster.ran_already.is_empty() {
         let (started, ran) = (cluster.started().join(", "), cluster.ran_already.join(", "));

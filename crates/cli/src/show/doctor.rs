@@ -69,8 +69,28 @@ impl Node<'_> {
                 lines.push(line(style, Ink::Red, "error", "agent", &why));
             }
         }
-        lines.push(sum(self.findings()));
+        lines.push(self.sum());
         lines.join("\n")
+    }
+
+    /// What nobody has heard of for long is not well, whatever was known of it then.
+    fn sum(&self) -> String {
+        let name = harmless(&self.row.name);
+        let known = match exit_of(self.findings()) {
+            0 => String::new(),
+            _ => format!("; of what was known before, {}", sum(self.findings())),
+        };
+        match (self.row.state, self.health) {
+            (NodeState::Lost, _) => format!(
+                "{name} is lost: look at the machine, the network and `tutti agent` on it{known}"
+            ),
+            (_, None) => format!("the agent of {name} does not answer{known}"),
+            (NodeState::Ready, _) => sum(self.findings()),
+            (state, _) if exit_of(self.findings()) == 0 => {
+                format!("nothing is wrong as far as can be seen, but {name} is {}", state.as_str())
+            }
+            _ => sum(self.findings()),
+        }
     }
 
     fn state(&self, style: Style) -> String {
@@ -79,6 +99,10 @@ impl Node<'_> {
             NodeState::Lost => ("error", Ink::Red),
             _ => ("warning", Ink::Yellow),
         };
+        if self.row.state == NodeState::Lost {
+            let text = "lost: nothing was heard of it for too long";
+            return line(style, ink, word, &self.row.name, text);
+        }
         let reason = self.row.drain_reason.as_ref().filter(|r| !r.is_empty());
         let reason = reason.map_or_else(String::new, |r| format!(": {r}"));
         let text = format!("{}{reason}", self.row.state.as_str());
@@ -142,7 +166,7 @@ fn line(style: Style, ink: Ink, word: &str, subject: &str, text: &str) -> String
 fn finding(style: Style, f: &HealthFinding) -> String {
     let broken = f.action >= HealthAction::FenceGpu;
     let (word, ink) = if broken { ("error", Ink::Red) } else { ("warning", Ink::Yellow) };
-    let text = format!("{}; {}, since {}", f.text, f.action.in_words(), time::stamp(f.since));
+    let text = format!("{}; {}, since {}", f.text, f.in_words(), time::stamp(f.since));
     line(style, ink, word, &f.key, &text)
 }
 
@@ -181,5 +205,32 @@ mod tests {
         r.findings.push(finding(FindingLevel::Error, "record 7 is missing"));
         assert!(report(&r, Style::PLAIN).ends_with("record 7 is missing\n1 error, 0 warnings"));
         assert!(has_errors(&r));
+    }
+
+    #[test]
+    fn a_lost_node_is_not_called_well() {
+        use super::super::nodes::tests::node;
+        let row = || NodeRow { state: NodeState::Ready, drain_reason: None, ..node() };
+        let lost = NodeRow { state: NodeState::Lost, ..row() };
+        let silent = || Some("node n1 is not connected".to_owned());
+        let told = |row: &NodeRow, health: Option<&Examination>| {
+            let node = Node { row, health, silent: silent(), controller: "0.1.0" };
+            (node.text(Style::PLAIN), node.exit())
+        };
+        let (text, exit) = told(&lost, None);
+        assert_eq!(exit, 2);
+        assert!(text.starts_with("error    n1: lost: nothing was heard of it"), "{text}");
+        assert!(text.lines().last().unwrap().starts_with("n1 is lost: look at"), "{text}");
+        let (text, exit) = told(&row(), None);
+        assert_eq!(exit, 2);
+        assert!(text.ends_with("the agent of n1 does not answer"), "{text}");
+        let well = Examination { findings: Vec::new(), watched: Vec::new() };
+        let (text, exit) = told(&row(), Some(&well));
+        assert_eq!(exit, 0);
+        assert!(text.ends_with("nothing is wrong as far as can be seen"), "{text}");
+        let drained = NodeRow { state: NodeState::Drained, ..row() };
+        let (text, exit) = told(&drained, Some(&well));
+        assert_eq!(exit, 1);
+        assert!(text.ends_with("but n1 is drained"), "{text}");
     }
 }

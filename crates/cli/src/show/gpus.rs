@@ -67,8 +67,8 @@ pub fn figures(job: &JobTelemetry) -> Option<String> {
         share("util", all.util),
         share("SM", all.sm),
         share("tensor", all.tensor),
-        all.mem.map(|mem| format!("memory {}", gib(mem))),
-        all.power.map(|watts| format!("{watts:.0} W")),
+        all.mem.map(|mem| format!("memory {} in all", gib(mem))),
+        all.power.map(|watts| format!("{watts:.0} W in all")),
         share("throttled", all.throttled.filter(|share| *share > 0.005)),
     ]
     .into_iter()
@@ -86,7 +86,6 @@ fn row(gpu: &GpuRow) -> Vec<Field> {
     let none = GpuSample::default();
     let sample = fresh(gpu).unwrap_or(&none);
     let share = |share: Option<f32>| or_dash(share.map(|s| format!("{:.0}%", s * 100.0)));
-    let jobs: Vec<String> = gpu.jobs.iter().map(ToString::to_string).collect();
     let (throttle, ink) = match (fresh(gpu), gpu.age) {
         (Some(sample), _) => held_down(sample.throttle),
         (None, Some(age)) => (format!("no values for {}", time::short(age)), Ink::Red),
@@ -105,8 +104,18 @@ fn row(gpu: &GpuRow) -> Vec<Field> {
         plain(or_dash(sample.temp.map(|degrees| format!("{degrees}°C")))),
         plain(or_dash(sample.sm_clock.map(|mhz| format!("{mhz}MHz")))),
         (throttle, ink),
-        plain(if jobs.is_empty() { "-".to_owned() } else { jobs.join(",") }),
+        users(gpu),
     ]
+}
+
+fn users(gpu: &GpuRow) -> Field {
+    let jobs: Vec<String> = gpu.jobs.iter().map(ToString::to_string).collect();
+    match (&gpu.fenced, jobs.is_empty()) {
+        (Some(_), true) => ("fenced".to_owned(), Ink::Red),
+        (Some(_), false) => (format!("{}, fenced", jobs.join(",")), Ink::Red),
+        (None, true) => plain("-".to_owned()),
+        (None, false) => plain(jobs.join(",")),
+    }
 }
 
 fn power(sample: &GpuSample) -> String {
@@ -150,6 +159,7 @@ mod tests {
             mem: Bytes::gib(80),
             simulated: true,
             jobs: Vec::new(),
+            fenced: None,
             sample: None,
             age: None,
         }
@@ -168,7 +178,7 @@ mod tests {
         let id = TaskId::single(JobId(12));
         let job = JobTelemetry { id, since: None, total, gpus: vec![gpu(0), gpu(1)] };
         let line = figures(&job).unwrap();
-        assert_eq!(line, "2 GPUs on average: SM 82%, memory 124.0G, 1298 W");
+        assert_eq!(line, "2 GPUs on average: SM 82%, memory 124.0G in all, 1298 W in all");
         assert_eq!(figures(&JobTelemetry { total: GpuFigures::default(), ..job }), None);
     }
 
@@ -192,13 +202,14 @@ mod tests {
             ..gpu(0)
         };
         let old = GpuRow { sample: Some(sample), age: Some(Span::secs(90)), ..gpu(1) };
-        let text = table(&[busy, old, gpu(2)], Style::PLAIN, None);
+        let fenced = GpuRow { fenced: Some("XID 48".into()), ..gpu(2) };
+        let text = table(&[busy, old, fenced], Style::PLAIN, None);
         assert_eq!(
             text,
             "NODE  GPU  MODEL  UTIL   SM  TENSOR    MEM     OF     POWER  TEMP    CLOCK  HELD DOWN BY         JOB
 n1      0  h100    97%  81%       -  62.0G  80.0G  649/700W  64°C  1755MHz  hw heat, power cap   12
 n1      1  h100      -    -       -      -  80.0G         -     -        -  no values for 1m30s  -
-n1      2  h100      -    -       -      -  80.0G         -     -        -  no values yet        -
+n1      2  h100      -    -       -      -  80.0G         -     -        -  no values yet        fenced
 1 of 3 GPUs (simulated) in use, 649 W"
         );
     }

@@ -23,9 +23,21 @@ pub fn detail(
         style.paint(Ink::Bold, &harmless(&row.name)),
         style.paint(of_job(row.state), row.state.as_str())
     )];
-    let mut add = |key: &str, value: String| {
+    lines.extend(facts(job, history, now).iter().map(|(key, value)| format!("  {key:<11}{value}")));
+    if !job.parts.is_empty() {
+        lines.push(String::new());
+        lines.push(parts(&job.parts, style, width));
+    }
+    lines.join("\n")
+}
+
+/// What is known of it, as keys and values.
+pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'static str, String)> {
+    let row = &job.row;
+    let mut facts = Vec::new();
+    let mut add = |key: &'static str, value: String| {
         if !value.is_empty() {
-            lines.push(format!("  {key:<11}{}", harmless(&value)));
+            facts.push((key, harmless(&value)));
         }
     };
     add("note", row.note.clone());
@@ -51,20 +63,20 @@ pub fn detail(
     add("time left", job.time_left.map_or_else(String::new, time::short));
     add(
         "held",
-        if job.held { "yes: tutti release lets it start".to_owned() } else { String::new() },
+        if job.held { "yes: `tutti release` lets it start".to_owned() } else { String::new() },
     );
     add("after", job.spec.after.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     for suspension in &job.suspensions {
-        add("suspended", suspended(suspension, now));
+        let which = match (job.attempt.unwrap_or(1), suspension.attempt) {
+            (..=1, _) | (_, 0) => String::new(),
+            (_, n) => format!("attempt {n}, "),
+        };
+        add("suspended", format!("{which}{}", suspended(suspension, now)));
     }
     add("workdir", job.spec.workdir.clone().unwrap_or_default());
     add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
-    if !job.parts.is_empty() {
-        lines.push(String::new());
-        lines.push(parts(&job.parts, style, width));
-    }
-    lines.join("\n")
+    facts
 }
 
 fn ago(at: Time, now: Time) -> String {
@@ -81,10 +93,15 @@ fn suspended(s: &SuspensionRow, now: Time) -> String {
     if let Some(refused) = &s.refused {
         return format!("{at} {why}: not possible, {refused}");
     }
-    let Some(out) = took(s.since, s.out_at) else { return format!("{at} {why}, under way") };
-    let lasted = match s.until {
-        Some(until) => format!("for {}", time::short(until.since(s.since))),
-        None => format!("since {}", time::short(now.since(s.since))),
+    let cut =
+        |at: Time| format!("until the attempt ended after {}", time::short(at.since(s.since)));
+    let Some(out) = took(s.since, s.out_at) else {
+        return format!("{at} {why}, {}", s.cut_at.map_or_else(|| "under way".to_owned(), cut));
+    };
+    let lasted = match (s.until, s.cut_at) {
+        (Some(until), _) => format!("for {}", time::short(until.since(s.since))),
+        (None, Some(at)) => cut(at),
+        (None, None) => format!("since {}", time::short(now.since(s.since))),
     };
     let back = s.back_at.and_then(|at| took(at, s.until));
     let back = back.map_or_else(String::new, |t| format!(", back in {t}"));
@@ -161,6 +178,14 @@ fn quoted(word: &str) -> String {
     }
 }
 
+/// `3`, or `signal 9`.
+pub fn exit_words(status: &ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => code.to_string(),
+        ExitStatus::Signal(signal) => format!("signal {signal}"),
+    }
+}
+
 fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
     let head = ["NODE", "ADDRESS", "RANKS", "GPUS", ">CPUS", ">MEM", "PHASE", "EXITS"];
     let mut grid = Grid::new(&head, style);
@@ -171,14 +196,8 @@ fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
             n => format!("{}-{}", p.first_rank, p.first_rank + n - 1),
         };
         let gpus: Vec<_> = p.gpus.iter().map(ToString::to_string).collect();
-        let exits: Vec<_> = p
-            .exits
-            .iter()
-            .map(|e| match e.status {
-                ExitStatus::Code(c) => format!("{}:{c}", e.rank),
-                ExitStatus::Signal(s) => format!("{}:signal {s}", e.rank),
-            })
-            .collect();
+        let exits: Vec<_> =
+            p.exits.iter().map(|e| format!("{}:{}", e.rank, exit_words(&e.status))).collect();
         grid.row([
             plain(p.node.clone()),
             plain(p.address.clone()),
@@ -238,6 +257,8 @@ mod tests {
                 until: Some(Time(42_000)),
                 bytes: Bytes::gib(30),
                 refused: None,
+                attempt: 2,
+                cut_at: None,
             }],
             stopped_before: Some("GPU 3 of n2 was broken".into()),
         };
@@ -249,6 +270,7 @@ mod tests {
             "attempt    2; restarts: 1 after node failures",
             "before     GPU 3 of n2 was broken",
             "run        python train.py …",
+            "suspended  attempt 2, ",
             " for job 9, for 41s: 30.00 GiB out in 4s, back in 2s",
             "NODE  ADDRESS    RANKS  GPUS  CPUS    MEM  PHASE    EXITS",
             "n1    127.0.1.1  0-1    0,1     16  64GiB  running",
@@ -256,6 +278,10 @@ mod tests {
             assert!(text.contains(want), "{want} in\n{text}");
         }
         assert!(!text.contains("exit code") && !text.contains("team"));
+        let open = SuspensionRow { until: None, back_at: None, ..job.suspensions[0].clone() };
+        let cut = suspended(&SuspensionRow { cut_at: Some(Time(61_000)), ..open }, Time(99_000));
+        let want = " for job 9, until the attempt ended after 1m: 30.00 GiB out in 4s";
+        assert!(cut.ends_with(want), "{cut}");
 
         let mut part = job;
         part.row.team = Some("vision".into());

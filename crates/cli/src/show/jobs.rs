@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{DEFAULT_CLASS, DEFAULT_TEAM, JobState, Time};
+use tutti_model::{DEFAULT_CLASS, DEFAULT_TEAM, JobState, Span, Time};
 use tutti_wire::api::{ArrayCounts, JobRow};
 
 use super::table::{Grid, plain};
@@ -54,30 +54,28 @@ pub fn table(
     text
 }
 
-/// The team of those who are in none is not worth a word.
-fn team(job: &JobRow) -> String {
-    match job.team.as_deref() {
-        None | Some(DEFAULT_TEAM) => "-".to_owned(),
-        Some(team) => clip(team, 12),
-    }
+/// As `tutti quota` calls it.
+pub fn team(job: &JobRow) -> String {
+    clip(job.team.as_deref().unwrap_or(DEFAULT_TEAM), 12)
 }
 
 /// While the scheduler is to choose how many, nobody knows.
-fn nodes(job: &JobRow) -> String {
+pub fn nodes(job: &JobRow) -> String {
     if job.nodes == 0 { "-".to_owned() } else { job.nodes.to_string() }
 }
 
-/// Waiting, running, or how long it ran.
-fn how_long(job: &JobRow, now: Time) -> tutti_model::Span {
+/// Waiting, running, or how long it ran. While it is suspended, its clock stands still.
+pub fn how_long(job: &JobRow, now: Time) -> Span {
+    let ran =
+        |since: Time, until: Time| Span(until.since(since).0.saturating_sub(job.suspended_for.0));
     match (job.started_at, job.ended_at) {
-        (Some(start), Some(end)) => end.since(start),
-        (Some(start), None) => now.since(start),
-        (None, Some(_)) => tutti_model::Span::default(),
+        (Some(start), end) => ran(start, end.unwrap_or(now)),
+        (None, Some(_)) => Span::default(),
         (None, None) => now.since(job.submitted_at),
     }
 }
 
-fn note(job: &JobRow) -> (String, Ink) {
+pub fn note(job: &JobRow) -> (String, Ink) {
     let mut parts = Vec::new();
     if let Some(counts) = &job.array {
         parts.push(array(counts));
@@ -135,6 +133,7 @@ pub mod tests {
             submitted_at: Time(1_000),
             started_at: None,
             ended_at: None,
+            suspended_for: Span(0),
             exit_code: None,
             restarts: 0,
             verdict: None,
@@ -172,9 +171,9 @@ pub mod tests {
             table(&[running, pending, array, failed], &hidden, Time(193_000), Style::PLAIN, None);
         let want = " ID  NAME                      USER  TEAM      STATE    NODES  GPUS   TIME  NOTE
   7  train                     ada   research  running      2    16  3m12s  on n1,n2; restarted 1×
- 12  train                     ada   -         pending      2    16  3m12s  waits for 16 GPUs; 3 are free
- 13  a-very-long-name-that-g…  ada   -         pending      2    16  3m12s  1,200 pending, 7 completed
-5_3  train                     ada   -         failed       2    16     3s  rank 1 exited with 3
+ 12  train                     ada   default   pending      2    16  3m12s  waits for 16 GPUs; 3 are free
+ 13  a-very-long-name-that-g…  ada   default   pending      2    16  3m12s  1,200 pending, 7 completed
+5_3  train                     ada   default   failed       2    16     3s  rank 1 exited with 3
 … 99,950 more pending (tutti ps --all)";
         assert_eq!(text, want);
     }
@@ -186,9 +185,9 @@ pub mod tests {
             row("8", JobState::Pending),
         ];
         let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
-        let want = "ID  NAME   USER  TEAM  CLASS     STATE    NODES  GPUS  TIME  NOTE
- 7  train  ada   -     urgent    running      2    16    0s
- 8  train  ada   -     standard  pending      2    16    0s";
+        let want = "ID  NAME   USER  TEAM     CLASS     STATE    NODES  GPUS  TIME  NOTE
+ 7  train  ada   default  urgent    running      2    16    0s
+ 8  train  ada   default  standard  pending      2    16    0s";
         assert_eq!(text, want);
     }
 
@@ -202,9 +201,9 @@ pub mod tests {
         ];
         let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
         let want =
-            "ID  NAME   USER  TEAM  STATE    NODES  GPUS  TIME  PROGRESS                 NOTE
- 7  train  ada   -     running      2    16    0s  step 1,200 · loss 2.315
- 8  train  ada   -     pending      2    16    0s  -";
+            "ID  NAME   USER  TEAM     STATE    NODES  GPUS  TIME  PROGRESS                 NOTE
+ 7  train  ada   default  running      2    16    0s  step 1,200 · loss 2.315
+ 8  train  ada   default  pending      2    16    0s  -";
         assert_eq!(text, want);
     }
 
@@ -215,10 +214,22 @@ pub mod tests {
             JobRow { nodes: 0, gpus: 12, ..row("8", JobState::Pending) },
         ];
         let text = table(&jobs, &BTreeMap::new(), Time(1_000), Style::PLAIN, None);
-        let want = "ID  NAME   USER  TEAM  STATE    NODES  GPUS  TIME  NOTE
- 7  train  ada   -     running      1  0.25    0s
- 8  train  ada   -     pending      -    12    0s";
+        let want = "ID  NAME   USER  TEAM     STATE    NODES  GPUS  TIME  NOTE
+ 7  train  ada   default  running      1  0.25    0s
+ 8  train  ada   default  pending      -    12    0s";
         assert_eq!(text, want);
+    }
+
+    #[test]
+    fn the_clock_of_a_suspended_job_stands_still() {
+        let job = JobRow {
+            started_at: Some(Time(10_000)),
+            suspended_for: Span::secs(30),
+            ..row("7", JobState::Suspended)
+        };
+        assert_eq!(how_long(&job, Time(60_000)), Span::secs(20));
+        let ended = JobRow { ended_at: Some(Time(50_000)), ..job };
+        assert_eq!(how_long(&ended, Time(99_000)), Span::secs(10));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn table(nodes: &[NodeRow], columns: Columns, style: Style, width: Option<u1
 }
 
 /// From the widest domain to the narrowest.
-fn place(p: &Place) -> String {
+pub fn place(p: &Place) -> String {
     let levels: Vec<String> =
         [&p.site, &p.rail, &p.rack].into_iter().flatten().map(|l| harmless(l)).collect();
     if levels.is_empty() { "-".to_owned() } else { levels.join("/") }
@@ -100,7 +100,7 @@ fn links(burn_in: Option<&BurnIn>) -> [String; 4] {
 }
 
 /// In a word or two; the note has the rest.
-fn health(n: &NodeRow) -> (String, Ink) {
+pub fn health(n: &NodeRow) -> (String, Ink) {
     let worst = n.findings.iter().map(|f| f.action).max();
     let fenced = match n.fenced.as_slice() {
         [] => None,
@@ -118,7 +118,7 @@ fn health(n: &NodeRow) -> (String, Ink) {
     }
 }
 
-fn note(n: &NodeRow) -> (String, Ink) {
+pub fn note(n: &NodeRow) -> (String, Ink) {
     let mut parts = Vec::new();
     if n.facts.simulated {
         parts.push("simulated".to_owned());
@@ -159,12 +159,12 @@ fn gib(bytes: tutti_model::Bytes) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use tutti_model::{Bytes, NodeState};
     use tutti_wire::api::{NodeFactsRow, SharedGpu};
 
-    fn node() -> NodeRow {
+    pub fn node() -> NodeRow {
         NodeRow {
             name: "n1".into(),
             state: NodeState::Draining,

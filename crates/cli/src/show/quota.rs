@@ -12,7 +12,8 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
     if teams.is_empty() {
         return "no teams: everybody shares alike (tutti policy apply FILE makes some)".to_owned();
     }
-    let head = [
+    let asleep = teams.iter().any(|t| t.suspended > 0);
+    let mut head = vec![
         "TEAM",
         ">GUARANTEE",
         ">LIMIT",
@@ -22,13 +23,14 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
         ">SHARE",
         ">TARGET",
         ">RUNNING",
-        ">WAITING",
     ];
+    head.extend(asleep.then_some(">SUSPENDED"));
+    head.push(">WAITING");
     let mut grid = Grid::new(&head, style);
     for (depth, team) in tree(teams) {
         let lent = if team.lent > 0 { Ink::Yellow } else { Ink::Plain };
         let borrowed = if team.borrowed > 0 { Ink::Cyan } else { Ink::Plain };
-        grid.row([
+        let mut row = vec![
             plain(format!("{}{}", "  ".repeat(depth), team.team)),
             plain(guarantee(team)),
             plain(limit(team)),
@@ -38,8 +40,10 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
             plain(per_cent(team.share)),
             plain(per_cent(team.target)),
             plain(team.running.to_string()),
-            plain(team.waiting.to_string()),
-        ]);
+        ];
+        row.extend(asleep.then(|| plain(team.suspended.to_string())));
+        row.push(plain(team.waiting.to_string()));
+        grid.row(row);
     }
     grid.render(width)
 }
@@ -109,6 +113,7 @@ mod tests {
             share: 0,
             target: 500,
             running: 0,
+            suspended: 0,
             waiting: 0,
             members: Vec::new(),
         }
@@ -140,6 +145,12 @@ research          8      -     0         0     0   0.0%   50.0%        0        
 nowhere           8      -     0         0     0   0.0%   50.0%        0        0"
         );
         assert!(table(&[], Style::PLAIN, None).starts_with("no teams"));
+        let asleep = [TeamShare { running: 1, suspended: 2, ..team("ops", None) }];
+        let text = table(&asleep, Style::PLAIN, None);
+        assert!(
+            text.contains("RUNNING  SUSPENDED  WAITING") && text.ends_with("1          2        0"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
         lines.push(format!("{} {verb} tried before it", count(e.ahead, "task")));
     }
     lines.extend(holders(e, now));
+    lines.extend(fences(e));
+    lines.extend(e.gives_up_at.map(|at| gives_up(at, now)));
     lines.extend(start(e, now));
     if !e.advice.is_empty() {
         lines.push("what would help".to_owned());
@@ -67,6 +69,33 @@ fn holders(e: &Explanation, now: Time) -> Vec<String> {
     lines
 }
 
+/// What is broken, or was found to be.
+fn fences(e: &Explanation) -> Vec<String> {
+    if e.fences.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec!["fenced, and could be used otherwise".to_owned()];
+    lines.extend(e.fences.iter().take(HOLDERS_SHOWN).map(|f| {
+        let (node, text, key) = (harmless(&f.node), harmless(&f.text), harmless(&f.key));
+        let mend = format!("`tutti nodes resolve {node} --key {key}` once it is mended");
+        format!("  GPU {} of {node}: {text} ({mend})", f.gpu)
+    }));
+    if e.fences.len() > HOLDERS_SHOWN {
+        lines.push(format!("  and {} more", thousands((e.fences.len() - HOLDERS_SHOWN) as u64)));
+    }
+    lines
+}
+
+/// It waits for what is broken for ten minutes only.
+fn gives_up(at: Time, now: Time) -> String {
+    format!(
+        "if its GPUs stay broken it is stopped at {} ({}), and starts again where there is room, \
+         from what it saved",
+        time::clock(at),
+        from_now(at, now)
+    )
+}
+
 /// When it starts, as far as that is known.
 fn start(e: &Explanation, now: Time) -> Option<String> {
     let latest = |at: Time| {
@@ -109,7 +138,7 @@ fn range(early: Time, late: Time, now: Time) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tutti_model::{Blocked, Holder, Shortage, Span};
+    use tutti_model::{Blocked, Fence, GpuIndex, Holder, Shortage, Span, SuspendCause, WakeNeed};
 
     #[test]
     fn a_busy_cluster_in_sentences() {
@@ -137,6 +166,14 @@ mod tests {
             starts_by: None,
             forecast: None,
             advice: vec!["ask for 8 GPUs on 1 node".into()],
+            fences: vec![Fence {
+                node: "n2".into(),
+                gpu: GpuIndex(3),
+                key: "xid-48/gpu3".into(),
+                text: "XID 48".into(),
+                since: Time(0),
+            }],
+            gives_up_at: None,
         };
         let text = explanation(&e, now, Style::PLAIN);
         assert_eq!(
@@ -148,6 +185,8 @@ mod tests {
 1 task is tried before it
 what it needs is held by
   job 7 (train, ada): 8 GPUs on 1 node, ends in 1m30s at the latest
+fenced, and could be used otherwise
+  GPU 3 of n2: XID 48 (`tutti nodes resolve n2 --key xid-48/gpu3` once it is mended)
 no start can be promised: a holder has no time limit
 what would help
   - ask for 8 GPUs on 1 node"
@@ -165,6 +204,8 @@ what would help
                 starts_by: None,
                 forecast: None,
                 advice: Vec::new(),
+                fences: Vec::new(),
+                gives_up_at: None,
             };
             explanation(&e, Time(0), Style::PLAIN)
         };
@@ -192,6 +233,8 @@ what would help
                 starts_by: None,
                 forecast: Some(Forecast { early: Time(early), late: late.map(Time) }),
                 advice: Vec::new(),
+                fences: Vec::new(),
+                gives_up_at: None,
             };
             start(&e, Time(60_000)).unwrap()
         };
@@ -212,7 +255,42 @@ what would help
             starts_by: None,
             forecast: None,
             advice: Vec::new(),
+            fences: Vec::new(),
+            gives_up_at: None,
         };
         assert_eq!(start(&e, Time(0)), None);
+    }
+
+    #[test]
+    fn a_suspended_job_is_told_of_fences_and_how_long_it_waits_for_them() {
+        let need = WakeNeed {
+            node: "n1".into(),
+            gpus: 2,
+            model: "h100".into(),
+            free: 1,
+            own: Vec::new(),
+            fenced: vec![GpuIndex(3)],
+        };
+        let why = SuspendCause::Preempted { for_job: tutti_model::JobId(9) };
+        let e = Explanation {
+            task: "12".parse().unwrap(),
+            verdict: Verdict::Suspended { why, stays: false, needs: vec![need], held_up: None },
+            ahead: 0,
+            holders: Vec::new(),
+            starts_by: None,
+            forecast: None,
+            advice: Vec::new(),
+            fences: Vec::new(),
+            gives_up_at: Some(Time(480_000)),
+        };
+        let text = explanation(&e, Time(0), Style::PLAIN);
+        for want in [
+            "wakes when 2 h100 are free on n1 (GPU 3 is fenced)",
+            "n1: it needs 2 h100, 1 is free, GPU 3 is fenced",
+            "if its GPUs stay broken it is stopped at ",
+            " (in 8m), and starts again where there is room",
+        ] {
+            assert!(text.contains(want), "{want} in\n{text}");
+        }
     }
 }

@@ -160,7 +160,13 @@ fn doctor_finds_a_healthy_cluster_healthy_and_a_damaged_journal_damaged() {
     assert_eq!(cluster.stop_controller(), 0);
     let at = cluster.dir().to_str().unwrap().to_owned();
     let done = cluster.cli(&["doctor"]).call();
+    assert_eq!(done.code, 1, "a cluster without a controller is not well: {done}");
+    for words in ["error    controller: does not answer", "records, all readable"] {
+        assert!(done.out.contains(words), "{words}: {done}");
+    }
+    let done = cluster.cli(&["doctor", "--data-dir", &at]).call();
     assert_eq!(done.code, 0, "a stopped cluster's journal is whole: {done}");
+    assert!(done.out.contains("warning  controller: does not answer"), "{done}");
     let journal = cluster.dir().join("journal.redb");
     let mut bytes = fs::read(&journal).unwrap();
     // All but the header: which pages are in use is the journal's own affair.

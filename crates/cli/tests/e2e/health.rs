@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tutti_model::{GpuRequest, Grant, JobSpec, JobState, NodeState, Role, TaskId};
-use tutti_testkit::{Cluster, PATIENCE, wait_until};
+use tutti_testkit::{Cluster, PATIENCE, wait_for, wait_until};
 use tutti_wire::api::{InjectRequest, JobDetail, NewToken, ResolveRequest};
 
 use crate::cluster;
@@ -64,8 +64,16 @@ fn a_broken_gpu_is_fenced_its_job_moves_and_it_comes_back() {
     wait_until("the reason is known", PATIENCE, || {
         cluster.job(waits).row.note.contains("1 fenced")
     });
+    let why = cluster.cli(&["why", &waits.to_string()]).ok();
+    assert!(why.contains(&format!("GPU {} of {}: ", broken.1, broken.0)), "{why}");
+    let resumed = cluster.cli(&["resume", &broken.0]).call();
+    resumed.exited(0).says(&["was not drained", "stays fenced"]);
+    let unknown = cluster.cli(&["nodes", "resolve", &broken.0, "--key", "nosuch"]).call();
+    unknown.exited(3).says(&["has no finding 'nosuch'", "there are: drill/xid-48/gpu"]);
     cluster.client().cancel(id).unwrap();
     let gpu = broken.1.to_string();
+    let nowhere = cluster.cli(&["nodes", "resolve", &broken.0, "--gpu", "99"]).call();
+    nowhere.exited(2).says(&["has no GPU 99"]);
     cluster.cli(&["nodes", "resolve", &broken.0, "--gpu", &gpu]).ok();
     assert_eq!(cluster.wait_end(waits).exit_code, Some(0), "the GPU is used again");
     assert_eq!(json(&cluster, &["nodes", &broken.0, "--json"])[0]["findings"], Value::Null);
@@ -96,7 +104,11 @@ fn a_contained_error_restarts_in_place_and_a_lost_gpu_clears_the_node() {
         let node = cluster.client().node(&at.0).unwrap();
         node.state == NodeState::Drained && node.fenced == [at.1]
     });
-    cluster.cli(&["nodes", "resolve", &at.0]).ok();
+    // Until the new agent has connected, the answer is: try again.
+    let resolved = wait_for("the agent answers", PATIENCE, || {
+        Some(cluster.cli(&["nodes", "resolve", &at.0]).call()).filter(|done| done.code != 75)
+    });
+    resolved.exited(0);
     cluster.wait_node(&at.0, NodeState::Ready);
     let audit = cluster.dir().join("audit.log");
     let audit = std::fs::read_to_string(&audit).unwrap_or_else(|e| panic!("{audit:?}: {e}"));

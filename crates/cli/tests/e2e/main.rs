@@ -16,16 +16,20 @@
 //! | `launchers` | real frameworks start unmodified, across nodes |
 //! | `errors` | every mistake says what to do |
 //! | `ckpt` | checkpoints of any job, and of nodes that are lost |
+//! | `dashboard`, `browser` | the dashboard in a real browser |
 //! | `disk` | a full disk |
 //! | `telemetry` | what GPUs do, seen by people and by a real Prometheus |
+//! | `top` | the cluster in a terminal: keys, sizes, ends |
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
 //! | `unbroken` | training over a dead node and a hung rank, to the same loss |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
 
 mod access;
 mod bench;
+mod browser;
 mod burst;
 mod ckpt;
+mod dashboard;
 mod disk;
 mod errors;
 mod faults;
@@ -38,6 +42,7 @@ mod run;
 mod sharing;
 mod suspend;
 mod telemetry;
+mod top;
 mod train;
 mod unbroken;
 mod up;

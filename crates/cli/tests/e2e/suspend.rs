@@ -52,8 +52,11 @@ fn a_job_makes_room_and_goes_on_with_its_very_next_step() {
 
     // By hand it stays so.
     let id = low.to_string();
-    cluster.cli(&["suspend", &id]).ok();
+    let undo = format!("`tutti resume {id}` lets it go on");
+    cluster.cli(&["suspend", &id]).call().exited(0).says(&["leaves its GPUs", &undo]);
     cluster.wait_state(low, JobState::Suspended);
+    let exec = cluster.cli(&["exec", &id, "--", "true"]).call();
+    exec.exited(1).says(&["is suspended: its processes stand still", &undo]);
     wait_until("its GPUs are free", PATIENCE, || {
         cluster.cli(&["why", &id]).ok().contains("wakes when it is resumed")
     });
@@ -64,6 +67,26 @@ fn a_job_makes_room_and_goes_on_with_its_very_next_step() {
     assert!(shown.contains(&format!(" for job {high}, for ")), "{shown}");
     cluster.cli(&["resume", &id]).call().exited(1).says(&["is not suspended"]);
     cluster.cli(&["resume", "nowhere"]).call().exited(3).says(&["no node 'nowhere'", "no job"]);
+    is_kept_when_its_node_is_cleared(&cluster, low);
     cluster.cli(&["cancel", &id]).ok();
     cluster.wait_state(low, JobState::Cancelled);
+}
+
+/// Who suspended it did not want it to run elsewhere.
+fn is_kept_when_its_node_is_cleared(cluster: &Cluster, job: TaskId) {
+    let (id, node) = (job.to_string(), "n1");
+    cluster.cli(&["suspend", &id]).ok();
+    wait_until("it is out", PATIENCE, || {
+        cluster.cli(&["why", &id]).ok().contains("wakes when it is resumed")
+    });
+    cluster.cli(&["drain", node, "--evict"]).ok();
+    cluster.wait_state(job, JobState::Pending);
+    cluster.cli(&["resume", node]).ok();
+    let row = cluster.wait_state(job, JobState::Pending).row;
+    let lost = format!("its state in memory was lost with node {node}; starts again when it is");
+    assert!(row.note.contains(&lost), "{}", row.note);
+    let why = cluster.cli(&["why", &id]).ok();
+    assert!(why.contains(&format!("resume it: tutti resume {id} (it would start now)")), "{why}");
+    cluster.cli(&["resume", &id]).ok();
+    assert_eq!(cluster.wait_state(job, JobState::Running).attempt, Some(2));
 }

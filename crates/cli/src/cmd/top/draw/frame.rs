@@ -1,0 +1,125 @@
+//! What is around every view: who and where, which view, what is wrong, which keys.
+
+use ratatui::text::{Line, Span};
+use tutti_wire::api::ClusterInfo;
+
+use super::super::app::{App, Prompt, View};
+use super::super::data::activity;
+use super::super::text::{clip, left, percent, width};
+use super::{sides, word};
+use crate::show::{thousands, time};
+use crate::style::Ink;
+
+pub fn head(app: &App) -> Line<'static> {
+    let mut left_side = vec![word(app, Ink::Bold, " tutti top ")];
+    let who = app.data.cluster.as_ref().map(|info| format!("{} ({}) at ", info.user, info.role));
+    let place = format!("{}{}", who.unwrap_or_default(), app.place);
+    let room = usize::from(app.size.width).saturating_sub(46);
+    left_side.push(Span::raw(format!(" {}", clip(&place, room))));
+    let mut right_side = Vec::new();
+    if app.data.cluster.as_ref().is_some_and(|info| info.simulated) {
+        right_side.push(word(app, Ink::Magenta, "simulated GPUs "));
+    }
+    if app.old().is_some() {
+        right_side.push(Span::styled(" OLD ", app.theme.alarm()));
+    }
+    right_side.push(Span::raw(format!(" {} ", hour(app.now))));
+    sides(left_side, right_side, app.size.width)
+}
+
+/// The time of day alone.
+pub fn hour(at: tutti_model::Time) -> String {
+    let clock = time::clock(at);
+    clock.rsplit(' ').next().unwrap_or(&clock).to_owned()
+}
+
+pub fn tabs(app: &App) -> Line<'static> {
+    let job = app.job.map_or_else(|| "job".to_owned(), |id| format!("job {id}"));
+    let names = [
+        (View::Cluster, "cluster".to_owned()),
+        (View::Jobs, "jobs".to_owned()),
+        (View::Nodes, "nodes".to_owned()),
+        (View::Job, job),
+    ];
+    let mut spans = Vec::new();
+    for (place, (view, name)) in names.into_iter().enumerate() {
+        let below = matches!((view, app.view), (View::Nodes, View::Node) | (View::Job, View::Logs));
+        let text = format!("{} {name}", place + 1);
+        spans.push(if view == app.view || below {
+            Span::styled(format!("[{text}]"), app.theme.selected())
+        } else {
+            Span::raw(format!(" {text} "))
+        });
+    }
+    match (app.view, &app.node) {
+        (View::Node, Some(name)) => spans.push(Span::raw(format!(" › {}", clip(name, 20)))),
+        (View::Logs, _) => spans.push(Span::raw(" › logs")),
+        _ => {}
+    }
+    let summary = app.data.cluster.as_ref().map(|info| summary(app, info));
+    sides(spans, vec![Span::raw(summary.unwrap_or_default())], app.size.width)
+}
+
+fn summary(app: &App, info: &ClusterInfo) -> String {
+    let tasks = |state: &str| thousands(info.tasks.get(state).copied().unwrap_or_default());
+    let busy = activity(&app.data.load.cluster).map(|share| format!(" {} busy", percent(share)));
+    let used = format!("{}/{} GPUs", info.gpus_used, info.gpus);
+    let jobs = format!("{} running {} pending", tasks("running"), tasks("pending"));
+    let whole = format!("{used}{} · {jobs} ", busy.unwrap_or_default());
+    // Where the tabs leave too little room for it.
+    if app.size.width >= 100 { whole } else { format!("{jobs} ") }
+}
+
+pub fn banner(app: &App) -> Line<'static> {
+    let shown = match (app.heard, app.old()) {
+        (Some(at), Some(age)) => format!("shown is {}, {} old", hour(at), time::short(age)),
+        _ => "nothing was heard yet".to_owned(),
+    };
+    let wide = usize::from(app.size.width);
+    let text = match &app.trouble {
+        Some(trouble) => {
+            let head = format!("! since {}: ", hour(trouble.since));
+            let tail = format!(" · {shown} · trying again");
+            // The cause is cut before the rest is.
+            let room = wide.saturating_sub(width(&head) + width(&tail));
+            format!("{head}{}{tail}", clip(&trouble.text, room))
+        }
+        None => format!("! the controller does not answer · {shown} · waiting"),
+    };
+    Line::styled(left(&text, wide), app.theme.alarm())
+}
+
+pub fn foot(app: &App) -> Line<'static> {
+    let wide = usize::from(app.size.width);
+    if let Some(prompt) = &app.prompt {
+        let (text, alarm) = match prompt {
+            Prompt::Filter { text, .. } => {
+                (format!("filter: {text}▏ (enter keeps it, esc not)"), false)
+            }
+            Prompt::Search { text } => (format!("search: {text}▏"), false),
+            Prompt::Ranks { text } => (format!("ranks, such as 0-3,7, or all: {text}▏"), false),
+            Prompt::Cancel { id, what } => (format!("cancel job {id}{what}? y or n"), true),
+        };
+        let style = if alarm { app.theme.alarm() } else { app.theme.of(Ink::Bold) };
+        return Line::styled(left(&text, wide), style);
+    }
+    if let Some(said) = &app.said {
+        let style = if said.bad { app.theme.alarm() } else { app.theme.of(Ink::Green) };
+        let mark = if said.bad { "! " } else { "" };
+        return Line::styled(left(&format!("{mark}{}", said.text), wide), style);
+    }
+    Line::styled(left(keys(app), wide), app.theme.of(Ink::Dim))
+}
+
+fn keys(app: &App) -> &'static str {
+    match app.view {
+        View::Cluster => " ↑↓ scroll  c cells  / filter nodes  tab next view  ? help  q quit",
+        View::Jobs => " enter open  l logs  k kill  / filter  s sort  a ended  ? help  q quit",
+        View::Nodes => " enter open  / filter  s sort  S reverse  tab next view  ? help  q quit",
+        View::Job => " l logs  k kill  ↑↓ scroll  esc back  ? help  q quit",
+        View::Node => " ↑↓ scroll  esc back  ? help  q quit",
+        View::Logs => {
+            " / search  n N next  F follow  r ranks  ↑↓←→ scroll  esc back  ? help  q quit"
+        }
+    }
+}
