@@ -6,6 +6,7 @@
 mod accounts;
 mod attempts;
 mod claims;
+pub(crate) mod goodput;
 mod health;
 mod jobs;
 mod suspend;
@@ -18,9 +19,17 @@ use tutti_model::{
 use crate::event::{Event, Record};
 use crate::index;
 
+pub use goodput::goodput_at;
+
 pub fn apply(state: &mut State, record: &Record) {
     state.seq = record.seq;
     state.at = record.at;
+    let scope = goodput::scope(state, &record.event, record.at);
+    change(state, record);
+    goodput::note(state, &scope, &record.event, record.at);
+}
+
+fn change(state: &mut State, record: &Record) {
     let at = record.at;
     match &record.event {
         Event::ControllerStarted { epoch } => state.epoch = *epoch,
@@ -97,6 +106,9 @@ pub fn apply(state: &mut State, record: &Record) {
         | Event::FindingsChanged { .. }
         | Event::NodeReopened { .. }
         | Event::NodeMeasured { .. } => node_changed(state, &record.event, at),
+
+        // Only the ledger knows of these.
+        Event::GpusIdle { .. } | Event::LedgerSettled | Event::LedgerDropped { .. } => {}
 
         Event::TokenAdded { token } => {
             state.tokens.insert(token.id.clone(), token.clone());

@@ -1,10 +1,11 @@
 //! Everything that can be asked of the engine. One door for people, agents and the clock.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tutti_model::{
-    BurnInFigures, Finding, Greeting, JobId, JobSpec, NodeId, PartReport, Policy, Priority, Role,
-    TaskId, Token,
+    BurnInFigures, Day, Finding, GpuIndex, Greeting, JobId, JobSpec, NodeId, PartReport, Policy,
+    Priority, Role, TaskId, Token,
 };
 
 /// Who asks.
@@ -120,6 +121,17 @@ pub enum Command {
         actor: Actor,
         node: String,
         figures: Box<BurnInFigures>,
+    },
+
+    /// GPUs of the node that hardly do anything for a while, as its samples say. A level: all of
+    /// them, each time.
+    Activity {
+        node: NodeId,
+        idle: BTreeSet<GpuIndex>,
+    },
+    /// The rows of a sealed day of the ledger are durable somewhere else and may go.
+    DropLedger {
+        day: Day,
     },
 
     AddToken {

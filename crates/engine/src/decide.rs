@@ -3,6 +3,7 @@
 
 mod findings;
 mod jobs;
+mod ledger;
 mod nodes;
 mod policy;
 mod spec;
@@ -74,6 +75,8 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         }
         Command::Resume { actor, node } => nodes::resume(view, actor, node),
         Command::Measured { actor, node, figures } => nodes::measured(view, actor, node, figures),
+        Command::Activity { node, idle } => ledger::activity(view, *node, idle),
+        Command::DropLedger { day } => ledger::drop_day(view, *day),
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),
         Command::UseJoinToken { id, node } => tokens::use_join(view, id, node),

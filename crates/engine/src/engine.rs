@@ -297,7 +297,10 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::Claimed { .. }
         | Event::TokenAdded { .. }
         | Event::TokenUsed { .. }
-        | Event::TokenRevoked { .. } => false,
+        | Event::TokenRevoked { .. }
+        | Event::GpusIdle { .. }
+        | Event::LedgerSettled
+        | Event::LedgerDropped { .. } => false,
         // Room that was kept there may have to be found elsewhere.
         Event::NodeAway { .. } | Event::NodeLost { .. } => !state.claims.is_empty(),
         // It may be suspended for somebody who waits, or not any more.

@@ -3,13 +3,15 @@
 //! Events are never renamed or given another meaning: an old journal must load. New fields need a
 //! serde default.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, Bytes, ClaimCause, Drain, Ended, Epoch, Finding, Generation, JobId,
-    JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, Priority,
-    RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
+    Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuIndex,
+    JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy,
+    Priority, RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token,
+    WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -247,6 +249,18 @@ pub enum Event {
     NodeMeasured {
         node: NodeId,
         burn_in: Box<BurnIn>,
+    },
+
+    /// These GPUs of the node are held and hardly used; all others are not, or are not held.
+    GpusIdle {
+        node: NodeId,
+        gpus: BTreeSet<GpuIndex>,
+    },
+    /// Every book of the ledger is closed, so that the rows of a day that is over are complete.
+    LedgerSettled,
+    /// The rows of this day are durable somewhere else.
+    LedgerDropped {
+        day: Day,
     },
 
     PolicyChanged {

@@ -15,6 +15,7 @@
 //! | Nothing goes on on a GPU that is fenced | `nothing_on_fenced_gpu` |
 //! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
 //! | A suspended attempt holds no GPU, and its memory is counted | `suspended_lends` |
+//! | Every GPU-second is in one class, and the books say what is the case | `goodput_sums` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | What a person suspended does not run before it is resumed | `suspension_kept` (over a journal) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
@@ -25,6 +26,7 @@ mod dependencies_kept;
 mod few_taken_out;
 mod gang_whole;
 mod generations_unique;
+mod goodput_sums;
 mod history_forward;
 mod index_matches;
 mod ledger_matches;
@@ -52,7 +54,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 13] = [
+    let checks: [Check; 14] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -66,6 +68,7 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("few_taken_out", few_taken_out::check),
         ("suspended_lends", suspended_lends::check),
         ("nothing_on_fenced_gpu", nothing_on_fenced_gpu::check),
+        ("goodput_sums", goodput_sums::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

@@ -34,6 +34,10 @@ pub enum Rejected {
     BadPolicy(Vec<tutti_model::BadPolicy>),
     #[error("the policy was not changed: somebody else has changed it since it was read")]
     PolicyMoved,
+    #[error(
+        "the ledger of {0} can't be dropped: the day is not over, or work of it is not judged yet"
+    )]
+    DayNotSealed(tutti_model::Day),
     #[error("after: there is no job {0} to wait for")]
     UnknownDependency(JobId),
     #[error("after: a job can't wait for itself ({0})")]

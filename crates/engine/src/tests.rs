@@ -4,6 +4,7 @@ mod comeback;
 mod elastic;
 mod findings;
 mod gangs;
+mod goodput;
 mod jobs;
 mod nodes;
 mod policy;

@@ -13,6 +13,7 @@
 pub mod access;
 pub mod active;
 pub mod agent;
+pub mod goodput;
 pub mod hardware;
 pub mod health;
 pub mod ids;
@@ -35,6 +36,7 @@ pub mod usage;
 pub use access::*;
 pub use active::*;
 pub use agent::*;
+pub use goodput::*;
 pub use hardware::*;
 pub use health::*;
 pub use ids::*;

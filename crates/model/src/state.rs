@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Claim, Epoch, Generation, Job, JobId, Learned, Ledger, Node, NodeId, Policy, Queue, Seq,
-    TaskId, Time, Token,
+    Claim, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, Policy, Queue,
+    Seq, TaskId, Time, Token,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
@@ -36,6 +36,9 @@ pub struct State {
     pub ledger: Ledger,
     #[serde(default)]
     pub learned: Learned,
+    /// Where every GPU-second went.
+    #[serde(default)]
+    pub goodput: Goodput,
     #[serde(skip)]
     pub index: Index,
 }

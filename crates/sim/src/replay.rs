@@ -18,7 +18,7 @@ mod tests;
 mod world;
 
 use tutti_engine::Rejected;
-use tutti_model::{NodeId, Policy, Span, Time};
+use tutti_model::{Goodput, GpuMicros, NodeId, Policy, Span, Time};
 
 use crate::cluster::Cluster;
 use crate::trace::Trace;
@@ -91,6 +91,17 @@ pub struct Run {
     pub failures: u64,
     /// Records that the engine made.
     pub events: u64,
+    /// How long it took, to the last moment at which anything happened.
+    pub lasted: Span,
+    /// The engine's ledger at the end.
+    pub goodput: Goodput,
+}
+
+/// Work that was done in vain, as the simulation itself has counted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thrown {
+    pub by_failure: GpuMicros,
+    pub by_preemption: GpuMicros,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +128,8 @@ pub struct JobRun {
     pub node_failures: u32,
     /// GPU-milliseconds of work that had to be done again.
     pub lost: u64,
+    /// The same by its cause, and exactly.
+    pub thrown: Thrown,
     /// Racks of the last attempt, and how few an empty cluster would have needed.
     pub racks: Option<(u32, u32)>,
     pub stints: Vec<Stint>,

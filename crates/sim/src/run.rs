@@ -6,7 +6,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_engine::{Actor, Command, Effect, Rejected, Reply, Settings, invariants};
 use tutti_model::{
-    JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, Task, TaskId, Time,
+    GpuIndex, JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, Task, TaskId,
+    Time,
 };
 
 use crate::controller::{Controller, Counts, Crash};
@@ -17,6 +18,7 @@ use crate::workload::{USERS, random_policy, random_spec};
 const STEP_MS: u64 = 100;
 const HEARTBEAT_MS: u64 = 1000;
 const FINDINGS_MS: u64 = 5000;
+const ACTIVITY_MS: u64 = 3000;
 
 /// How rough a run is.
 #[derive(Clone, Debug)]
@@ -366,10 +368,23 @@ impl World {
         if self.now.0.is_multiple_of(HEARTBEAT_MS) {
             self.command(Command::Tick)?;
         }
+        if self.now.0.is_multiple_of(ACTIVITY_MS) {
+            self.fall_idle()?;
+        }
         if chance(&mut self.rng, 10) {
             self.controller.snapshot();
         }
         self.exclusive_gpus()
+    }
+
+    /// Samples of some node say that some of its GPUs do nothing now.
+    fn fall_idle(&mut self) -> Result<(), Failure> {
+        let turn = u64::from(self.step) / 100;
+        let node = NodeId(1 + (turn % u64::from(self.storm.nodes)) as u32);
+        let is_idle = |gpu: &u16| turn >> (gpu % 4) & 1 == 1;
+        let idle = (0..self.storm.gpus_per_node).filter(is_idle).map(GpuIndex).collect();
+        self.command(Command::Activity { node, idle })?;
+        Ok(())
     }
 
     /// Clients repeat what was not answered, with the same key.

@@ -133,7 +133,7 @@ impl From<Rejected> for Problem {
                 moved,
                 Some("read it again, make your change to that, and send it with its new ETag"),
             ),
-            R::NotRunning(_) => (conflict, None),
+            R::NotRunning(_) | R::DayNotSealed(_) => (conflict, None),
             R::NotSuspended(_) => (conflict, Some("`tutti ps` shows which jobs are suspended")),
             R::CantSuspend { why, .. } => (conflict, Some(instead_of_suspending(why))),
             R::Impossible(what) => (impossible, Some(what_there_is(what))),

@@ -7,7 +7,7 @@ use tutti_model::{
     Time,
 };
 
-use super::{View, suspend};
+use super::{View, ledger, suspend};
 use crate::command::Reply;
 use crate::event::Event;
 use crate::stall;
@@ -38,6 +38,7 @@ pub(super) fn tick(view: View<'_>) -> Vec<Event> {
         events.push(Event::JobsForgotten { jobs: old });
     }
     events.extend(old_keys(view));
+    events.extend(ledger::day_turned(view));
     events
 }
 

@@ -59,6 +59,7 @@ impl MuriRun {
             preemptions: self.taken[i],
             node_failures: 0,
             lost: 0,
+            thrown: super::Thrown::default(),
             racks: None,
             stints,
         });
@@ -69,6 +70,7 @@ impl MuriRun {
             nodes: self.nodes,
             failures: 0,
             events: self.events,
+            ..Run::default()
         }
     }
 }

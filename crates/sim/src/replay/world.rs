@@ -5,7 +5,7 @@ mod books;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tutti_engine::{Actor, Command, Effect, Engine, Settings, Step};
+use tutti_engine::{Actor, Command, Effect, Engine, Settings, Step, goodput_at};
 use tutti_model::{
     Attempt, Demand, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeFacts, NodeId, Order,
     PartReport, Rank, RankExit, ReportedPhase, Retry, Role, Span, TaskId, Time,
@@ -14,7 +14,7 @@ use tutti_model::{
 use super::clock::{Agenda, Due, Misfortune};
 use super::patience::{Setbacks, enough_up, idle_failures_max};
 use super::racks::Racks;
-use super::{Fate, JobRun, Options, ReplayError, Restart, Run, Sample};
+use super::{Fate, JobRun, Options, ReplayError, Restart, Run, Sample, Thrown};
 use crate::cluster::Cluster;
 use crate::trace::{Trace, TraceJob};
 
@@ -154,6 +154,8 @@ impl<'a> World<'a> {
             }
         }
         self.settle_the_rest();
+        self.out.lasted = Span(self.on_trace().0);
+        self.out.goodput = goodput_at(self.engine.state(), self.now);
         self.out.jobs = self.jobs;
         Ok(self.out)
     }
@@ -244,6 +246,7 @@ impl<'a> World<'a> {
                 preemptions: 0,
                 node_failures: 0,
                 lost: 0,
+                thrown: Thrown::default(),
                 racks: None,
                 stints: Vec::new(),
             };

@@ -23,6 +23,7 @@ fn job(name: &str, submit: u64, start: u64, end: u64, gpus: u64) -> JobRun {
         preemptions: 0,
         node_failures: 0,
         lost: 0,
+        thrown: Default::default(),
         racks: Some((2, 1)),
         stints: vec![stint],
     }
@@ -45,6 +46,7 @@ fn example() -> Run {
         nodes: vec![("n1".to_owned(), 4)],
         failures: 0,
         events: 12,
+        ..Run::default()
     }
 }
 

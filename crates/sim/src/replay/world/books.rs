@@ -93,6 +93,7 @@ impl World<'_> {
             _ => self.options.restart,
         };
         self.release(index);
+        self.throw_away(index, restart, cause);
         let (lost_ms, gained) = self.settle(index, restart);
         if cause == RetryCause::NodeFailure {
             let work = &mut self.work[index];
@@ -100,6 +101,23 @@ impl World<'_> {
             if work.setbacks.hopeless(self.trace.jobs[index].run.0 as f64) {
                 self.hopeless.push(lease.task);
             }
+        }
+    }
+
+    /// What the attempt had done since its work was last safe, in whole numbers.
+    fn throw_away(&mut self, index: usize, restart: Restart, cause: RetryCause) {
+        let Some(stretch) = &self.work[index].now else { return };
+        let safe_until = match restart {
+            Restart::Scratch => stretch.since,
+            Restart::Served => self.now,
+            Restart::Checkpoint(_) => stretch.saved_at,
+        };
+        let end = stretch.halted_at.unwrap_or(self.now);
+        let lost = end.since(safe_until).0 * stretch.milli;
+        let thrown = &mut self.jobs[index].thrown;
+        match cause {
+            RetryCause::Preemption => thrown.by_preemption += lost,
+            _ => thrown.by_failure += lost,
         }
     }
 

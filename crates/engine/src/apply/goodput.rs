@@ -1,0 +1,385 @@
+//! Keeps the ledger of GPU-seconds while records are applied.
+//!
+//! Books hold what is the case since they were last closed. So they are closed after the change, with
+//! what they say themselves, and opened anew with what the state says now. Only the nodes and the
+//! attempt that an event is about are looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tutti_model::{
+    Attempt, AttemptPhase, Capacity, Claim, EndReason, Ended, Generation, Goodput, Gpu, GpuIndex,
+    GpuUse, Job, JobId, LeaseId, Link, Lot, Node, NodeId, Part, PartPlacement, Policy, RowKey,
+    RunBook, Slice, State, TaskId, Time, TimeClass, Window,
+};
+
+use crate::carry_out::touched;
+use crate::effects::find_attempt;
+use crate::event::{Event, RetryCause};
+
+/// What an event is about.
+pub(super) struct Scope {
+    nodes: BTreeSet<NodeId>,
+}
+
+/// Before the event is applied: a claim that it drops is only known until then.
+pub(super) fn scope(state: &mut State, event: &Event, at: Time) -> Scope {
+    if !state.goodput.begun {
+        begin(state, at);
+    }
+    let mut nodes = BTreeSet::new();
+    match event {
+        Event::PolicyChanged { .. } => {
+            // What is over was reserved by the old one.
+            let State { goodput, nodes, policy, .. } = state;
+            close_all(goodput, nodes, policy, at);
+        }
+        Event::LedgerSettled => {}
+        Event::GpusIdle { node, .. } => nodes.extend([*node]),
+        _ => touched(state, event, |node| nodes.extend([node])),
+    }
+    Scope { nodes }
+}
+
+/// After it was applied.
+pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
+    match event {
+        Event::PolicyChanged { .. } => return open_all(state, at),
+        Event::LedgerSettled => return settled(state, at),
+        Event::LedgerDropped { day } => return state.goodput.drop_day(*day),
+        Event::JobsForgotten { jobs } => {
+            jobs.iter().for_each(|job| drop(state.goodput.jobs.remove(job)));
+        }
+        Event::GpusIdle { node, gpus } => {
+            let book = state.goodput.nodes.get_mut(node);
+            book.into_iter().for_each(|book| book.idle.clone_from(gpus));
+        }
+        // Whoever had them before says nothing about those who have them now.
+        Event::Placed { parts, .. } => {
+            parts.iter().for_each(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+        }
+        Event::Waking { parts, .. } => {
+            parts.iter().for_each(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+        }
+        _ => {}
+    }
+    for lease in leases(state, event) {
+        change_run(state, lease, event, at);
+    }
+    scope.nodes.iter().for_each(|&node| open_node(state, node, at));
+}
+
+fn in_use(goodput: &mut Goodput, node: NodeId, gpus: &[GpuIndex]) {
+    if let Some(book) = goodput.nodes.get_mut(&node) {
+        book.idle.retain(|gpu| !gpus.contains(gpu));
+    }
+}
+
+/// Everything as of now, without changing the state: for those who read.
+pub fn goodput_at(state: &State, now: Time) -> Goodput {
+    let mut goodput = state.goodput.clone();
+    if goodput.begun {
+        let State { nodes, policy, .. } = state;
+        close_all(&mut goodput, nodes, policy, now.max(state.at));
+    }
+    goodput
+}
+
+/// A state from before there was a ledger: every book begins now.
+fn begin(state: &mut State, at: Time) {
+    state.goodput.begun = true;
+    state.goodput.settled = at;
+    open_all(state, at);
+}
+
+fn open_all(state: &mut State, at: Time) {
+    let tasks: Vec<TaskId> = state.index.active.iter().copied().collect();
+    let nodes: Vec<NodeId> = state.nodes.keys().copied().collect();
+    for task in tasks {
+        let lease =
+            state.job(task.job).and_then(|j| Some(j.task(task.index)?.attempt()?.lease(task)));
+        lease.into_iter().for_each(|lease| open_run(state, lease, None, at));
+    }
+    nodes.into_iter().for_each(|node| open_node(state, node, at));
+}
+
+fn settled(state: &mut State, at: Time) {
+    let State { goodput, nodes, policy, .. } = state;
+    close_all(goodput, nodes, policy, at);
+    goodput.settled = at;
+}
+
+fn close_all(goodput: &mut Goodput, nodes: &BTreeMap<NodeId, Node>, policy: &Policy, at: Time) {
+    let leases: Vec<LeaseId> = goodput.runs.keys().copied().collect();
+    leases.into_iter().for_each(|lease| goodput.close_run(lease, None, at));
+    for node in nodes.values() {
+        goodput.close_node(node.id, &windows(policy, node), at);
+    }
+}
+
+/// When the node is kept for somebody, by the calendar.
+fn windows(policy: &Policy, node: &Node) -> Vec<Window> {
+    let here = policy.reservations.iter().filter(|r| r.nodes.contains(&node.facts.name));
+    let window = |r: &tutti_model::Reservation| Window {
+        from: r.from,
+        until: r.until,
+        team: r.team.clone().unwrap_or_default(),
+    };
+    here.map(window).collect()
+}
+
+fn open_node(state: &mut State, id: NodeId, at: Time) {
+    let State { goodput, nodes, policy, jobs, claims, .. } = state;
+    let Some(node) = nodes.get(&id) else { return };
+    goodput.close_node(id, &windows(policy, node), at);
+    let book = goodput.nodes.entry(id).or_default();
+    let gpus = node.facts.gpus.len() as u32;
+    if book.since == Time(0) && book.capacity == Capacity::default() {
+        book.capacity = Capacity { past: 0, gpus, since: at };
+        book.since = at;
+    }
+    if book.capacity.gpus != gpus {
+        book.capacity.change(gpus, at);
+    }
+    let job = |job: JobId| jobs.get(&job).map(AsRef::as_ref);
+    book.unheld = lots(node, &claimed(claims, id), &job);
+}
+
+/// What nobody holds of a node, and why.
+pub(crate) fn unheld(state: &State, node: &Node) -> Vec<Lot> {
+    lots(node, &claimed(&state.claims, node.id), &|job| state.job(job))
+}
+
+fn claimed(claims: &BTreeMap<TaskId, Claim>, node: NodeId) -> Vec<(JobId, &PartPlacement)> {
+    let all = claims.iter().flat_map(|(task, c)| c.parts.iter().map(move |p| (task.job, p)));
+    all.filter(|(_, p)| p.node == node).collect()
+}
+
+fn lots<'a>(
+    node: &Node,
+    kept: &[(JobId, &PartPlacement)],
+    job: &dyn Fn(JobId) -> Option<&'a Job>,
+) -> Vec<Lot> {
+    let mut lots = Lots::default();
+    let alone = node.used.leases.iter().filter_map(|l| job(l.task.job)).find(|j| j.spec.exclusive);
+    let open = node.link == Link::Up && node.drain.is_none() && node.stale.is_empty();
+    for gpu in &node.facts.gpus {
+        let mut left = 1000 - node.used.gpus.get(&gpu.index).map_or(0, GpuUse::milli).min(1000);
+        if !open || node.is_fenced(gpu.index) {
+            lots.add(TimeClass::Unhealthy, None, gpu, left);
+            continue;
+        }
+        // Nobody else may use what is beside it.
+        if let Some(alone) = alone {
+            lots.add(TimeClass::Idle, Some(alone), gpu, left);
+            continue;
+        }
+        for (claimant, part) in kept.iter().filter(|(_, p)| p.gpus.contains(&gpu.index)) {
+            let milli = left.min(part.share.0.into());
+            lots.add(TimeClass::Reserved, job(*claimant), gpu, milli);
+            left -= milli;
+        }
+        lots.add(TimeClass::Free, None, gpu, left);
+    }
+    lots.0
+}
+
+#[derive(Default)]
+struct Lots(Vec<Lot>);
+
+impl Lots {
+    fn add(&mut self, class: TimeClass, job: Option<&Job>, gpu: &Gpu, milli: u32) {
+        let of = |who: fn(&Job) -> &String| job.map_or("", |j| who(j).as_str());
+        let (team, user) = (of(|j| &j.team), of(|j| &j.user));
+        // What waits for its room holds nothing yet.
+        let id = job.map(|j| j.id).filter(|_| class.is_held());
+        let same = |lot: &&mut Lot| {
+            let RowKey { team: t, user: u, model } = &lot.key;
+            (lot.class, t.as_str(), u.as_str(), model, lot.job)
+                == (class, team, user, &gpu.model, id)
+        };
+        if milli == 0 {
+            return;
+        }
+        match self.0.iter_mut().find(same) {
+            Some(lot) => lot.milli += milli,
+            None => {
+                let (team, user, model) = (team.to_owned(), user.to_owned(), gpu.model.clone());
+                self.0.push(Lot { class, key: RowKey { team, user, model }, job: id, milli });
+            }
+        }
+    }
+}
+
+/// Attempts whose books an event may change.
+fn leases(state: &State, event: &Event) -> Vec<LeaseId> {
+    match event {
+        Event::Placed { task, generation, .. } => {
+            vec![LeaseId { task: *task, generation: *generation }]
+        }
+        Event::PartRunning { lease, .. }
+        | Event::PartDone { lease, .. }
+        | Event::PartLost { lease, .. }
+        | Event::Stopping { lease, .. }
+        | Event::Saved { lease, .. }
+        | Event::Suspending { lease, .. }
+        | Event::PartSuspended { lease, .. }
+        | Event::Waking { lease, .. }
+        | Event::PartWoken { lease, .. }
+        | Event::Requeued { lease, .. } => vec![*lease],
+        Event::TaskEnded { task, .. } => {
+            let lease = |n: u64| LeaseId { task: *task, generation: Generation(n) };
+            state.goodput.runs.range(lease(0)..=lease(u64::MAX)).map(|(l, _)| *l).collect()
+        }
+        // Its GPUs may be others than before, or busy now.
+        Event::NodeUp { node, .. } | Event::GpusIdle { node, .. } => {
+            let node = state.nodes.get(node);
+            node.into_iter().flat_map(|n| n.used.leases.iter().copied()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn change_run(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
+    let judged = match event {
+        Event::Requeued { cause, .. } => Some(class_of_retry(*cause)),
+        Event::TaskEnded { ended, .. } => Some(class_of_end(ended)),
+        _ => None,
+    };
+    if let Some(class) = judged {
+        state.goodput.close_run(lease, None, at);
+        state.goodput.judge(lease, Time(u64::MAX), class);
+        state.goodput.runs.remove(&lease);
+        return;
+    }
+    let on = match event {
+        Event::PartRunning { node, .. }
+        | Event::PartDone { node, .. }
+        | Event::PartLost { node, .. }
+        | Event::NodeUp { node, .. }
+        | Event::GpusIdle { node, .. } => Some(*node),
+        _ => None,
+    };
+    open_run(state, lease, on, at);
+    if let Event::Saved { point, .. } = event {
+        // An agent that was away reports it late.
+        let saved_at = point.as_ref().and_then(|p| p.at).unwrap_or(at);
+        state.goodput.judge(lease, saved_at, TimeClass::Productive);
+    }
+}
+
+/// Thrown away for others, or through somebody's fault?
+fn class_of_retry(cause: RetryCause) -> TimeClass {
+    match cause {
+        RetryCause::Preemption | RetryCause::Resize | RetryCause::Eviction => {
+            TimeClass::LostToPreemption
+        }
+        RetryCause::NodeFailure | RetryCause::JobFailure | RetryCause::Health => {
+            TimeClass::LostToFailure
+        }
+    }
+}
+
+/// What its owner ended, or its own time limit, is not done again: it was what was asked for.
+fn class_of_end(ended: &Ended) -> TimeClass {
+    match ended.reason {
+        EndReason::Finished
+        | EndReason::Cancelled { .. }
+        | EndReason::TimeLimit
+        | EndReason::DependencyUnmet { .. } => TimeClass::Productive,
+        EndReason::Preemptions => TimeClass::LostToPreemption,
+        EndReason::RankFailed { .. }
+        | EndReason::LaunchFailed { .. }
+        | EndReason::NodeFailures { .. }
+        | EndReason::PeerFault { .. }
+        | EndReason::Stalled { .. }
+        | EndReason::Unhealthy { .. }
+        | EndReason::CrashLoop { .. } => TimeClass::LostToFailure,
+    }
+}
+
+/// What the time of an attempt is by itself. None: work, which is judged by what becomes of it.
+pub(crate) fn kind(attempt: &Attempt) -> Option<TimeClass> {
+    match &attempt.phase {
+        AttemptPhase::Starting => Some(TimeClass::Starting),
+        AttemptPhase::Suspending { .. }
+        | AttemptPhase::Suspended { .. }
+        | AttemptPhase::Waking { .. } => Some(TimeClass::Suspended),
+        AttemptPhase::Stopping { running_since: None, .. } => Some(TimeClass::Starting),
+        AttemptPhase::Running { .. } | AttemptPhase::Stopping { .. } => None,
+    }
+}
+
+/// Closes the slices of an attempt, on one node if nothing else can have changed, and opens them
+/// with what it holds now.
+fn open_run(state: &mut State, lease: LeaseId, on: Option<NodeId>, at: Time) {
+    let Some(attempt) = find_attempt(state, lease) else { return };
+    let kind = kind(attempt);
+    let known = state.goodput.runs.get(&lease);
+    let on = on.filter(|_| known.is_some_and(|run| run.kind == kind));
+    let parts = attempt.parts.iter().filter(|p| on.is_none_or(|node| p.node == node));
+    let held: Vec<Held> = parts.flat_map(|part| held(state, part)).collect();
+    if known.is_none() && held.is_empty() {
+        return;
+    }
+    if known.is_none() {
+        let Some(job) = state.job(lease.task.job) else { return };
+        let (team, user) = (job.team.clone(), job.user.clone());
+        let run = RunBook { team, user, kind, slices: Vec::new() };
+        state.goodput.runs.insert(lease, run);
+    }
+    state.goodput.close_run(lease, on, at);
+    let Some(run) = state.goodput.runs.get_mut(&lease) else { return };
+    run.kind = kind;
+    run.take(on, held, at);
+}
+
+/// What a part has of one model.
+pub(crate) struct Held {
+    pub node: NodeId,
+    pub model: String,
+    pub busy: u32,
+    pub idle: u32,
+}
+
+/// GPUs that the node no longer has are nobody's.
+pub(crate) fn held(state: &State, part: &Part) -> Vec<Held> {
+    let Some(node) = state.node(part.node).filter(|_| !part.phase.is_over()) else {
+        return Vec::new();
+    };
+    let idle = state.goodput.nodes.get(&part.node).map(|book| &book.idle);
+    let mut held: Vec<Held> = Vec::new();
+    for gpu in node.facts.gpus.iter().filter(|g| part.gpus.contains(&g.index)) {
+        let at = held.iter().position(|h| h.model == gpu.model).unwrap_or_else(|| {
+            let model = gpu.model.clone();
+            held.push(Held { node: part.node, model, busy: 0, idle: 0 });
+            held.len() - 1
+        });
+        let is_idle = idle.is_some_and(|idle| idle.contains(&gpu.index));
+        let milli = if is_idle { &mut held[at].idle } else { &mut held[at].busy };
+        *milli += u32::from(part.share.0);
+    }
+    held
+}
+
+trait Take {
+    fn take(&mut self, on: Option<NodeId>, held: Vec<Held>, at: Time);
+}
+
+impl Take for RunBook {
+    /// From now on it holds this, on one node or on all.
+    fn take(&mut self, on: Option<NodeId>, held: Vec<Held>, at: Time) {
+        for slice in self.slices.iter_mut().filter(|s| on.is_none_or(|node| s.node == node)) {
+            (slice.busy, slice.idle, slice.since) = (0, 0, at);
+        }
+        for Held { node, model, busy, idle } in held {
+            let same = |s: &Slice| s.node == node && s.model == model;
+            match self.slices.iter_mut().find(|s| same(s)) {
+                Some(slice) => (slice.busy, slice.idle) = (busy, idle),
+                None => {
+                    self.slices.push(Slice { busy, idle, ..Slice::new(node, &model, at) });
+                }
+            }
+        }
+        self.slices.retain(|slice| !slice.is_empty());
+    }
+}
