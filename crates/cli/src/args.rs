@@ -73,6 +73,8 @@ pub enum Verb {
     Resume(cmd::drain::ResumeArgs),
     /// What each team is guaranteed, has, borrows and lends
     Quota(cmd::quota::QuotaArgs),
+    /// Where GPU-hours and money went, and who wasted most
+    Report(cmd::report::ReportArgs),
     /// How the cluster is shared: teams, classes, reservations, topology
     Policy(cmd::policy::PolicyArgs),
     /// Tokens for people and for joining nodes
@@ -152,6 +154,10 @@ mod tests {
             "tutti quota --json",
             "tutti bench collectives -N 4 -G h100:8 --sizes 1KiB,1MiB --strict --json",
             "tutti quota --watch",
+            "tutti report",
+            "tutti report 12 --json",
+            "tutti report --team T --user U --since 7d --until 2026-11-16 --by day --csv",
+            "tutti report --by model --html",
             "tutti policy show --toml",
             "tutti policy check p.toml",
             "tutti policy apply --topology t.toml",

@@ -23,6 +23,7 @@ pub mod policy;
 pub mod progress;
 pub mod ps;
 pub mod quota;
+pub mod report;
 pub mod run;
 pub mod show;
 pub mod sim;

@@ -10,6 +10,7 @@ pub mod nodes;
 pub mod policy;
 pub mod progress;
 pub mod quota;
+pub mod report;
 pub mod table;
 pub mod time;
 pub mod tokens;

@@ -36,6 +36,7 @@ mod error;
 pub mod feed;
 mod guests;
 mod identity;
+mod idle;
 pub mod links;
 mod listener;
 mod lock;

@@ -30,6 +30,7 @@ use crate::core::{self, CallError, CoreError, LoadError, Started};
 use crate::dash::{self, Dash};
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
+use crate::idle;
 use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
 use crate::telemetry::{Keeper, Store, keep};
@@ -173,6 +174,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
         config.heartbeat,
     );
     tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
+    tokio::spawn(idle::watch(Arc::clone(&app)));
     let (api, tls, agents) = (api::router(app), TlsAcceptor::from(identity.tls), Arc::new(agents));
     let listener = |router| {
         let (tls, agents) = (tls.clone(), Arc::clone(&agents));

@@ -66,7 +66,7 @@ impl Browser<'_> {
     }
 }
 
-const PAGES: &[&str] = &["/", "/queue", "/jobs", "/nodes", "/teams", "/timeline"];
+const PAGES: &[&str] = &["/", "/queue", "/jobs", "/nodes", "/teams", "/cost", "/timeline"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_are_shown_the_way_in_and_nothing_else() {
@@ -273,6 +273,7 @@ async fn pages_are_live() {
         ("/live?page=nodes", "event: rows"),
         ("/live?page=node&name=n1", "event: series"),
         ("/live?page=teams", "event: html"),
+        ("/live?page=cost&q=user", "by-user"),
         ("/live?page=timeline", "gantt"),
     ] {
         listen(&browser, path, |said| said.contains(word)).await;

@@ -11,6 +11,7 @@
 
 mod books;
 mod day;
+mod report;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use utoipa::ToSchema;
 
 pub use books::*;
 pub use day::*;
+pub use report::*;
 
 use crate::{Generation, JobId, LeaseId, NodeId, TaskId, Time};
 
@@ -314,9 +316,9 @@ impl Goodput {
     }
 
     /// The attempts of a job that hold something, or whose work is not judged yet.
-    pub fn runs_of(&self, job: JobId) -> impl Iterator<Item = &RunBook> + '_ {
+    pub fn runs_of(&self, job: JobId) -> impl Iterator<Item = (&LeaseId, &RunBook)> {
         let first = |job| LeaseId { task: TaskId::single(job), generation: Generation(0) };
-        self.runs.range(first(job)..first(JobId(job.0.saturating_add(1)))).map(|(_, run)| run)
+        self.runs.range(first(job)..first(JobId(job.0.saturating_add(1))))
     }
 
     /// Work that is neither safe nor lost yet: whose, on which day, and how much.

@@ -3,11 +3,14 @@
 //! cluster did. Reading it from a file is `wire::policyfile`.
 
 mod check;
+mod prices;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use prices::*;
 
 use crate::{Bytes, Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology};
 
@@ -50,6 +53,11 @@ pub struct Policy {
     pub reservations: Vec<Reservation>,
     pub topology: TopologyMap,
     pub spares: Vec<Spare>,
+    /// What GPUs cost, for reports.
+    #[serde(skip_serializing_if = "Prices::is_unset")]
+    pub prices: Prices,
+    #[serde(skip_serializing_if = "GoodputRule::is_unset")]
+    pub goodput: GoodputRule,
 }
 
 impl Default for Policy {
@@ -78,7 +86,32 @@ impl Default for Policy {
             reservations: Vec::new(),
             topology: TopologyMap::default(),
             spares: Vec::new(),
+            prices: Prices::default(),
+            goodput: GoodputRule::default(),
         }
+    }
+}
+
+/// When a GPU that somebody holds counts as idle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GoodputRule {
+    /// Below so many per cent of activity
+    pub idle_below: u32,
+    /// for so long.
+    #[schema(value_type = String)]
+    pub idle_after: Span,
+}
+
+impl Default for GoodputRule {
+    fn default() -> Self {
+        GoodputRule { idle_below: 3, idle_after: Span::secs(300) }
+    }
+}
+
+impl GoodputRule {
+    fn is_unset(&self) -> bool {
+        *self == GoodputRule::default()
     }
 }
 

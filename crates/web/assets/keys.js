@@ -2,7 +2,7 @@
 import { moveRow, openRow, pickRow } from "./table.js";
 import { press } from "./act.js";
 
-const pages = { o: "/", q: "/queue", j: "/jobs", n: "/nodes", t: "/teams", l: "/timeline" };
+const pages = { o: "/", q: "/queue", j: "/jobs", n: "/nodes", t: "/teams", c: "/cost", l: "/timeline" };
 
 function writes(target) {
   return target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");

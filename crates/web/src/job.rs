@@ -100,6 +100,9 @@ impl View {
                 @else if let Some(at) = row.started_at { (fact("Runs for", words::ago(at))) }
                 @if let Some(code) = row.exit_code { (fact("Exit code", html! { (code) })) }
                 @if row.restarts > 0 { (fact("Restarts", self.restarts())) }
+                @if let Some(line) = self.detail.goodput.as_ref().filter(|line| line.goodput.is_some()) {
+                    (fact("Goodput", crate::cost::of_job(line)))
+                }
                 @if let Some(limit) = self.detail.spec.time { (fact("Time limit", html! { (words::span(limit)) })) }
                 @if let Some(before) = &self.detail.stopped_before { (fact("Stopped before", html! { (before) })) }
             }

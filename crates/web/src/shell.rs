@@ -38,6 +38,7 @@ pub enum Tab {
     Jobs,
     Nodes,
     Teams,
+    Cost,
     Timeline,
     None,
 }
@@ -49,6 +50,7 @@ const TABS: &[(Tab, &str, &str, &str)] = &[
     (Tab::Jobs, "/jobs", "Jobs", "j"),
     (Tab::Nodes, "/nodes", "Nodes", "n"),
     (Tab::Teams, "/teams", "Teams", "t"),
+    (Tab::Cost, "/cost", "Cost", "c"),
     (Tab::Timeline, "/timeline", "Timeline", "l"),
 ];
 

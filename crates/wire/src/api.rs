@@ -35,6 +35,8 @@
 //! | GET `/api/v1/policy` | → `model::Policy` | viewer |
 //! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`Changed`] | admin |
 //! | GET `/api/v1/quota` | → `model::TeamShare` list | viewer |
+//! | GET `/api/v1/report` | query [`ReportQuery`] → `model::Report`: where GPU-hours and money went | viewer |
+//! | GET `/api/v1/jobs/{id}/goodput` | → [`JobGoodput`]: what a job made of what it had | viewer |
 //! | GET/POST `/api/v1/tokens`, DELETE `/api/v1/tokens/{id}` | [`NewToken`] → [`CreatedToken`] | admin |
 //! | POST `/api/v1/join` | [`JoinRequest`] → [`JoinResponse`]; bearer is a join token | join token |
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
@@ -42,6 +44,7 @@
 
 mod load;
 mod progress;
+mod report;
 mod telemetry;
 
 use std::collections::BTreeMap;
@@ -50,7 +53,8 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware,
     HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place,
-    Priority, RankExit, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
+    Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time,
+    Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -60,6 +64,7 @@ use crate::textfile::FileError;
 
 pub use load::{GpuCell, GpuLoad, JobLoad, Load, LoadQuery, NodeLoad};
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
+pub use report::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};
 pub use telemetry::{
     GpuFigures, GpuQuery, GpuRow, JobGpu, JobTelemetry, MetricsQuery, TelemetryCurve,
     TelemetryCurves, TelemetryQuery,
@@ -258,6 +263,9 @@ pub struct JobDetail {
     /// When this attempt was suspended, oldest first: the newest few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspensions: Vec<SuspensionRow>,
+    /// What the whole job made of its GPUs; none if it never had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<ReportLine>,
 }
 
 /// One time that a job gave its GPUs up.

@@ -5,7 +5,7 @@ use tutti_wire::api::{JobDetail, PartRow, ProgressPoint, SuspensionRow};
 
 use super::jobs::array;
 use super::table::{Grid, plain};
-use super::{count, harmless, milli, progress, time};
+use super::{count, harmless, milli, progress, report, time};
 use crate::style::{Ink, Style, of_job};
 
 /// `history` is how it got where it is.
@@ -60,6 +60,7 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     for (key, value) in row.progress.iter().flat_map(|p| progress::lines(p, history, now)) {
         add(key, value);
     }
+    add("goodput", job.goodput.as_ref().and_then(report::short).unwrap_or_default());
     add("time left", job.time_left.map_or_else(String::new, time::short));
     add(
         "held",
@@ -249,6 +250,7 @@ mod tests {
             time_left: None,
             held: false,
             checkpoints: Vec::new(),
+            goodput: None,
             suspensions: vec![SuspensionRow {
                 why: SuspendCause::Preempted { for_job: tutti_model::JobId(9) },
                 since: Time(1000),

@@ -5,6 +5,7 @@
 //! | `bench` | the cluster measures itself |
 //! | `burst` | a controller killed again and again loses no job and runs none twice |
 //! | `faults` | agents, nodes and controllers that die, hang or are away |
+//! | `goodput` | what a killed node cost, in GPU-hours and money |
 //! | `health` | a GPU that breaks: seen, fenced, jobs moved, resolved |
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
@@ -33,6 +34,7 @@ mod dashboard;
 mod disk;
 mod errors;
 mod faults;
+mod goodput;
 mod health;
 mod jobs;
 mod launchers;

@@ -11,7 +11,7 @@ use tutti_wire::api::{JobProgress, LogQuery};
 use crate::{TUTTI, gang};
 
 /// The first block of Python in the guide.
-fn helper() -> String {
+pub fn helper() -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/progress.md");
     let guide = fs::read_to_string(guide).unwrap();
     let block = guide.split("```python\n").nth(1).unwrap().split("```").next().unwrap();

@@ -31,7 +31,7 @@ pub async fn metrics(
 ) -> Result<Response, Problem> {
     let names: Option<Vec<&str>> =
         query.nodes.as_ref().map(|names| names.split(',').map(str::trim).collect());
-    let scene = app.core.read(|world| Scene::new(world, names.as_deref())).await?;
+    let scene = app.core.read(|world| Scene::new(world, names.as_deref(), now())).await?;
     let journal = app.core.journal_stats().await?;
     let journal = journal.inspect_err(|error| {
         tracing::warn!(%error, "the journal's size is not known");

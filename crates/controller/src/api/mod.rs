@@ -16,6 +16,7 @@ mod nodes;
 mod openapi;
 mod policy;
 pub(crate) mod problem;
+mod report;
 mod routes;
 pub(crate) mod sse;
 mod submit;
@@ -42,6 +43,7 @@ pub use exec::Execs;
 pub use hosts::Hosts;
 pub use openapi::document;
 pub use problem::Problem;
+pub(crate) use report::wanted;
 pub use routes::{Access, ROUTES};
 
 /// What handlers share.
@@ -75,6 +77,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/why", get(jobs::why))
         .route("/jobs/{id}/progress", get(jobs::progress))
         .route("/jobs/{id}/telemetry", get(telemetry::job))
+        .route("/jobs/{id}/goodput", get(report::job))
         .route("/jobs/{id}/wait", get(jobs::wait))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/hold", post(jobs::hold))
@@ -107,6 +110,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/health", get(health::examine))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))
+        .route("/report", get(report::report))
         .route("/events", get(events::events))
         .route("/tokens", get(tokens::list).post(tokens::create))
         .route("/tokens/{id}", delete(tokens::revoke))

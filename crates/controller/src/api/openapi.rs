@@ -14,8 +14,8 @@ use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
 use super::{
-    cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, submit, telemetry,
-    tokens,
+    cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report, submit,
+    telemetry, tokens,
 };
 
 /// The errors that every route may answer with.
@@ -87,6 +87,8 @@ impl IntoResponses for Problems {
         policy::show,
         policy::replace,
         policy::quota,
+        report::report,
+        report::job,
         events::events,
         tokens::list,
         tokens::create,

@@ -29,6 +29,8 @@ pub enum Topic {
     Nodes,
     Node(String),
     Teams,
+    /// What the lines of its table are.
+    Cost(String),
     Timeline,
 }
 
@@ -39,7 +41,7 @@ impl Topic {
             Topic::Overview => 2,
             Topic::Nodes | Topic::Node(_) | Topic::Job(_) | Topic::Jobs(_) => 5,
             Topic::Queue(_) | Topic::Teams => 10,
-            Topic::Timeline => 30,
+            Topic::Timeline | Topic::Cost(_) => 30,
         })
     }
 }

@@ -141,6 +141,12 @@ pub async fn teams(visit: Visit) -> Response {
     visit.page(view, tutti_web::teams::page)
 }
 
+pub async fn cost(visit: Visit, RawQuery(query): RawQuery) -> Response {
+    let by = gather::cost::by(&asked(query.as_deref()));
+    let view = gather::cost::view(&visit.app, by).await;
+    visit.page(view, tutti_web::cost::page)
+}
+
 pub async fn timeline(visit: Visit) -> Response {
     let view = gather::timeline::view(&visit.app).await;
     visit.page(view, tutti_web::timeline::page)

@@ -39,6 +39,7 @@ impl Query {
             ("nodes", _) => Topic::Nodes,
             ("node", _) => Topic::Node(self.name),
             ("teams", _) => Topic::Teams,
+            ("cost", _) => Topic::Cost(self.q),
             ("timeline", _) => Topic::Timeline,
             (page, _) => return Err(Problem::not_found(format!("there is no live page '{page}'"))),
         })

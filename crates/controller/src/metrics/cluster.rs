@@ -1,7 +1,7 @@
 //! The cluster as a whole: tasks, nodes, GPUs, the scheduler, the journal.
 
 use tutti_journal::Stats;
-use tutti_model::NodeState;
+use tutti_model::{Amounts, Goodput, NodeState, TimeClass};
 
 use super::text::{Kind, Labels, Text};
 use super::{ClusterScene, Scene, node_states};
@@ -21,6 +21,12 @@ pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, te
     let help = "GPUs by state: used by a job in whole or part, free for new ones, or on a node that \
                 takes none.";
     text.family(("tutti_gpus", Kind::Gauge, help), gpus);
+    let class = |class: TimeClass| Labels::default().with("class", class.as_str()).text();
+    let spent = cluster.spent.iter().map(|(c, seconds)| (class(*c), *seconds));
+    let help = "GPU-seconds by what they were, once that is known for good.";
+    text.family(("tutti_gpu_seconds_total", Kind::Counter, help), spent);
+    let help = "GPU-seconds of work that no checkpoint and no good end has made safe yet.";
+    one(text, "tutti_gpu_seconds_unsaved", Kind::Gauge, help, cluster.unsaved);
     let passes = cluster.passes;
     let name = "tutti_scheduler_passes_total";
     one(text, name, Kind::Counter, "Scheduling passes since the start.", passes.count as f64);
@@ -38,6 +44,20 @@ pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, te
         let name = "tutti_journal_batches";
         one(text, name, Kind::Gauge, "Batches since the last snapshot.", journal.entries as f64);
     }
+}
+
+const GPU_SECOND: f64 = 1e6;
+
+/// All classes, also those that have nothing: a series that begins late has no past.
+pub fn spent(goodput: &Goodput) -> Vec<(TimeClass, f64)> {
+    let mut sum = Amounts::default();
+    goodput.nodes.values().for_each(|book| sum.merge(&book.past));
+    TimeClass::ALL.into_iter().map(|class| (class, sum.of(class) as f64 / GPU_SECOND)).collect()
+}
+
+pub fn unsaved(goodput: &Goodput) -> f64 {
+    let open = goodput.runs.values().flat_map(|run| &run.slices).flat_map(|slice| &slice.open);
+    open.map(|work| work.amount as f64 / GPU_SECOND).sum()
 }
 
 fn one(text: &mut Text<'_>, name: &str, kind: Kind, help: &str, value: f64) {

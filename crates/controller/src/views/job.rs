@@ -302,6 +302,7 @@ pub fn detail(
         held: job.is_held(index),
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
         suspensions: task.map_or_else(Vec::new, |t| suspensions(state, t)),
+        goodput: Some(super::job_line(state, job.id, now)).filter(|line| line.held_hours > 0.0),
         stopped_before: task
             .and_then(|t| t.past().stopped.as_deref())
             .map(|why| stopped_before(state, why)),

@@ -5,6 +5,7 @@ mod job;
 mod load;
 mod node;
 mod page;
+mod report;
 mod words;
 
 pub use gpu::{gpu_rows, held_gpus, node_names};
@@ -12,4 +13,5 @@ pub use job::{detail, progress, row, without_secrets};
 pub use load::{HeldGpu, HeldNode, Holdings, holdings};
 pub use node::{cluster, counted, node_row, trouble};
 pub use page::{BadFilter, Filter, Page, ROWS_MAX};
+pub use report::{Wanted, job_line, report};
 pub use words::{cause_words, end_note};

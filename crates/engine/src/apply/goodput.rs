@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
     Attempt, AttemptPhase, Capacity, Claim, EndReason, Ended, Generation, Goodput, Gpu, GpuIndex,
-    GpuUse, Job, JobId, LeaseId, Link, Lot, Node, NodeId, Part, PartPlacement, Policy, RowKey,
-    RunBook, Slice, State, TaskId, Time, TimeClass, Window,
+    GpuUse, Job, JobId, LeaseId, Link, Lot, Node, NodeBook, NodeId, Part, PartPlacement, Policy,
+    RowKey, RunBook, Slice, State, TaskId, Time, TimeClass, Window,
 };
 
 use crate::carry_out::touched;
@@ -82,6 +82,26 @@ pub fn goodput_at(state: &State, now: Time) -> Goodput {
         close_all(&mut goodput, nodes, policy, now.max(state.at));
     }
     goodput
+}
+
+/// The same for one job alone: nothing else is in it.
+pub fn job_goodput_at(state: &State, job: JobId, now: Time) -> Goodput {
+    let at = now.max(state.at);
+    let mut few = Goodput { begun: true, ..Goodput::default() };
+    few.jobs.extend(state.goodput.jobs.get(&job).map(|amounts| (job, amounts.clone())));
+    few.runs.extend(state.goodput.runs_of(job).map(|(lease, run)| (*lease, run.clone())));
+    let slices = few.runs.values().flat_map(|run| &run.slices);
+    let nodes: BTreeSet<NodeId> = slices.map(|slice| slice.node).collect();
+    let leases: Vec<LeaseId> = few.runs.keys().copied().collect();
+    leases.into_iter().for_each(|lease| few.close_run(lease, None, at));
+    for id in nodes {
+        // What it keeps from others beside its own.
+        let Some(book) = state.goodput.nodes.get(&id) else { continue };
+        let unheld = book.unheld.iter().filter(|lot| lot.job == Some(job)).cloned().collect();
+        few.nodes.insert(id, NodeBook { since: book.since, unheld, ..NodeBook::default() });
+        few.close_node(id, &[], at);
+    }
+    few
 }
 
 /// A state from before there was a ledger: every book begins now.

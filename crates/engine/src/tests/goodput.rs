@@ -6,7 +6,7 @@ use tutti_model::{
 };
 
 use super::world::{World, admin, gang};
-use crate::{Command, Rejected, apply, goodput_at};
+use crate::{Command, Rejected, apply, goodput_at, job_goodput_at};
 
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
@@ -16,6 +16,8 @@ const SECOND: u64 = 1_000_000;
 
 fn spent(world: &World, job: JobId) -> Amounts {
     let goodput = goodput_at(world.engine.state(), world.now);
+    let alone = job_goodput_at(world.engine.state(), job, world.now);
+    assert_eq!(alone.of_job(job), goodput.of_job(job));
     goodput.of_job(job)
 }
 

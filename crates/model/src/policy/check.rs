@@ -13,6 +13,7 @@ const DEPTH_MAX: usize = 16;
 const NAME_MAX: usize = 200;
 const HEADS_MAX: usize = 1000;
 const MARGIN_PERCENT_MAX: u32 = 10_000;
+const PRICE_MICROS_MAX: u64 = 1_000_000_000_000;
 
 impl Policy {
     /// Everything that is wrong with it; empty if it may become the running policy.
@@ -24,6 +25,13 @@ impl Policy {
         self.check_reservations(&mut found);
         self.check_topology(&mut found);
         self.check_spares(&mut found);
+        self.check_prices(&mut found);
+        found.add_if(self.goodput.idle_below > 100, "goodput.idle_below", || {
+            "is a percentage: at most 100".to_owned()
+        });
+        found.add_if(self.goodput.idle_after < Span::secs(2), "goodput.idle_after", || {
+            "must be at least 2s: samples come once a second".to_owned()
+        });
         found.0
     }
 
@@ -162,6 +170,17 @@ impl Policy {
             {
                 name.iter().for_each(|name| found.name(&format!("{path}.{level}"), name));
             }
+        }
+    }
+
+    fn check_prices(&self, found: &mut Found) {
+        found.name("prices.currency", &self.prices.currency);
+        for (model, price) in &self.prices.gpus {
+            let path = format!("prices.gpus.{model}");
+            found.name(&path, model);
+            found.add_if(price.micros > PRICE_MICROS_MAX, path, || {
+                "more than a million an hour for one GPU".to_owned()
+            });
         }
     }
 

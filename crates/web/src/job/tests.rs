@@ -19,6 +19,7 @@ fn view(state: JobState) -> View {
         checkpoints: Vec::new(),
         stopped_before: None,
         suspensions: Vec::new(),
+        goodput: None,
     };
     let progress = ProgressDetail {
         id: detail.row.id,

@@ -9,7 +9,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Seq, TaskId, TeamShare,
+    ActiveReport, BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Report, Seq, TaskId,
+    TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -251,6 +252,14 @@ impl Client {
         let ask = Ask::json(Method::PUT, "/policy", &new)?;
         self.answer::<Changed>(&Ask { if_match: Some(tag), ..ask })?;
         Ok((old, new))
+    }
+
+    pub fn report(&self, wanted: &ReportQuery) -> Result<Report, ClientError> {
+        self.get(&query("/report", wanted)?)
+    }
+
+    pub fn job_goodput(&self, id: TaskId) -> Result<JobGoodput, ClientError> {
+        self.get(&format!("/jobs/{id}/goodput"))
     }
 
     pub fn quota(&self) -> Result<Vec<TeamShare>, ClientError> {

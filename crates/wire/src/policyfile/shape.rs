@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BadPolicy, Class, DEFAULT_CLASS, DurationRule, Place, PlacementRule, Policy, PreemptionRule,
-    QueueOrder, Reservation, Span, Spare, Team, TopologyMap,
+    BadPolicy, Class, DEFAULT_CLASS, DurationRule, GoodputRule, Place, PlacementRule, Policy,
+    PreemptionRule, Price, Prices, QueueOrder, Reservation, Span, Spare, Team, TopologyMap,
 };
 
 use super::hosts;
-use super::values::{Factor, Hosts, Moment, Quota};
+use super::values::{Factor, Hosts, Moment, Money, Quota};
 
 type Checked<T> = Result<T, Vec<BadPolicy>>;
 
@@ -43,6 +43,9 @@ pub(super) struct PolicyShape {
     spares: Vec<Spare>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reservations: Vec<ReservationShape>,
+    #[serde(skip_serializing_if = "PricesShape::is_unset")]
+    prices: PricesShape,
+    goodput: GoodputRule,
 }
 
 impl Default for PolicyShape {
@@ -75,12 +78,18 @@ impl PolicyShape {
             topology: TopologyShape::of(&policy.topology),
             spares: policy.spares.clone(),
             reservations: policy.reservations.iter().map(ReservationShape::of).collect(),
+            prices: PricesShape::of(&policy.prices),
+            goodput: policy.goodput.clone(),
         }
     }
 
     pub fn into_policy(self) -> Checked<Policy> {
         let mut wrong = Vec::new();
-        let gpu_weights = by_model(self.gpu_weights, &mut wrong);
+        let gpu_weights = by_model("gpu_weights", self.gpu_weights, &mut wrong)
+            .into_iter()
+            .map(|(model, weight)| (model, weight.0))
+            .collect();
+        let prices = self.prices.into_prices(&mut wrong);
         let mut reservations = Vec::new();
         for (i, shape) in self.reservations.into_iter().enumerate() {
             match shape.into_reservation(i) {
@@ -113,6 +122,8 @@ impl PolicyShape {
             reservations,
             topology,
             spares: self.spares,
+            prices,
+            goodput: self.goodput,
         })
     }
 }
@@ -123,17 +134,51 @@ fn with_default(mut classes: BTreeMap<String, Class>) -> BTreeMap<String, Class>
     classes
 }
 
-fn by_model(
-    weights: BTreeMap<String, Factor>,
+/// Models are read in lower case.
+fn by_model<T>(
+    under: &str,
+    values: BTreeMap<String, T>,
     wrong: &mut Vec<BadPolicy>,
-) -> BTreeMap<String, u32> {
+) -> BTreeMap<String, T> {
     let mut out = BTreeMap::new();
-    for (model, weight) in weights {
-        if out.insert(model.to_ascii_lowercase(), weight.0).is_some() {
-            wrong.push(bad(format!("gpu_weights.{model}"), "given twice"));
+    for (model, value) in values {
+        if out.insert(model.to_ascii_lowercase(), value).is_some() {
+            wrong.push(bad(format!("{under}.{model}"), "given twice"));
         }
     }
     out
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(default)]
+struct PricesShape {
+    currency: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    gpus: BTreeMap<String, Money>,
+}
+
+impl Default for PricesShape {
+    fn default() -> Self {
+        PricesShape::of(&Prices::default())
+    }
+}
+
+impl PricesShape {
+    fn of(prices: &Prices) -> PricesShape {
+        let money = |(model, price): (&String, &Price)| (model.clone(), Money(price.clone()));
+        let gpus = prices.gpus.iter().map(money).collect();
+        PricesShape { currency: prices.currency.clone(), gpus }
+    }
+
+    fn is_unset(&self) -> bool {
+        self.gpus.is_empty() && self.currency == Prices::default().currency
+    }
+
+    fn into_prices(self, wrong: &mut Vec<BadPolicy>) -> Prices {
+        let gpus = by_model("prices.gpus", self.gpus, wrong);
+        let gpus = gpus.into_iter().map(|(model, money)| (model, money.0)).collect();
+        Prices { currency: self.currency, gpus }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -359,6 +359,26 @@ fn places() -> impl Strategy<Value = BTreeMap<String, Place>> {
     prop::collection::btree_map("[a-c]{1,2}[0-9]{0,2}", place, 0..20)
 }
 
+#[test]
+fn prices_are_numbers_or_cloud_shapes() {
+    let text = "[prices]\ncurrency = 'EUR'\n[prices.gpus]\nH100 = 2.99\na100 = 'AWS p4d.24xlarge'\nl4 = 1\n";
+    let policy = parse(None, text.as_bytes()).unwrap();
+    let price = |model: &str| policy.prices.gpus[model].micros;
+    assert_eq!((price("h100"), price("a100"), price("l4")), (2_990_000, 2_744_705, 1_000_000));
+    assert_eq!(policy.prices.currency, "EUR");
+    let written = write(&policy).unwrap();
+    assert!(written.contains("a100 = \"aws p4d.24xlarge\""), "{written}");
+    assert_eq!(parse(None, written.as_bytes()).unwrap(), policy);
+    assert!(!write(&Policy::default()).unwrap().contains("prices"), "nobody set any");
+    let bad = parse(Some("p.toml"), b"[prices.gpus]\nh100 = 'aws p9'").unwrap_err().to_string();
+    assert!(bad.contains("p.toml:2:8") && bad.contains("aws p5.48xlarge"), "{bad}");
+    let twice =
+        parse(Some("p.toml"), b"[prices.gpus]\nh100 = 1\nH100 = 2").unwrap_err().to_string();
+    assert!(twice.contains("given twice"), "{twice}");
+    let changed = changes(&Policy::default(), &policy).unwrap();
+    assert!(changed.iter().any(|c| c.path == "prices.gpus.h100"), "{changed:?}");
+}
+
 fn any_policy() -> impl Strategy<Value = Policy> {
     let word = |order| prop::sample::select(order);
     let orders = vec![QueueOrder::Fair, QueueOrder::FairKnown, QueueOrder::Fifo, QueueOrder::Srsf];

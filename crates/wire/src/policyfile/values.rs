@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
-use tutti_model::{GpuQuota, Time};
+use tutti_model::{CLOUD_SHAPES, GpuQuota, Price, Time};
 
 use super::hosts;
 
@@ -48,6 +48,58 @@ impl Visitor<'_> for FactorVisitor {
             return Err(E::custom("at most three digits after the point"));
         }
         Ok(Factor(milli as u32))
+    }
+}
+
+/// What an hour of a GPU costs: `2.99`, or the name of a cloud shape for its list price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Money(pub Price);
+
+impl Serialize for Money {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        // A list price may be another by now; the name stands only for the one that is known.
+        let named =
+            self.0.shape.as_deref().filter(|n| Price::of_shape(n).as_ref() == Some(&self.0));
+        match named {
+            Some(name) => s.serialize_str(name),
+            None => s.serialize_f64(self.0.micros as f64 / 1e6),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Money {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(MoneyVisitor)
+    }
+}
+
+struct MoneyVisitor;
+
+impl Visitor<'_> for MoneyVisitor {
+    type Value = Money;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a price such as 2.99, or a cloud shape such as \"aws p5.48xlarge\"")
+    }
+    fn visit_u64<E: de::Error>(self, n: u64) -> Result<Money, E> {
+        self.visit_f64(n as f64)
+    }
+    fn visit_i64<E: de::Error>(self, n: i64) -> Result<Money, E> {
+        self.visit_f64(n as f64)
+    }
+    fn visit_f64<E: de::Error>(self, n: f64) -> Result<Money, E> {
+        if !(0.0..=1e9).contains(&n) {
+            return Err(E::custom("not negative, and not without end"));
+        }
+        Ok(Money(Price { micros: (n * 1e6).round() as u64, shape: None }))
+    }
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Money, E> {
+        let known = || CLOUD_SHAPES.map(|shape| shape.name).join(", ");
+        Price::of_shape(name).map(Money).ok_or_else(|| {
+            E::custom(format!(
+                "no price is known for '{name}': write a number, or one of {}",
+                known()
+            ))
+        })
     }
 }
 

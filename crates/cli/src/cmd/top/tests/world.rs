@@ -219,6 +219,7 @@ fn found(id: TaskId) -> Found {
         held: false,
         checkpoints: Vec::new(),
         suspensions: Vec::new(),
+        goodput: None,
         stopped_before: Some("GPU 3 of n2 was broken".into()),
     };
     let rank = |rank: u32| RankRow {

@@ -1,0 +1,319 @@
+//! `tutti report`: GPU-hours by what they were, money, and who wasted most.
+
+use tutti_model::{Report, ReportBy, ReportLine, TimeClass, Waster};
+use tutti_wire::api::JobGoodput;
+
+use super::harmless;
+use super::table::{Field, Grid, plain};
+use crate::style::{Ink, Style};
+
+pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
+    let head = format!("GPU-hours from {} to {} (UTC)", report.since, report.until);
+    let mut parts = vec![head, lines(report, style, width)];
+    if !report.unpriced.is_empty() {
+        let models = report.unpriced.join(", ");
+        parts.push(format!("without a price, and not in the costs: {}", harmless(&models)));
+    }
+    if !report.wasters.is_empty() {
+        parts.push(format!("{}\n{}", "jobs that wasted most", wasters(report, style, width)));
+    }
+    if report.total.total_hours == 0.0 {
+        parts.push("nothing is on record for these days".to_owned());
+    }
+    parts.join("\n\n")
+}
+
+/// Classes that somebody has; the others would only take room.
+fn classes(report: &Report) -> Vec<TimeClass> {
+    let hours = |class: &TimeClass| report.total.gpu_hours.get(class).copied().unwrap_or(0.0);
+    TimeClass::ALL.into_iter().filter(|c| *c == TimeClass::Productive || hours(c) > 0.0).collect()
+}
+
+fn title(class: TimeClass) -> &'static str {
+    match class {
+        TimeClass::Productive => ">PRODUCTIVE",
+        TimeClass::Starting => ">STARTING",
+        TimeClass::LostToFailure => ">FAILURES",
+        TimeClass::LostToPreemption => ">PREEMPTED",
+        TimeClass::Suspended => ">SUSPENDED",
+        TimeClass::Idle => ">IDLE",
+        TimeClass::Reserved => ">RESERVED",
+        TimeClass::Unhealthy => ">UNHEALTHY",
+        TimeClass::Free => ">FREE",
+    }
+}
+
+fn lines(report: &Report, style: Style, width: Option<u16>) -> String {
+    let classes = classes(report);
+    let mut head = vec![match report.by {
+        ReportBy::Day => "DAY",
+        ReportBy::Team => "TEAM",
+        ReportBy::User => "USER",
+        ReportBy::Model => "GPU",
+    }];
+    head.extend(classes.iter().map(|class| title(*class)));
+    head.extend([">ALL", ">GOODPUT"]);
+    let (cost, wasted) = match &report.currency {
+        Some(currency) => (format!(">{currency}"), format!(">{currency} WASTED")),
+        None => Default::default(),
+    };
+    if report.currency.is_some() {
+        head.extend([cost.as_str(), wasted.as_str()]);
+    }
+    let mut grid = Grid::new(&head, style);
+    let mut row = |line: &ReportLine, name: String, ink: Ink| {
+        let mut fields: Vec<Field> = vec![(name, ink)];
+        let of = |class: &TimeClass| line.gpu_hours.get(class).copied().unwrap_or(0.0);
+        fields.extend(classes.iter().map(|class| (hours(of(class)), tint(*class, of(class)))));
+        fields.push(plain(hours(line.total_hours)));
+        fields.push(plain(goodput(line)));
+        if report.currency.is_some() {
+            let cost = line.cost.unwrap_or_default();
+            fields.extend([plain(money(cost.total)), plain(money(cost.wasted))]);
+        }
+        grid.row(fields);
+    };
+    for line in &report.lines {
+        let nobody = line.name.is_empty();
+        let name = if nobody { "(nobody)".to_owned() } else { line.name.clone() };
+        row(line, name, if nobody { Ink::Dim } else { Ink::Plain });
+    }
+    row(&report.total, "all".to_owned(), Ink::Bold);
+    grid.render(width)
+}
+
+fn tint(class: TimeClass, hours: f64) -> Ink {
+    match class {
+        _ if hours == 0.0 => Ink::Dim,
+        TimeClass::Productive => Ink::Green,
+        TimeClass::LostToFailure | TimeClass::LostToPreemption => Ink::Red,
+        TimeClass::Idle => Ink::Yellow,
+        _ => Ink::Plain,
+    }
+}
+
+fn wasters(report: &Report, style: Style, width: Option<u16>) -> String {
+    let mut head = vec!["JOB", "USER", "TEAM", ">HELD", ">WASTED"];
+    let wasted = report.currency.as_ref().map(|currency| format!(">{currency}"));
+    head.extend(wasted.as_deref());
+    head.extend(["MOSTLY", "NAME"]);
+    let mut grid = Grid::new(&head, style);
+    for Waster { id, name, user, team, line } in &report.wasters {
+        let mut row = vec![
+            plain(id.to_string()),
+            plain(user.clone()),
+            plain(team.clone()),
+            plain(hours(line.held_hours)),
+            plain(hours(line.wasted_hours)),
+        ];
+        row.extend(wasted.as_ref().map(|_| plain(money(line.cost.unwrap_or_default().wasted))));
+        row.push(plain(mostly(line)));
+        row.push(plain(name.clone().unwrap_or_default()));
+        grid.row(row);
+    }
+    grid.render(width)
+}
+
+/// The largest class of what was wasted.
+fn mostly(line: &ReportLine) -> &'static str {
+    let wasted = line.gpu_hours.iter().filter(|(class, _)| class.is_waste());
+    let worst = wasted.max_by(|a, b| a.1.total_cmp(b.1));
+    worst.map_or("", |(class, _)| class.words())
+}
+
+/// Small amounts keep their digits: a short job is not nothing.
+fn hours(hours: f64) -> String {
+    match hours {
+        0.0 => "-".to_owned(),
+        h if h < 0.01 => format!("{h:.4}"),
+        h if h < 100.0 => format!("{h:.2}"),
+        h => format!("{h:.0}"),
+    }
+}
+
+fn money(amount: f64) -> String {
+    if amount == 0.0 { "-".to_owned() } else { format!("{amount:.2}") }
+}
+
+fn goodput(line: &ReportLine) -> String {
+    line.goodput.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+/// For spreadsheets: a line for each line, and the sum of all at the end.
+pub fn csv(report: &Report) -> String {
+    let mut head = vec![report.by.as_str()];
+    head.extend(TimeClass::ALL.map(TimeClass::as_str));
+    head.extend(["all", "held", "wasted", "unsaved", "goodput", "currency"]);
+    head.extend(["cost", "cost_held", "cost_wasted"]);
+    let mut out = head.join(",");
+    let currency = report.currency.as_deref().unwrap_or_default();
+    let named = report.lines.iter().map(|line| (line.name.as_str(), line));
+    for (name, line) in named.chain([("TOTAL", &report.total)]) {
+        let class = |class: TimeClass| line.gpu_hours.get(&class).copied().unwrap_or(0.0);
+        let mut fields = vec![quoted(name)];
+        fields.extend(TimeClass::ALL.map(|c| format!("{:.6}", class(c))));
+        let sums = [line.total_hours, line.held_hours, line.wasted_hours, line.unsaved_hours];
+        fields.extend(sums.map(|sum| format!("{sum:.6}")));
+        fields.push(line.goodput.map_or_else(String::new, |g| format!("{g:.6}")));
+        fields.push(quoted(currency));
+        let money = |of: fn(&tutti_model::Cost) -> f64| {
+            line.cost.as_ref().map_or_else(String::new, |cost| format!("{:.2}", of(cost)))
+        };
+        fields.extend([money(|c| c.total), money(|c| c.held), money(|c| c.wasted)]);
+        out.push('\n');
+        out += &fields.join(",");
+    }
+    out
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// One line for `tutti show`.
+pub fn short(line: &ReportLine) -> Option<String> {
+    line.goodput?;
+    let wasted = if line.wasted_hours > 0.0 {
+        format!(", {} wasted, mostly {}", hours(line.wasted_hours), mostly(line))
+    } else {
+        String::new()
+    };
+    let unsaved = if line.unsaved_hours > 0.0 {
+        format!(", {} not safe yet", hours(line.unsaved_hours))
+    } else {
+        String::new()
+    };
+    Some(format!("{} of {} GPU-hours{wasted}{unsaved}", goodput(line), hours(line.held_hours)))
+}
+
+/// What one job made of what it had.
+pub fn job(job: &JobGoodput, style: Style) -> String {
+    let line = &job.line;
+    let mut out =
+        vec![format!("job {}  goodput {}", job.id, style.paint(Ink::Bold, &goodput(line)))];
+    let mut add = |key: &str, value: String| out.push(format!("  {key:<20}{value}"));
+    for class in TimeClass::ALL {
+        let of_class = line.gpu_hours.get(&class).copied().unwrap_or(0.0);
+        if of_class > 0.0 {
+            let share = 100.0 * of_class / line.held_hours.max(f64::MIN_POSITIVE);
+            add(class.words(), format!("{} GPU-hours ({share:.1} %)", hours(of_class)));
+        }
+    }
+    if line.unsaved_hours > 0.0 {
+        add("not safe yet", format!("{} GPU-hours of the productive", hours(line.unsaved_hours)));
+    }
+    if let (Some(currency), Some(cost)) = (&job.currency, line.cost) {
+        let money = format!("{:.2} {currency}, {:.2} of it wasted", cost.held, cost.wasted);
+        add("cost", harmless(&money));
+    }
+    for gpu in &job.idle {
+        let ranks = match gpu.ranks {
+            (first, last) if first == last => format!("rank {first}"),
+            (first, last) => format!("ranks {first}-{last}"),
+        };
+        add("idle now", format!("GPU {} of {} ({ranks})", gpu.gpu, harmless(&gpu.node)));
+    }
+    for (key, mem) in [("GPU memory", job.gpu_mem), ("memory", job.mem)] {
+        if let Some(mem) = mem {
+            let size = |bytes: tutti_model::Bytes| indicatif::BinaryBytes(bytes.0);
+            add(key, format!("{} used at most, of {}", size(mem.peak), size(mem.asked)));
+        }
+    }
+    if let Some(cpus) = job.cpus {
+        add("CPUs", format!("{:.1} used at most, of {}", cpus.peak, cpus.asked));
+    }
+    if line.held_hours == 0.0 {
+        add("", "it has not had a GPU".to_owned());
+    }
+    out.extend(job.advice.iter().map(|text| format!("  {}", style.paint(Ink::Yellow, text))));
+    out.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_model::{Cost, Day, JobId, TaskId};
+
+    fn line(name: &str, productive: f64, idle: f64, free: f64) -> ReportLine {
+        let all =
+            [(TimeClass::Productive, productive), (TimeClass::Idle, idle), (TimeClass::Free, free)];
+        let held = productive + idle;
+        ReportLine {
+            name: name.into(),
+            gpu_hours: all.into_iter().filter(|(_, hours)| *hours > 0.0).collect(),
+            total_hours: held + free,
+            held_hours: held,
+            wasted_hours: idle,
+            unsaved_hours: 0.0,
+            goodput: (held > 0.0).then(|| productive / held),
+            cost: Some(Cost { total: 2.0 * (held + free), held: 2.0 * held, wasted: 2.0 * idle }),
+        }
+    }
+
+    fn report() -> Report {
+        let waster = Waster {
+            id: JobId(7),
+            name: Some("a, \"b\"".into()),
+            user: "ada".into(),
+            team: "lab".into(),
+            line: line("", 6.0, 2.0, 0.0),
+        };
+        Report {
+            since: Day(20_000),
+            until: Day(20_001),
+            by: ReportBy::Team,
+            currency: Some("EUR".into()),
+            unpriced: vec!["b200".into()],
+            total: line("", 6.0, 2.0, 8.0),
+            lines: vec![line("lab,x", 6.0, 2.0, 0.0), line("", 0.0, 0.0, 8.0)],
+            wasters: vec![waster],
+        }
+    }
+
+    #[test]
+    fn what_nobody_has_takes_no_column() {
+        let text = text(&report(), Style::PLAIN, None);
+        assert!(text.contains("PRODUCTIVE") && !text.contains("SUSPENDED"), "{text}");
+        assert!(text.contains("75.0 %") && text.contains("(nobody)"), "{text}");
+        assert!(text.contains("EUR WASTED") && text.contains("b200"), "{text}");
+        assert!(text.contains("held but idle"), "{text}");
+    }
+
+    #[test]
+    fn csv_is_quoted_and_has_all_classes() {
+        let csv = csv(&report());
+        let rows: Vec<&str> = csv.lines().collect();
+        assert_eq!(rows.len(), 4, "{csv}");
+        assert!(rows[1].starts_with("\"lab,x\",6.000000,"), "{csv}");
+        assert!(rows[3].starts_with("TOTAL,") && rows[3].ends_with("32.00,16.00,4.00"), "{csv}");
+    }
+
+    #[test]
+    fn one_job_in_words() {
+        let job_line = line("", 6.0, 2.0, 0.0);
+        assert_eq!(
+            short(&job_line).as_deref(),
+            Some("75.0 % of 8.00 GPU-hours, 2.00 wasted, mostly held but idle")
+        );
+        assert_eq!(short(&line("", 0.0, 0.0, 0.0)), None);
+        let goodput = JobGoodput {
+            id: TaskId::single(JobId(7)),
+            line: job_line,
+            currency: Some("EUR".into()),
+            idle: Vec::new(),
+            gpu_mem: None,
+            mem: None,
+            cpus: None,
+            advice: vec!["ask for fewer".into()],
+        };
+        let text = job(&goodput, Style::PLAIN);
+        assert!(
+            text.contains("16.00 EUR, 4.00 of it wasted") && text.contains("ask for fewer"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Where GPU-seconds went, seen on real processes: a node is killed under a gang, and the steps that are
+//! done again are the hours that the ledger calls lost.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+use tutti_model::{GpuRequest, JobSpec, Report, TaskId, TimeClass};
+use tutti_testkit::{Cluster, ClusterOptions, PATIENCE, wait_until};
+use tutti_wire::api::JobGoodput;
+
+use crate::progress::helper;
+use crate::{TUTTI, gang};
+
+/// Goes on from its checkpoint, saves after every fiftieth step until it is told to stop saving, and
+/// writes down each step with its attempt and time.
+const TRAIN: &str = "
+import os, time
+rank, attempt = int(os.environ['RANK']), os.environ['TUTTI_ATTEMPT']
+step = int(open('ckpt').read()) if os.path.exists('ckpt') else 0
+book = open('steps.%d' % rank, 'a', buffering=1)
+while not os.path.exists('end'):
+    step += 1
+    time.sleep(0.01)
+    progress(step=step)
+    book.write('%s %d %.3f\\n' % (attempt, step, time.time()))
+    if rank == 0 and step % 50 == 0 and not os.path.exists('unsafe'):
+        open('ckpt.new', 'w').write(str(step))
+        os.replace('ckpt.new', 'ckpt')
+        progress(saved=step)
+";
+
+/// Attempt, step and second of each step of rank 0.
+fn steps(cluster: &Cluster) -> Vec<(u32, u64, f64)> {
+    let text = fs::read_to_string(cluster.scratch().join("steps.0")).unwrap_or_default();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let attempt = words.next()?.parse().ok()?;
+        Some((attempt, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn start(cluster: &Cluster) -> TaskId {
+    fs::write(cluster.scratch().join("train.py"), helper() + TRAIN).unwrap();
+    let workdir = Some(cluster.scratch().to_str().unwrap().to_owned());
+    let gpus_per_node = Some(GpuRequest { model: None, count: 2 });
+    let mut spec = JobSpec { workdir, gpus_per_node, ..gang(2, "exec python3 train.py") };
+    spec.name = Some("pretrain".into());
+    spec.retry.node_failure = 3;
+    cluster.submit(spec)
+}
+
+fn hours(goodput: &JobGoodput, class: TimeClass) -> f64 {
+    goodput.line.gpu_hours.get(&class).copied().unwrap_or(0.0)
+}
+
+/// What rank 0 did in its first attempt after its last checkpoint: steps, and the seconds they took.
+fn redone(steps: &[(u32, u64, f64)]) -> (u64, f64) {
+    let first: Vec<_> = steps.iter().filter(|(attempt, ..)| *attempt == 1).collect();
+    let again: BTreeSet<u64> = steps.iter().filter(|(a, ..)| *a > 1).map(|(_, n, _)| *n).collect();
+    let lost: Vec<_> = first.iter().filter(|(_, n, _)| again.contains(n)).collect();
+    let from = first.iter().rev().find(|(_, n, _)| !again.contains(n)).map_or(0.0, |s| s.2);
+    (lost.len() as u64, lost.last().map_or(0.0, |last| last.2 - from))
+}
+
+#[test]
+fn a_killed_node_costs_the_steps_that_are_done_again() {
+    let controller_args = ["--heartbeat", "200ms", "--node-timeout", "2s"];
+    let options = ClusterOptions {
+        nodes: 3,
+        gpus_per_node: 2,
+        controller_args: controller_args.map(str::to_owned).into(),
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::with(TUTTI, options);
+    let prices = cluster.scratch().join("policy.toml");
+    fs::write(&prices, "[prices]\ncurrency = 'EUR'\n[prices.gpus]\nh100 = 3600\n").unwrap();
+    cluster.cli(&["policy", "apply", prices.to_str().unwrap()]).ok();
+    let id = start(&cluster);
+    let at = |n: u64| steps(&cluster).last().is_some_and(|(_, step, _)| *step >= n);
+    wait_until("it has saved", PATIENCE, || at(110));
+    fs::write(cluster.scratch().join("unsafe"), "").unwrap();
+    wait_until("it has done much since", PATIENCE, || at(250));
+    let victim = cluster.job(id).row.node_names.last().unwrap().clone();
+    cluster.kill_node(&victim);
+    let again = || steps(&cluster).last().is_some_and(|(attempt, ..)| *attempt == 2);
+    wait_until("it goes on elsewhere", PATIENCE, again);
+    wait_until("it is beyond where it was", PATIENCE, || {
+        let seen = steps(&cluster);
+        let best = seen.iter().filter(|(a, ..)| *a == 1).map(|s| s.1).max();
+        seen.last().map(|s| s.1) > best.map(|best| best + 20)
+    });
+    fs::write(cluster.scratch().join("end"), "").unwrap();
+    cluster.wait_end(id);
+    accounts_for(&cluster, id);
+}
+
+fn accounts_for(cluster: &Cluster, id: TaskId) {
+    let (count, seconds) = redone(&steps(cluster));
+    assert!(count > 100 && seconds > 1.5, "only {count} steps were done again, in {seconds} s");
+    let goodput = cluster.client().job_goodput(id).unwrap();
+    // Four GPUs; an attempt ends some moments after the last step that its first rank has noted, and
+    // those of the dead node a little earlier or later.
+    let lost = hours(&goodput, TimeClass::LostToFailure) * 3600.0 / 4.0;
+    assert!(lost > seconds - 0.5 && lost < seconds + 1.5, "{lost} s lost, {seconds} s done again");
+    assert!(hours(&goodput, TimeClass::Productive) > 0.0, "{goodput:?}");
+    assert_eq!(goodput.line.unsaved_hours, 0.0, "it is over: {goodput:?}");
+
+    // Everywhere the same.
+    let json: Value = serde_json::from_str(&cluster.cli(&["report", "--json"]).ok()).unwrap();
+    let report: Report = serde_json::from_value(json).unwrap();
+    let all: f64 = report.total.gpu_hours.values().sum();
+    assert!((all - report.total.total_hours).abs() < 1e-9, "{report:?}");
+    let of_report = report.total.gpu_hours[&TimeClass::LostToFailure];
+    assert!((of_report - hours(&goodput, TimeClass::LostToFailure)).abs() < 1e-9);
+    assert_eq!(report.wasters.first().map(|w| w.id), Some(id.job), "{report:?}");
+    let cost = goodput.line.cost.unwrap();
+    // A GPU-second costs one.
+    assert!((cost.held - goodput.line.held_hours * 3600.0).abs() < 0.01, "{cost:?}");
+    let text = cluster.cli(&["report", "--by", "user"]).ok();
+    for word in ["PRODUCTIVE", "FAILURES", "EUR WASTED", "jobs that wasted most", "pretrain"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    let csv = cluster.cli(&["report", "--csv", "--by", "model"]).ok();
+    assert!(csv.starts_with("model,productive,") && csv.contains("\nh100,"), "{csv}");
+    let page = cluster.cli(&["report", "--html", "--by", "day"]).ok();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("pretrain"), "{page}");
+    let one = cluster.cli(&["report", &id.to_string()]).ok();
+    assert!(one.contains("lost to failure") && one.contains("EUR"), "{one}");
+    let show = cluster.cli(&["show", &id.to_string()]).ok();
+    assert!(show.contains("goodput    ") && show.contains("mostly lost to failure"), "{show}");
+    let bad = cluster.cli(&["report", "--since", "yesterday"]).call();
+    bad.says(&["since=yesterday", "2026-11-01"]);
+}

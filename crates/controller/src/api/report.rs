@@ -1,0 +1,204 @@
+//! Where GPU-hours and money went.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use tutti_engine::Rejected;
+use tutti_model::{
+    Attempt, Bytes, Day, GpuIndex, PartState, Rank, Report, Span, State as Cluster, TaskId, Time,
+};
+use tutti_wire::api::{IdleGpu, JobGoodput, MemUse, ReportQuery};
+
+use super::App;
+use super::body::{Named, Params};
+use super::openapi::Problems;
+use super::problem::Problem;
+use crate::clock::now;
+use crate::views::{self, Wanted};
+
+const SINCE: Span = Span::secs(29 * 86_400);
+
+/// Where GPU-hours went: every one in exactly one class, by day, team, user or GPU model, in hours and
+/// in money, and the jobs that wasted most. Days are in UTC.
+#[utoipa::path(get, path = "/api/v1/report", tag = "report", params(ReportQuery),
+    responses((status = 200, body = Report), Problems))]
+pub async fn report(
+    State(app): State<Arc<App>>,
+    Params(query): Params<ReportQuery>,
+) -> Result<Json<Report>, Problem> {
+    let now = now();
+    let wanted = wanted(query, now)?;
+    let report = app.core.read(|world| views::report(world.engine.state(), &wanted, now));
+    Ok(Json(report.await?))
+}
+
+pub(crate) fn wanted(query: ReportQuery, now: Time) -> Result<Wanted, Problem> {
+    let since = day("since", query.since.as_deref(), now)?;
+    let until = day("until", query.until.as_deref(), now)?.unwrap_or(Day::of(now));
+    let since = since.unwrap_or_else(|| Day::of(Time(now.0.saturating_sub(SINCE.0))).min(until));
+    if since > until {
+        return Err(Problem::invalid(format!("since={since} is after until={until}")));
+    }
+    let by = query.by.unwrap_or_default();
+    Ok(Wanted { by, since, until, team: query.team, user: query.user })
+}
+
+/// A date, or how long ago.
+fn day(key: &str, text: Option<&str>, now: Time) -> Result<Option<Day>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    if let Ok(day) = text.parse::<Day>() {
+        return Ok(Some(day));
+    }
+    // Bare numbers are minutes elsewhere, which nobody means here.
+    let span = text.parse::<Span>().ok().filter(|_| !text.bytes().all(|b| b.is_ascii_digit()));
+    let ago = |span: Span| Some(Day::of(Time(now.0.saturating_sub(span.0))));
+    span.map(ago).ok_or_else(|| {
+        let problem = format!("{key}={text} is neither a day nor a length of time");
+        Problem::invalid(problem).hint("write a day such as 2026-11-01, or how long ago: 7d")
+    })
+}
+
+/// What a job made of the GPUs that it had: its GPU-hours by class, GPUs that do nothing, and what it
+/// asked for and never used.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/goodput", tag = "report",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = JobGoodput), Problems))]
+pub async fn job(
+    State(app): State<Arc<App>>,
+    Named(id): Named<TaskId>,
+) -> Result<Json<JobGoodput>, Problem> {
+    Ok(Json(job_goodput(&app, id).await?))
+}
+
+pub(crate) async fn job_goodput(app: &App, id: TaskId) -> Result<JobGoodput, Problem> {
+    let now = now();
+    let seen = app.core.read(|world| {
+        let state = world.engine.state();
+        let job = state.job(id.job).ok_or(Rejected::NoSuchJob(id.job))?;
+        if id.index.is_some() && !job.has_task(id.index) {
+            return Err(Rejected::NoSuchTask(id));
+        }
+        let prices = &state.policy.prices;
+        let attempt = job.task(id.index).and_then(|task| task.attempt());
+        Ok(JobGoodput {
+            id,
+            line: views::job_line(state, id.job, now),
+            currency: (!prices.is_none()).then(|| prices.currency.clone()),
+            idle: attempt.map_or_else(Vec::new, |attempt| idle(state, attempt)),
+            gpu_mem: None,
+            mem: None,
+            cpus: None,
+            advice: Vec::new(),
+        })
+        .map(|goodput| (goodput, attempt.map(|attempt| held(state, attempt))))
+    });
+    let (mut goodput, held) = seen.await??;
+    goodput.gpu_mem = held.and_then(|held| gpu_mem(app, &held, now));
+    goodput.advice = advice(&goodput);
+    Ok(goodput)
+}
+
+/// GPUs of an attempt that the ledger counts as idle.
+fn idle(state: &Cluster, attempt: &Attempt) -> Vec<IdleGpu> {
+    let running = attempt.parts.iter().filter(|p| matches!(p.phase, PartState::Running { .. }));
+    let of_part = |part: &tutti_model::Part| {
+        let book = state.goodput.nodes.get(&part.node);
+        let idle = |gpu: &&GpuIndex| book.is_some_and(|book| book.idle.contains(gpu));
+        let last = Rank((part.first_rank.0 + part.ranks).saturating_sub(1));
+        let ranks = (part.first_rank, last);
+        let node = state.node_name(part.node);
+        let row = |gpu: &GpuIndex| IdleGpu { node: node.clone(), gpu: *gpu, ranks };
+        part.gpus.iter().filter(idle).map(row).collect::<Vec<_>>()
+    };
+    running.flat_map(of_part).collect()
+}
+
+/// Since when, and which GPUs with what memory.
+struct Held {
+    since: Time,
+    gpus: Vec<(String, GpuIndex, Bytes)>,
+}
+
+fn held(state: &Cluster, attempt: &Attempt) -> Held {
+    let of_part = |part: &tutti_model::Part| {
+        let node = state.node(part.node)?;
+        let gpus = node.facts.gpus.iter().filter(|g| part.gpus.contains(&g.index));
+        Some(gpus.map(|g| (node.facts.name.clone(), g.index, g.mem)).collect::<Vec<_>>())
+    };
+    let gpus = attempt.parts.iter().filter_map(of_part).flatten().collect();
+    Held { since: attempt.placed_at, gpus }
+}
+
+fn gpu_mem(app: &App, held: &Held, now: Time) -> Option<MemUse> {
+    let peak = |(node, gpu, _): &(String, GpuIndex, Bytes)| {
+        app.telemetry.figures(node, *gpu, held.since, now).mem_max.map(|bytes| bytes.0)
+    };
+    let peaks: Vec<u64> = held.gpus.iter().filter_map(peak).collect();
+    let asked = Bytes(held.gpus.iter().map(|(.., mem)| mem.0).sum());
+    (!peaks.is_empty()).then(|| MemUse { asked, peak: Bytes(peaks.iter().sum()) })
+}
+
+/// Below this part of what was asked for, somebody else could have had the rest.
+const HARDLY_USED: f64 = 0.5;
+
+fn advice(job: &JobGoodput) -> Vec<String> {
+    use tutti_model::TimeClass as C;
+    let mut advice = Vec::new();
+    let line = &job.line;
+    let part = |class: C| line.gpu_hours.get(&class).copied().unwrap_or(0.0);
+    let much = |hours: f64| line.held_hours > 0.0 && hours / line.held_hours > 0.1;
+    if !job.idle.is_empty() || much(part(C::Idle)) {
+        advice.push("GPUs that it holds do nothing: ask for fewer, or feed them faster".into());
+    }
+    if much(part(C::LostToFailure) + part(C::LostToPreemption)) {
+        advice.push(
+            "work is done again: save more often (`tutti ckpt advise` says how often)".into(),
+        );
+    }
+    if much(part(C::Starting)) {
+        advice.push(
+            "it spends long on starting: fewer restarts, or a smaller image, would help".into(),
+        );
+    }
+    let hardly = |mem: &MemUse| (mem.peak.0 as f64) < HARDLY_USED * mem.asked.0 as f64;
+    if job.mem.as_ref().is_some_and(hardly) {
+        advice.push(
+            "it never used half of the memory that it asked for: mem_per_gpu, mem_per_node".into(),
+        );
+    }
+    let cpus = job.cpus.is_some_and(|c| f64::from(c.peak) < HARDLY_USED * f64::from(c.asked));
+    if cpus {
+        advice.push("it never used half of its CPUs: cpus_per_gpu, cpus_per_node".into());
+    }
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_model::ReportBy;
+
+    const NOW: Time = Time(1_794_787_200_000 + 3_600_000);
+
+    fn ask(since: Option<&str>, until: Option<&str>) -> Result<Wanted, String> {
+        let text = |t: Option<&str>| t.map(str::to_owned);
+        let query =
+            ReportQuery { since: text(since), until: text(until), ..ReportQuery::default() };
+        wanted(query, NOW).map_err(|problem| problem.error.message)
+    }
+
+    #[test]
+    fn days_are_dates_or_ages() {
+        let days = |w: Wanted| (w.since.to_string(), w.until.to_string());
+        let wanted = ask(None, None).unwrap();
+        assert_eq!(wanted.by, ReportBy::Team);
+        assert_eq!(days(wanted), ("2026-10-18".into(), "2026-11-16".into()));
+        let wanted = ask(Some("2d"), Some("2026-11-15")).unwrap();
+        assert_eq!(days(wanted), ("2026-11-14".into(), "2026-11-15".into()));
+        assert!(ask(Some("2026-11-16"), Some("2026-11-01")).unwrap_err().contains("is after"));
+        for bad in ["yesterday", "7", ""] {
+            assert!(ask(Some(bad), None).unwrap_err().contains("neither"), "{bad}");
+        }
+    }
+}
