@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{Launch, PartError, Rank, Time};
 
 use crate::network::Network;
+use crate::progress::place;
 use crate::user::Account;
 
 /// Every variable that all ranks are given, and what it means. The documentation prints this table.
@@ -57,6 +58,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("TUTTI_CPUS", "how many CPUs this part was given"),
     ("TUTTI_SIMULATED", "1 if the GPUs are imagined, else 0"),
     ("TUTTI_PROGRESS", "a unix socket on which this process may say how far it is"),
+    ("TUTTI_WARNINGS", "a file with what the job is warned of, one JSON object a line"),
     (
         "TUTTI_RESUME_STEP",
         "step of the newest checkpoint that earlier attempts reported, if any did",
@@ -256,6 +258,8 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
         };
     }
     env.insert("TUTTI_PROGRESS", around.progress.display().to_string());
+    let warnings = place::warnings(around.progress);
+    env.insert("TUTTI_WARNINGS", warnings.display().to_string());
     env.insert("TUTTI_PART", around.part.display().to_string());
 }
 

@@ -12,6 +12,7 @@ use crate::cpus::{self, Cpus, Machine};
 use crate::devices::{Rules, files};
 use crate::plan::{Plan, Workdir};
 use crate::private::{Keep, Private, Rooms};
+use crate::progress::place;
 
 /// Variables that name a place which the part must reach.
 const NAMED: [&str; 4] =
@@ -173,7 +174,8 @@ impl Isolation {
 
     /// The directories that a part has for itself. `program` is this binary, which its ranks may call.
     pub fn private(&self, plan: &Plan, launch: &Launch, program: &str) -> Option<Private> {
-        let own = [PathBuf::from(program), plan.progress.clone()];
+        let (socket, warnings) = (plan.progress.clone(), place::warnings(&plan.progress));
+        let own = [PathBuf::from(program), socket, warnings];
         let runtime = plan.container.first().map(PathBuf::from);
         let own = own.into_iter().chain(runtime).map(|path| Keep { path, named: false });
         let workdir = match &plan.workdir {

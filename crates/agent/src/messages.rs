@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{Bytes, ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
-use tutti_wire::stream::{LogStream, RequestId, bytes_serde};
+use tutti_wire::stream::{LogStream, RequestId, Warning, bytes_serde};
 
 use crate::devices::Rules;
 use crate::suspend::Level;
@@ -114,5 +114,9 @@ pub enum ToShim {
     },
     ExecKill {
         request: RequestId,
+    },
+    /// What is wrong with the job, for its ranks and their log.
+    Warn {
+        warning: Warning,
     },
 }

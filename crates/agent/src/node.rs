@@ -40,7 +40,7 @@ use crate::network::Network;
 use crate::parts::{Fate, FoundState, Parts};
 use crate::private;
 use crate::progress::place::Places;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{self, Telemetry};
 use crate::zygote::Zygote;
 use active::Checking;
 use health::Watch;
@@ -426,7 +426,12 @@ impl Node {
         } else {
             match self.machine.gpus_of(lease) {
                 [] => self.telemetry.lets_go(lease),
-                gpus => self.telemetry.holds(lease, gpus),
+                gpus => {
+                    self.telemetry.holds(lease, gpus);
+                    let launch = self.machine.launch(lease).filter(|_| self.config.simulated);
+                    let words = launch.and_then(|l| l.spec.env.get(telemetry::AS_IF_VARIABLE));
+                    words.into_iter().for_each(|words| self.telemetry.wishes(lease, words));
+                }
             }
         }
     }

@@ -275,6 +275,7 @@ impl<'a> Shim<'a> {
                 self.execs.input(request, &data, eof, &mut self.link);
             }
             ToShim::ExecKill { request } => self.execs.kill(request),
+            ToShim::Warn { warning } => self.progress.warn(&warning, &mut self.ranks),
         }
     }
 

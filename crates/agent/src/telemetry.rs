@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
-use tutti_gpu::sample::{Held, Machine, Marks, Round, Sampler};
+use tutti_gpu::sample::{AsIf, Held, Machine, Marks, Round, Sampler};
 use tutti_model::{Bytes, GpuIndex, LeaseId, NodeSample, TaskId, Time};
 
 use crate::config::{AgentConfig, AgentError};
@@ -36,6 +36,8 @@ pub struct Samples {
 #[derive(Default)]
 struct Told {
     parts: BTreeMap<LeaseId, Vec<GpuIndex>>,
+    /// What jobs say that imagined GPUs do, or the file where they say it.
+    wishes: BTreeMap<LeaseId, String>,
     /// The newest of each GPU.
     xids: BTreeMap<GpuIndex, u32>,
 }
@@ -43,10 +45,21 @@ struct Told {
 impl Told {
     fn held(&self) -> Vec<Held> {
         let of = |(lease, gpus): (&LeaseId, &Vec<GpuIndex>)| {
-            let task = lease.task;
-            gpus.iter().map(|&gpu| Held { gpu, task }).collect::<Vec<_>>()
+            let (task, as_if) = (lease.task, self.wishes.get(lease).and_then(|w| wish(w)));
+            gpus.iter().map(|&gpu| Held { gpu, task, as_if }).collect::<Vec<_>>()
         };
         self.parts.iter().flat_map(of).collect()
+    }
+}
+
+/// The job's variable that says what its imagined GPUs do: the words themselves, or the path of a file
+/// with them, which is read again each time.
+pub const AS_IF_VARIABLE: &str = "TUTTI_SIM_GPU";
+
+fn wish(text: &str) -> Option<AsIf> {
+    match text.starts_with('/') {
+        true => std::fs::read_to_string(text).ok()?.parse().ok(),
+        false => text.parse().ok(),
     }
 }
 
@@ -120,8 +133,15 @@ impl Telemetry {
         }
     }
 
+    /// What the job says that its imagined GPUs do.
+    pub fn wishes(&self, lease: LeaseId, words: &str) {
+        lock(&self.told).wishes.entry(lease).or_insert_with(|| words.to_owned());
+    }
+
     pub fn lets_go(&self, lease: LeaseId) {
-        lock(&self.told).parts.remove(&lease);
+        let mut told = lock(&self.told);
+        told.parts.remove(&lease);
+        told.wishes.remove(&lease);
     }
 
     /// The driver reported this fault; samples say so from now on.

@@ -71,6 +71,8 @@ pub enum Verb {
     Drain(cmd::drain::DrainArgs),
     /// Let suspended jobs go on, or use drained nodes again
     Resume(cmd::drain::ResumeArgs),
+    /// What is wrong now: idle GPUs, hangs, stragglers, full disks and the like
+    Alerts(cmd::alerts::AlertsArgs),
     /// What each team is guaranteed, has, borrows and lends
     Quota(cmd::quota::QuotaArgs),
     /// Where GPU-hours and money went, and who wasted most
@@ -151,6 +153,9 @@ mod tests {
             "tutti submit --wrap true --gpu-share 0.25 -G h100",
             "tutti submit --wrap true --class urgent --gpu-mem 80GiB --label a=b --label c=d --avoid-label e=f --exclusive --topology rail --elastic 2-8",
             "tutti run --exclusive --topology island -- true",
+            "tutti alerts --all --json",
+            "tutti alerts --rules",
+            "tutti alerts --watch",
             "tutti quota --json",
             "tutti bench collectives -N 4 -G h100:8 --sizes 1KiB,1MiB --strict --json",
             "tutti quota --watch",

@@ -1,6 +1,7 @@
 //! One file per verb or noun: its flags and what it does.
 
 pub mod agent;
+pub mod alerts;
 pub mod attach;
 pub mod bench;
 pub mod change;

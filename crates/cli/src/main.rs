@@ -68,6 +68,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Drain(args) => cmd::drain::drain(cluster, args),
         Verb::Suspend(args) => cmd::change::run(cluster, cmd::change::Change::Suspend, args),
         Verb::Resume(args) => cmd::drain::resume(cluster, args),
+        Verb::Alerts(args) => cmd::alerts::run(cluster, args),
         Verb::Quota(args) => cmd::quota::run(cluster, args),
         Verb::Report(args) => cmd::report::run(cluster, args),
         Verb::Policy(args) => cmd::policy::run(cluster, args),

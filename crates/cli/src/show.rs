@@ -1,6 +1,7 @@
 //! Text for people, made from the API's shapes. Pure: time and colour are arguments.
 
 pub mod active;
+pub mod alerts;
 pub mod curve;
 pub mod doctor;
 pub mod gpus;

@@ -28,6 +28,9 @@ const STAYS_MAX: usize = 50_000;
 /// Of each job the newest so many.
 const MOMENTS_MAX: usize = 64;
 
+/// Starts of controllers that are remembered.
+const STARTS_MAX: usize = 200;
+
 /// One attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stay {
@@ -79,6 +82,8 @@ pub struct Chronicle {
     forgot: bool,
     jobs: BTreeMap<JobId, VecDeque<Happened>>,
     nodes: BTreeMap<NodeId, nodes::Past>,
+    /// When controllers started, newest last: all nodes are away then.
+    starts: VecDeque<Time>,
 }
 
 impl Chronicle {
@@ -86,6 +91,12 @@ impl Chronicle {
     pub fn note(&mut self, state: &State, record: &Record) {
         let at = record.at;
         match &record.event {
+            Event::ControllerStarted { .. } => {
+                if self.starts.len() >= STARTS_MAX {
+                    self.starts.pop_front();
+                }
+                self.starts.push_back(at);
+            }
             Event::Placed { task, generation, parts } => {
                 self.placed(state, *task, *generation, parts, at);
             }
@@ -109,6 +120,10 @@ impl Chronicle {
                 None => self.note_node(event, at),
             },
         }
+    }
+
+    pub fn has_started_at(&self, at: Time) -> bool {
+        self.starts.contains(&at)
     }
 
     fn placed(

@@ -22,6 +22,7 @@
 //! | [`metrics`] | the same and the cluster, for Prometheus |
 //! | [`chronicle`] | what became of attempts, jobs and nodes |
 //! | [`dash`] | the pages, sessions of browsers, live streams |
+//! | [`watch`] | rules, alerts, and who is told |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
@@ -46,6 +47,7 @@ pub mod reads;
 mod start;
 pub mod telemetry;
 pub mod views;
+pub mod watch;
 
 pub use config::{ControllerConfig, DEFAULT_PORT};
 pub use core::SnapshotRule;

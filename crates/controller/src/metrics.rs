@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use tutti_engine::goodput_at;
 use tutti_journal::Stats;
-use tutti_model::{Gpu, GpuFacts, GpuIndex, Node, NodeState, Time, TimeClass, Vendor};
+use tutti_model::{Gpu, GpuFacts, GpuIndex, Node, NodeState, Time, TimeClass, Vendor, WatchRule};
 
 use crate::core::{Passes, World};
 use crate::telemetry::{Newest, Store};
@@ -53,6 +53,7 @@ struct ClusterScene {
     /// GPU-seconds by class, and those that are not judged yet.
     spent: Vec<(TimeClass, f64)>,
     unsaved: f64,
+    alerts: BTreeMap<WatchRule, u64>,
 }
 
 impl Scene {
@@ -67,6 +68,7 @@ impl Scene {
             seq: state.seq.0,
             spent: goodput.iter().flat_map(cluster::spent).collect(),
             unsaved: goodput.iter().map(cluster::unsaved).sum(),
+            alerts: world.alerts.counts(),
         });
         Scene { nodes: state.nodes.values().filter(wanted).map(node_scene).collect(), cluster }
     }

@@ -152,7 +152,9 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let telemetry = Arc::new(Store::default());
     let keeper =
         keep(Arc::clone(&telemetry), &config.data_dir).map_err(ControllerError::Runtime)?;
+    let alerts = core.peek(|w| Arc::clone(&w.alerts)).map_err(CallError::Stopped)?;
     let app = Arc::new(App {
+        alerts,
         core: core.clone(),
         links: Arc::clone(&links),
         telemetry: Arc::clone(&telemetry),
@@ -175,6 +177,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     );
     tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
     tokio::spawn(idle::watch(Arc::clone(&app)));
+    tokio::spawn(crate::watch::keep_watch(Arc::clone(&app)));
     let (api, tls, agents) = (api::router(app), TlsAcceptor::from(identity.tls), Arc::new(agents));
     let listener = |router| {
         let (tls, agents) = (tls.clone(), Arc::clone(&agents));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tutti_model::{
-    BurnInFigures, Day, Finding, GpuIndex, Greeting, JobId, JobSpec, NodeId, PartReport, Policy,
-    Priority, Role, TaskId, Token,
+    BurnInFigures, Day, Finding, Generation, GpuIndex, Greeting, JobId, JobSpec, NodeId,
+    PartReport, Policy, Priority, Role, TaskId, Token, WatchRule,
 };
 
 /// Who asks.
@@ -132,6 +132,15 @@ pub enum Command {
     /// The rows of a sealed day of the ledger are durable somewhere else and may go.
     DropLedger {
         day: Day,
+    },
+    /// An alert asks for this attempt to be stopped: to be started again, or for good. Without a
+    /// generation whatever attempt there is, and a task that waits for the next one is ended.
+    Intervene {
+        task: TaskId,
+        generation: Option<Generation>,
+        rule: WatchRule,
+        text: String,
+        again: bool,
     },
 
     AddToken {

@@ -70,6 +70,10 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
             findings::said(view, *node, *session, findings)
         }
         Command::Gone { node, session } => Ok((Reply::Done, nodes::gone(view, *node, *session))),
+        Command::Intervene { task, generation, rule, text, again } => {
+            let why = jobs::Alarm { rule: *rule, text, again: *again };
+            Ok(jobs::intervene(view, *task, *generation, why))
+        }
         Command::Drain { actor, node, reason, evict } => {
             nodes::drain(view, actor, node, reason, *evict)
         }

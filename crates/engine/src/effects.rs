@@ -101,6 +101,7 @@ fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Orde
         | StopCause::TimeLimit
         | StopCause::Preempted { .. }
         | StopCause::Resized { .. }
+        | StopCause::Watched { .. }
         | StopCause::Evicted { .. } => save_and_stop(job, lease, own),
         // What a broken GPU holds is not worth saving. Others on the node have time to save.
         StopCause::Unhealthy { gpu, action, .. }

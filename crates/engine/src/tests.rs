@@ -14,4 +14,5 @@ mod reasons;
 mod suspend;
 mod suspension_kept;
 mod teams;
+mod watch;
 pub(crate) mod world;

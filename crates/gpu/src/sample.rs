@@ -9,6 +9,7 @@
 //! A round may hang with its driver: it belongs on a thread of its own.
 
 mod amd;
+mod as_if;
 mod host;
 mod nvidia;
 mod owners;
@@ -24,6 +25,7 @@ use tutti_model::{
 };
 
 pub use amd::Amd;
+pub use as_if::{AsIf, BadAsIf};
 pub use host::Host;
 pub use nvidia::{Card, Nvidia};
 pub use owners::{Marks, Owners};
@@ -44,6 +46,8 @@ pub struct DeviceProcess {
 pub struct Held {
     pub gpu: GpuIndex,
     pub task: TaskId,
+    /// What the job wants an imagined GPU to do.
+    pub as_if: Option<AsIf>,
 }
 
 /// The devices of one vendor.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::{
     Asleep, Bytes, DEFAULT_CLASS, Fault, Generation, GpuIndex, HealthAction, IndexRanges, JobId,
     JobSpec, Kept, LeaseId, Milli, NAPS_MAX, Nap, NodeId, PartError, PartPlacement, Pause,
-    Priority, Rank, RankExit, SavedPoint, Span, TaskId, Time,
+    Priority, Rank, RankExit, SavedPoint, Span, TaskId, Time, WatchRule,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -322,6 +322,13 @@ pub enum StopCause {
         text: String,
         action: HealthAction,
     },
+    /// An alert asks for it: to be started again, or not.
+    Watched {
+        rule: WatchRule,
+        /// What was wrong, in words.
+        text: String,
+        again: bool,
+    },
 }
 
 impl StopCause {
@@ -338,6 +345,7 @@ impl StopCause {
             | StopCause::TimeLimit
             | StopCause::RankFailed { .. }
             | StopCause::Preempted { .. }
+            | StopCause::Watched { .. }
             | StopCause::Resized { .. } => None,
         }
     }
@@ -488,6 +496,11 @@ pub enum EndReason {
     Unhealthy {
         node: NodeId,
         gpu: Option<GpuIndex>,
+        text: String,
+    },
+    /// An alert asked for it, or asked once too often for a new start.
+    Watched {
+        rule: WatchRule,
         text: String,
     },
     /// It failed so often without getting anywhere that it is not the nodes.
@@ -732,8 +745,10 @@ impl Attempt {
             | StopCause::Stalled { .. }
             | StopCause::LaunchFailed { .. }
             | StopCause::Evicted { .. }
+            | StopCause::Watched { again: true, .. }
             | StopCause::Unhealthy { .. } => !self.let_go,
             StopCause::RankFailed { .. }
+            | StopCause::Watched { again: false, .. }
             | StopCause::Cancelled { .. }
             | StopCause::TimeLimit
             | StopCause::Preempted { .. }

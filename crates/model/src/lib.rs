@@ -32,6 +32,7 @@ pub mod suspend;
 pub mod telemetry;
 pub mod units;
 pub mod usage;
+pub mod watch;
 
 pub use access::*;
 pub use active::*;
@@ -55,3 +56,4 @@ pub use suspend::*;
 pub use telemetry::*;
 pub use units::*;
 pub use usage::*;
+pub use watch::*;

@@ -12,7 +12,9 @@ use utoipa::ToSchema;
 
 pub use prices::*;
 
-use crate::{Bytes, Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology};
+use crate::{
+    Budget, Bytes, Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology, WatchPolicy,
+};
 
 /// The team of jobs that name none and whose user is in none.
 pub const DEFAULT_TEAM: &str = "default";
@@ -58,6 +60,8 @@ pub struct Policy {
     pub prices: Prices,
     #[serde(skip_serializing_if = "GoodputRule::is_unset")]
     pub goodput: GoodputRule,
+    #[serde(skip_serializing_if = "WatchPolicy::is_default")]
+    pub watch: WatchPolicy,
 }
 
 impl Default for Policy {
@@ -88,6 +92,7 @@ impl Default for Policy {
             spares: Vec::new(),
             prices: Prices::default(),
             goodput: GoodputRule::default(),
+            watch: WatchPolicy::default(),
         }
     }
 }
@@ -164,6 +169,9 @@ pub struct Team {
     pub weight: u32,
     /// Users who may submit for it, and whose jobs go here when they name no team. `*` is everybody.
     pub members: BTreeSet<String>,
+    /// What it and all below it may use up before somebody is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl Default for Team {
@@ -174,6 +182,7 @@ impl Default for Team {
             limit: None,
             weight: 1000,
             members: BTreeSet::new(),
+            budget: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, JobId, Span, Stall};
+use crate::{Bytes, JobId, JobWatch, Span, Stall};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -97,6 +97,9 @@ pub struct JobSpec {
     /// What happens when it makes no steps any more, if it reports any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
+    /// What it asks to be watched for, on top of what the operator has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<Box<JobWatch>>,
     /// Keep standard input open and fed from the client (`tutti run`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
@@ -143,6 +146,7 @@ impl JobSpec {
             preempt: None,
             retry: Retry::default(),
             stall: None,
+            watch: None,
             stdin: false,
         }
     }

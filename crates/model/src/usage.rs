@@ -1,6 +1,6 @@
 //! What teams and users have had, with the past fading away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,11 @@ impl Usage {
         self.rate
     }
 
+    /// What is held since the last change.
+    fn open(&self, now: Time) -> Open {
+        Open { rate: self.rate, from: self.at, to: now }
+    }
+
     /// From now on this much more, or less, is held.
     pub fn change(&mut self, now: Time, half_life: Span, by: i64) {
         self.past = self.at(now, half_life);
@@ -96,18 +101,40 @@ fn faded_steps(steps: u64) -> u128 {
 pub struct Ledger {
     pub teams: BTreeMap<String, Usage>,
     pub users: BTreeMap<(String, String), Usage>,
+    /// What teams have used up by the calendar, in the same units.
+    pub spent: BTreeMap<String, Spent>,
 }
 
 impl Ledger {
     pub fn change(&mut self, account: &Account<'_>, now: Time, half_life: Span, by: i64) {
         for team in &account.line {
             let usage = self.teams.entry((*team).to_owned()).or_default();
+            self.spent.entry((*team).to_owned()).or_default().add(usage.open(now));
             usage.change(now, half_life, by);
         }
         if let Some(team) = account.line.first() {
             let user = ((*team).to_owned(), account.user.to_owned());
             self.users.entry(user).or_default().change(now, half_life, by);
         }
+    }
+
+    /// From now on the past fades at another pace.
+    pub fn settle(&mut self, now: Time, half_life: Span) {
+        for (team, usage) in &mut self.teams {
+            self.spent.entry(team.clone()).or_default().add(usage.open(now));
+            usage.change(now, half_life, 0);
+        }
+        self.users.values_mut().for_each(|usage| usage.change(now, half_life, 0));
+    }
+
+    /// What a team and all below it have used up since the first moment of this day, in thousandths
+    /// of a weighted GPU times milliseconds. As far back as [`DAYS_KEPT`].
+    pub fn spent_since(&self, team: &str, day: u64, now: Time) -> u128 {
+        let mut spent = self.spent.get(team).cloned().unwrap_or_default();
+        if let Some(usage) = self.teams.get(team) {
+            spent.add(usage.open(now));
+        }
+        spent.since(day)
     }
 
     pub fn team(&self, team: &str, now: Time, half_life: Span) -> u128 {
@@ -118,6 +145,49 @@ impl Ledger {
         // A tuple of borrowed strings can't look up a tuple of owned ones.
         let key = (team.to_owned(), user.to_owned());
         self.users.get(&key).map_or(0, |u| u.at(now, half_life))
+    }
+}
+
+/// Days whose beginnings are remembered: the longest month, and a day.
+pub const DAYS_KEPT: u64 = 32;
+
+pub const DAY: Span = Span::secs(86_400);
+
+/// What is held from one moment to another.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    rate: u64,
+    from: Time,
+    to: Time,
+}
+
+/// What was used up in all, and how much of it before each of the last days. Nothing fades.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spent {
+    total: u128,
+    /// Days since 1970, and the total at their first moment; oldest first.
+    days: VecDeque<(u64, u128)>,
+}
+
+impl Spent {
+    fn add(&mut self, Open { rate, from, to }: Open) {
+        let amount = |until: Time| u128::from(rate) * u128::from(until.since(from).0);
+        let today = to.0 / DAY.0;
+        // A clock that begins in 1970 would have each day since then.
+        let first = (from.0 / DAY.0 + 1).max((today + 1).saturating_sub(DAYS_KEPT));
+        for day in first..=today {
+            self.days.push_back((day, self.total + amount(Time(day * DAY.0))));
+        }
+        let surplus = self.days.len().saturating_sub(DAYS_KEPT as usize);
+        self.days.drain(..surplus);
+        self.total += amount(to);
+    }
+
+    /// One who had nothing before that day has no beginning of it.
+    fn since(&self, day: u64) -> u128 {
+        let before = self.days.iter().find(|(known, _)| *known == day);
+        self.total - before.map_or(0, |(_, total)| *total)
     }
 }
 
@@ -174,6 +244,54 @@ mod tests {
             let now = Time(days * DAY.0 + 777);
             let (once, hourly) = (once.at(now, DAY), hourly.at(now, DAY));
             assert!(once.abs_diff(hourly) * 10_000 < hourly, "{days} days: {once}, not {hourly}");
+        }
+    }
+
+    const HOUR: u64 = 3_600_000;
+
+    fn account(team: &str) -> Account<'_> {
+        Account { line: vec![team], user: "ada" }
+    }
+
+    #[test]
+    fn what_is_spent_begins_anew_each_day() {
+        let mut ledger = Ledger::default();
+        let start = 20_773 * DAY.0 + 22 * HOUR;
+        ledger.change(&account("a"), Time(start), WEEK, 2000);
+        let gpu_hours = |ledger: &Ledger, day: u64, at: u64| {
+            ledger.spent_since("a", day, Time(at)) / (1000 * u128::from(HOUR))
+        };
+        // Two GPUs from 22 o'clock on: four GPU-hours by midnight.
+        assert_eq!(gpu_hours(&ledger, 20_773, start + 2 * HOUR), 4);
+        assert_eq!(gpu_hours(&ledger, 20_774, start + 2 * HOUR), 0);
+        assert_eq!(gpu_hours(&ledger, 20_774, start + 5 * HOUR), 6);
+        ledger.settle(Time(start + 3 * HOUR), WEEK);
+        ledger.change(&account("a"), Time(start + 4 * HOUR), WEEK, -2000);
+        assert_eq!(gpu_hours(&ledger, 20_773, start + 90 * HOUR), 8);
+        assert_eq!(gpu_hours(&ledger, 20_774, start + 20 * HOUR), 4);
+        assert_eq!(gpu_hours(&ledger, 20_775, start + 90 * HOUR), 0);
+        assert_eq!(ledger.spent_since("b", 20_773, Time(start)), 0);
+    }
+
+    proptest::proptest! {
+        /// However it is settled, and however long nothing happens.
+        #[test]
+        fn days_add_up(changes in proptest::collection::vec((0u64..60 * HOUR, 0i64..9000), 1..40)) {
+            let (mut ledger, mut now, mut rate, mut sum) = (Ledger::default(), 0, 0, 0u128);
+            let first = 20_000 * DAY.0;
+            for (wait, next) in changes {
+                now += wait;
+                sum += u128::from(wait) * rate as u128;
+                ledger.change(&account("a"), Time(first + now), WEEK, next - rate);
+                rate = next;
+                let (day, at) = ((first + now) / DAY.0, Time(first + now));
+                let since = |day| ledger.spent_since("a", day, at);
+                proptest::prop_assert!((day - 20..day).all(|day| since(day) >= since(day + 1)));
+                if now / DAY.0 < DAYS_KEPT {
+                    proptest::prop_assert_eq!(ledger.spent_since("a", 20_000, at), sum);
+                }
+                proptest::prop_assert!(ledger.spent["a"].days.len() <= DAYS_KEPT as usize);
+            }
         }
     }
 }

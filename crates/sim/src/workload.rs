@@ -185,6 +185,7 @@ fn random_teams(rng: &mut ChaCha8Rng) -> std::collections::BTreeMap<String, Team
         limit: (rng.random_range(0..4) == 0).then(|| GpuQuota { any: 12, ..GpuQuota::default() }),
         weight: rng.random_range(500..2000),
         members: [member.to_owned()].into(),
+        budget: None,
     };
     let lab = team(None, "*", 8);
     let vision = team(Some("lab"), "ada", 4);

@@ -52,6 +52,9 @@ pub struct Alert {
 pub enum About {
     Node(String),
     Job(TaskId),
+    Team(String),
+    /// Of the controller itself: its disk, a certificate.
+    Controller,
 }
 
 /// The last hours, a point each minute.
@@ -118,6 +121,8 @@ impl View {
                                 @match &alert.about {
                                     About::Node(name) => (words::node_link(name)),
                                     About::Job(id) => { "job " (words::job_link(*id)) },
+                                    About::Team(name) => { "team " (name) },
+                                    About::Controller => { "controller" },
                                 }
                                 " " (alert.text)
                             }

@@ -42,6 +42,7 @@
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
 //! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
 
+mod alerts;
 mod load;
 mod progress;
 mod report;
@@ -62,6 +63,7 @@ use crate::stream::LogStream;
 pub use crate::stream::{Examination, Watched};
 use crate::textfile::FileError;
 
+pub use alerts::{AlertList, AlertQuery, RuleRow};
 pub use load::{GpuCell, GpuLoad, JobLoad, Load, LoadQuery, NodeLoad};
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
 pub use report::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};

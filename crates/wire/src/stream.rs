@@ -17,7 +17,7 @@
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     ActiveReport, Epoch, Finding, GpuIndex, Greeting, HealthAction, NodeId, NodeSample, Order,
-    PartReport, Rank, Span, TaskId, Time,
+    PartReport, Rank, Span, TaskId, Time, WatchRule,
 };
 
 /// Chosen in the TLS handshake; anything else on the port is HTTP.
@@ -125,10 +125,24 @@ pub enum ToAgent {
         data: Vec<u8>,
         eof: bool,
     },
+    /// The ranks of this task are to know.
+    Warn {
+        task: TaskId,
+        warning: Warning,
+    },
     /// Nobody waits for this request any more.
     Abandon {
         request: RequestId,
     },
+}
+
+/// What is wrong with a job, for the job itself: a line of `$TUTTI_WARNINGS`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    pub rule: WatchRule,
+    pub text: String,
+    /// By the controller's clock.
+    pub at: Time,
 }
 
 /// What an operator asks of a node's agent.

@@ -8,6 +8,7 @@ use super::{Node, podman};
 use crate::container::{self, Found, Inside, Runtime};
 use crate::env::Sees;
 use crate::plan::{Plan, Workdir};
+use crate::progress::place;
 
 impl Node {
     /// Known before any process exists: whether this node can run the image at all.
@@ -68,7 +69,8 @@ impl Node {
         let workdir = match &plan.workdir {
             Workdir::Asked(dir) | Workdir::Home(dir) => dir.clone(),
         };
-        let mut paths = vec![PathBuf::from("/tmp"), plan.progress.clone()];
+        let warnings = place::warnings(&plan.progress);
+        let mut paths = vec![PathBuf::from("/tmp"), plan.progress.clone(), warnings];
         paths.extend([PathBuf::from(&workdir)].into_iter().chain(home).chain(pipe));
         inside.paths = outermost(paths).into_iter().map(|path| (path, false)).collect();
         inside.paths.push((PathBuf::from(&self.program), true));

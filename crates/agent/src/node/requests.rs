@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tutti_model::{ExitStatus, LeaseId, Rank, TaskId};
-use tutti_wire::stream::{Exec, ExecOutput, LogStream, RequestId, ToController};
+use tutti_wire::stream::{Exec, ExecOutput, LogStream, RequestId, ToController, Warning};
 
 use super::Node;
 use super::logs::Waiter;
@@ -75,6 +75,14 @@ impl Node {
                 let reason = format!("task {task} does not run on node {node} now");
                 self.say_exec(request, ExecOutput::Failed { reason });
             }
+        }
+    }
+
+    /// One that has ended meanwhile needs no warning.
+    pub(super) fn warn(&mut self, task: TaskId, warning: Warning) {
+        let lease = self.machine.live_part(task).map(|l| l.lease);
+        if let Some(lease) = lease.filter(|&l| self.shims.is_connected(l)) {
+            self.shims.tell(lease, &ToShim::Warn { warning });
         }
     }
 

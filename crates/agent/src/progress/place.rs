@@ -9,9 +9,9 @@
 //! The second kind of directory may be entered but not listed, and each socket in it belongs to
 //! the user of its job.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -57,8 +57,11 @@ impl Places {
     /// Removes what a shim left that was killed.
     pub fn sweep(&self, lease: LeaseId) {
         let name = lease.to_string();
-        remove(&self.own.join(&name));
-        remove(&self.shared.join(&name));
+        for dir in [&self.own, &self.shared] {
+            let socket = dir.join(&name);
+            remove(&warnings(&socket));
+            remove(&socket);
+        }
         let _ = std::fs::remove_dir(&self.shared);
     }
 
@@ -68,8 +71,25 @@ impl Places {
     }
 }
 
+/// The file beside the socket in which ranks find what they are warned of.
+pub fn warnings(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".warn");
+    PathBuf::from(name)
+}
+
+/// Makes it, empty. The directory is ours alone, so nobody else was there first.
+pub fn open_warnings(socket: &Path, identity: Option<&Identity>) -> io::Result<File> {
+    let path = warnings(socket);
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+    file.set_len(0)?;
+    hand_over(&path, identity)?;
+    Ok(file)
+}
+
 /// Removes the socket, and the directory outside of `home` that it was the last in.
 pub fn close(home: &Path, socket: &Path) {
+    remove(&warnings(socket));
     remove(socket);
     if let Some(dir) = socket.parent().filter(|dir| !dir.starts_with(home)) {
         let _ = std::fs::remove_dir(dir);

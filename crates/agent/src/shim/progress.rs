@@ -4,13 +4,15 @@
 //! connections and of ranks, and how much is read in a second. Who writes more has to wait; who
 //! writes something else is not heard, and the log says so once.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use tutti_model::{PartProgress, Rank};
+use tutti_wire::stream::Warning;
 
 use super::link::Link;
 use super::ranks::Ranks;
@@ -38,6 +40,7 @@ const LAST_WORDS: u64 = 4 << 20;
 pub struct Progress<'a> {
     plan: &'a Plan,
     listener: Option<UnixListener>,
+    warnings: Option<File>,
     speakers: Vec<Speaker>,
     fold: Fold,
     budget: Budget,
@@ -142,6 +145,7 @@ impl<'a> Progress<'a> {
         Progress {
             plan,
             listener: None,
+            warnings: None,
             speakers: Vec::new(),
             fold: Fold::new(plan.ranks),
             budget: Budget::new(),
@@ -153,8 +157,24 @@ impl<'a> Progress<'a> {
 
     /// Before the ranks start, so that they find it.
     pub fn open(&mut self) -> io::Result<()> {
-        self.listener = Some(place::listen(&self.plan.progress, self.plan.identity.as_ref())?);
+        let identity = self.plan.identity.as_ref();
+        self.listener = Some(place::listen(&self.plan.progress, identity)?);
+        self.warnings = Some(place::open_warnings(&self.plan.progress, identity)?);
         Ok(())
+    }
+
+    /// A line of `$TUTTI_WARNINGS`, and one of the first rank's log.
+    pub fn warn(&mut self, warning: &Warning, ranks: &mut Ranks<'_>) {
+        let (rule, text) = (warning.rule.as_str(), &warning.text);
+        ranks.note(self.plan.first_rank, &format!("warning ({rule}): {text}"));
+        let Some(file) = &mut self.warnings else { return };
+        let written = serde_json::to_vec(warning).map_err(io::Error::from).and_then(|mut line| {
+            line.push(b'\n');
+            file.write_all(&line)
+        });
+        if let Err(error) = written {
+            ranks.note(self.plan.first_rank, &format!("the warning can't be written: {error}"));
+        }
     }
 
     /// While the part is not running, nothing it said grows older.

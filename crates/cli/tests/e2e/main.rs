@@ -24,6 +24,7 @@
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
 //! | `unbroken` | training over a dead node and a hung rank, to the same loss |
 //! | `up` | `tutti up` and `tutti down` leave nothing behind |
+//! | `watch` | each rule fires on a job or node made to misbehave so, and ends when it is mended |
 
 mod access;
 mod bench;
@@ -48,6 +49,7 @@ mod top;
 mod train;
 mod unbroken;
 mod up;
+mod watch;
 
 use tutti_model::JobSpec;
 use tutti_testkit::Cluster;

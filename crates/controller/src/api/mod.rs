@@ -1,6 +1,7 @@
 //! REST under `/api/v1`. Every request goes through the [`auth`] door; handlers look at the world
 //! or call the engine, and answer in the shapes of `wire::api`.
 
+mod alerts;
 pub mod auth;
 mod body;
 mod cluster;
@@ -38,6 +39,7 @@ use crate::core::Core;
 use crate::dash::{self, Dash};
 use crate::links::Links;
 use crate::telemetry::Store;
+use crate::watch::Board;
 
 pub use exec::Execs;
 pub use hosts::Hosts;
@@ -52,6 +54,7 @@ pub struct App {
     pub links: Arc<Links>,
     pub telemetry: Arc<Store>,
     pub audit: Audit,
+    pub alerts: Arc<Board>,
     pub ca: Arc<Ca>,
     pub hosts: Hosts,
     pub execs: Execs,
@@ -108,6 +111,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/resolve", post(health::resolve))
         .route("/nodes/{name}/check", post(health::check))
         .route("/nodes/{name}/health", get(health::examine))
+        .route("/alerts", get(alerts::alerts))
         .route("/policy", get(policy::show).put(policy::replace))
         .route("/quota", get(policy::quota))
         .route("/report", get(report::report))

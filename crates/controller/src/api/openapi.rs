@@ -14,7 +14,7 @@ use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
 use super::{
-    cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report, submit,
+    alerts, cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report, submit,
     telemetry, tokens,
 };
 
@@ -84,6 +84,7 @@ impl IntoResponses for Problems {
         health::resolve,
         health::check,
         health::examine,
+        alerts::alerts,
         policy::show,
         policy::replace,
         policy::quota,

@@ -53,6 +53,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/nodes/{name}/resolve", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/check", ADMIN),
     (Method::GET, "/api/v1/nodes/{name}/health", VIEWER),
+    (Method::GET, "/api/v1/alerts", VIEWER),
     (Method::GET, "/api/v1/policy", VIEWER),
     (Method::PUT, "/api/v1/policy", ADMIN),
     (Method::GET, "/api/v1/quota", VIEWER),

@@ -1,5 +1,7 @@
 //! From the journal to an engine: the newest snapshot, then every record after it.
 
+use std::sync::Arc;
+
 use tutti_engine::{Engine, Record, Settings};
 use tutti_journal::{BoxError, Journal, JournalError, Replay, codec};
 use tutti_model::{Seq, State};
@@ -56,5 +58,12 @@ pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, Load
         "read the journal"
     );
     let reads = Reads::rebuild(engine.state());
-    Ok(World { engine, reads, progress: Book::default(), chronicle, passes: Passes::default() })
+    Ok(World {
+        engine,
+        reads,
+        progress: Book::default(),
+        chronicle,
+        passes: Passes::default(),
+        alerts: Arc::default(),
+    })
 }

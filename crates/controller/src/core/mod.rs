@@ -28,6 +28,7 @@ use crate::feed::Feed;
 use crate::links::Link;
 use crate::progress::Book;
 use crate::reads::Reads;
+use crate::watch::Board;
 
 pub use engine_loop::{Started, start};
 pub use load::{LoadError, load};
@@ -43,6 +44,8 @@ pub struct World {
     pub progress: Book,
     pub chronicle: Chronicle,
     pub passes: Passes,
+    /// What is wrong, for everybody who looks; kept by [`crate::watch`].
+    pub alerts: Arc<Board>,
 }
 
 /// What scheduling took since the start.

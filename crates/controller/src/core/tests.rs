@@ -46,6 +46,7 @@ fn gated() -> (Started, mpsc::Sender<bool>) {
         progress: Default::default(),
         chronicle: Default::default(),
         passes: Default::default(),
+        alerts: Arc::default(),
     };
     let links = Arc::new(Links::new(crate::links::GangKeys::fixed(1)));
     let started = start(world, Box::new(journal), links, SnapshotRule::default()).unwrap();

@@ -27,6 +27,10 @@ pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, te
     text.family(("tutti_gpu_seconds_total", Kind::Counter, help), spent);
     let help = "GPU-seconds of work that no checkpoint and no good end has made safe yet.";
     one(text, "tutti_gpu_seconds_unsaved", Kind::Gauge, help, cluster.unsaved);
+    let alerts = cluster.alerts.iter();
+    let alerts =
+        alerts.map(|(rule, n)| (Labels::default().with("rule", rule.as_str()).text(), *n as f64));
+    text.family(("tutti_alerts", Kind::Gauge, "Alerts that stand, by rule."), alerts);
     let passes = cluster.passes;
     let name = "tutti_scheduler_passes_total";
     one(text, name, Kind::Counter, "Scheduling passes since the start.", passes.count as f64);

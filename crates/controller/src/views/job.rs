@@ -46,6 +46,9 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
         row.note = stall_note(state, &stalled);
         row.progress.iter_mut().for_each(|progress| progress.stalled = true);
     }
+    if let Some(note) = world.alerts.note(id) {
+        row.note = if row.note.is_empty() { note } else { format!("{}; {note}", row.note) };
+    }
     Some(row)
 }
 
@@ -212,6 +215,10 @@ fn stop_note(state: &State, why: &StopCause) -> String {
         }
         StopCause::Unhealthy { node, gpu, text, .. } => {
             format!("{} is broken, it moves: {text}", unhealthy(state, *node, *gpu))
+        }
+        StopCause::Watched { text, again, .. } => {
+            let then = if *again { "started again" } else { "stopped for good" };
+            format!("{text}; {then}")
         }
         StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),

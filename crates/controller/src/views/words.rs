@@ -38,6 +38,9 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
         EndReason::Unhealthy { node, gpu, text } => {
             format!("{} was broken too often: {text}", unhealthy(state, *node, *gpu))
         }
+        EndReason::Watched { rule, text } => {
+            format!("stopped by the rule '{}': {text}", rule.as_str())
+        }
         EndReason::CrashLoop { attempts, nodes, last } => {
             let names: Vec<String> = nodes.iter().map(|n| state.node_name(*n)).collect();
             let on = match names.as_slice() {

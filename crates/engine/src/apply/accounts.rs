@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Account, Demand, Ended, JobId, JobSpec, Ledger, Like, Outcome, PartPlacement, Policy, RunKey,
-    Shape, Span, State, TaskId, Time,
+    Account, Demand, Ended, JobId, JobSpec, Like, Outcome, PartPlacement, Policy, RunKey, Shape,
+    Span, State, TaskId, Time,
 };
 
 use crate::index;
@@ -44,15 +44,10 @@ fn change_rate(state: &mut State, task: TaskId, at: Time, sign: i64) {
 pub(super) fn policy_changed(state: &mut State, policy: &Arc<Policy>, at: Time) {
     let paying: Vec<TaskId> = state.index.active.iter().copied().collect();
     paying.iter().for_each(|&task| charge_ends(state, task, at));
-    settle(&mut state.ledger, &state.policy, at);
+    state.ledger.settle(at, state.policy.half_life);
     state.policy = Arc::clone(policy);
     paying.iter().for_each(|&task| charge_begins(state, task, at));
     index::rebuild(state);
-}
-
-fn settle(ledger: &mut Ledger, policy: &Policy, at: Time) {
-    let all = ledger.teams.values_mut().chain(ledger.users.values_mut());
-    all.for_each(|usage| usage.change(at, policy.half_life, 0));
 }
 
 pub(super) fn learn_shape(state: &mut State, spec: &JobSpec) {

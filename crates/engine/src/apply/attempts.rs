@@ -106,7 +106,12 @@ pub(super) fn stopping(state: &mut State, lease: LeaseId, why: &StopCause, at: T
         attempt.away = attempt.away(at);
         let kept = attempt.kept_asleep().map(Box::new);
         // What is over is kept for nobody.
-        let over = matches!(why, StopCause::Cancelled { .. } | StopCause::TimeLimit);
+        let over = matches!(
+            why,
+            StopCause::Cancelled { .. }
+                | StopCause::TimeLimit
+                | StopCause::Watched { again: false, .. }
+        );
         attempt.kept = attempt.kept.take().or(kept).filter(|_| !over);
         attempt.phase = AttemptPhase::Stopping {
             since: at,

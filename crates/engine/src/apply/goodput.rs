@@ -313,6 +313,7 @@ fn class_of_end(ended: &Ended) -> TimeClass {
         | EndReason::PeerFault { .. }
         | EndReason::Stalled { .. }
         | EndReason::Unhealthy { .. }
+        | EndReason::Watched { .. }
         | EndReason::CrashLoop { .. } => TimeClass::LostToFailure,
     }
 }

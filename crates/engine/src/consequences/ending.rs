@@ -107,6 +107,10 @@ impl Ending<'_> {
                     let code = code.unwrap_or(TIMED_OUT);
                     return self.ended(Outcome::Failed, Some(code), EndReason::TimeLimit);
                 }
+                StopCause::Watched { rule, text, again: false } => {
+                    let reason = EndReason::Watched { rule: *rule, text: text.clone() };
+                    return self.ended(Outcome::Failed, Some(code.unwrap_or(1)), reason);
+                }
                 StopCause::Preempted { .. } => return self.preempted(code),
                 StopCause::Resized { .. } => return self.for_free(RetryCause::Resize),
                 StopCause::Evicted { .. } => return self.for_free(RetryCause::Eviction),
@@ -198,10 +202,16 @@ impl Ending<'_> {
             return Some(Failure::of_node(node, code, reason, true));
         }
         let AttemptPhase::Stopping { why, .. } = &self.attempt.phase else { return None };
-        let StopCause::Stalled { rank, node, idle } = why else { return None };
-        let (cause, node) = (RetryCause::NodeFailure, *node);
-        let reason = EndReason::Stalled { rank: *rank, idle: *idle };
-        Some(Failure { cause, node, code, reason, own: true })
+        let (node, reason) = match why {
+            StopCause::Stalled { rank, node, idle } => {
+                (*node, EndReason::Stalled { rank: *rank, idle: *idle })
+            }
+            StopCause::Watched { rule, text, .. } => {
+                (None, EndReason::Watched { rule: *rule, text: text.clone() })
+            }
+            _ => return None,
+        };
+        Some(Failure { cause: RetryCause::NodeFailure, node, code, reason, own: true })
     }
 
     fn rank_failure(&self, rank: Rank, status: ExitStatus) -> Failure {

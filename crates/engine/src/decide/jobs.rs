@@ -1,8 +1,8 @@
 //! What people do to jobs that exist.
 
 use tutti_model::{
-    Attempt, AttemptPhase, EndReason, Ended, Job, JobId, Outcome, Phase, Priority, Restarts, Role,
-    SavedPoint, Span, StopCause, Task, TaskId, Tasks, Time,
+    Attempt, AttemptPhase, EndReason, Ended, Generation, Job, JobId, Outcome, Phase, Priority,
+    Restarts, Role, SavedPoint, Span, StopCause, Task, TaskId, Tasks, Time, WatchRule,
 };
 
 use super::{Decision, View, done, need_role, own_job};
@@ -69,6 +69,40 @@ fn cancel_task(actor: &Actor, id: TaskId, task: &Task, now: Time, events: &mut V
             1
         }
     }
+}
+
+/// What an alert says.
+#[derive(Clone, Copy)]
+pub(super) struct Alarm<'a> {
+    pub rule: WatchRule,
+    pub text: &'a str,
+    pub again: bool,
+}
+
+/// Only what runs is stopped by an alert: what is on its way out or asleep is no more as it was.
+pub(super) fn intervene(
+    view: View<'_>,
+    id: TaskId,
+    generation: Option<Generation>,
+    alarm: Alarm<'_>,
+) -> (Reply, Vec<Event>) {
+    let Alarm { rule, text, again } = alarm;
+    let event = view.state.job(id.job).and_then(|job| match &job.task(id.index)?.phase {
+        Phase::Active(attempt) => {
+            let meant = generation.is_none_or(|g| g == attempt.generation)
+                && matches!(attempt.phase, AttemptPhase::Running { .. });
+            let why = StopCause::Watched { rule, text: text.to_owned(), again };
+            meant.then(|| Event::Stopping { lease: attempt.lease(id), why })
+        }
+        Phase::Pending { .. } if generation.is_none() && !again => {
+            let reason = EndReason::Watched { rule, text: text.to_owned() };
+            let ended = ended_waiting(job.task(id.index)?, reason, view.now);
+            let ended = Ended { outcome: Outcome::Failed, exit_code: Some(1), ..ended };
+            Some(Event::TaskEnded { task: id, ended })
+        }
+        _ => None,
+    });
+    (Reply::Tasks(u64::from(event.is_some())), event.into_iter().collect())
 }
 
 /// How a task ends that waits, whether or not it ran before.

@@ -25,6 +25,9 @@ pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
     check_topology(spec)?;
     check_signal(spec)?;
     check_launcher(spec)?;
+    if let Some((key, problem)) = spec.watch.iter().flat_map(|w| w.problems()).next() {
+        return Err(bad("watch", format!("{key} {problem}")));
+    }
     if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
         return Err(bad("array", "has no indices"));
     }

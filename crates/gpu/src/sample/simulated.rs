@@ -50,7 +50,9 @@ impl Devices for Simulated {
         for imagined in &mut self.gpus {
             let index = imagined.gpu.index;
             let holders = || round.held.iter().filter(|held| held.gpu == index);
-            let sample = imagined.go_on(round, holders().count() > 0);
+            let mut sample = imagined.go_on(round, holders().count() > 0);
+            let wishes = holders().filter_map(|held| held.as_if);
+            wishes.for_each(|as_if| as_if.put_on(&mut sample));
             let used = sample.mem_used.unwrap_or_default().0.saturating_sub(RESERVED.0);
             let each = used / holders().count().max(1) as u64;
             on.extend(holders().map(|held| DeviceProcess {
@@ -151,7 +153,7 @@ mod tests {
     #[test]
     fn a_held_device_is_busy_warm_and_full() {
         let task = TaskId::single(JobId(4));
-        let (gpus, on) = run(120, &[Held { gpu: GpuIndex(1), task }]);
+        let (gpus, on) = run(120, &[Held { gpu: GpuIndex(1), task, as_if: None }]);
         let (idle, busy) = (&gpus[0], &gpus[1]);
         assert_eq!((idle.util, idle.throttle), (Some(0), Some(REASON_IDLE)));
         assert!(busy.util > Some(90) && busy.sm_active > Some(0.6));
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_same_history_gives_the_same_values() {
-        let held = [Held { gpu: GpuIndex(0), task: TaskId::single(JobId(1)) }];
+        let held = [Held { gpu: GpuIndex(0), task: TaskId::single(JobId(1)), as_if: None }];
         assert_eq!(run(50, &held), run(50, &held));
     }
 }

@@ -32,6 +32,7 @@ impl Policy {
         found.add_if(self.goodput.idle_after < Span::secs(2), "goodput.idle_after", || {
             "must be at least 2s: samples come once a second".to_owned()
         });
+        self.check_watch(&mut found);
         found.0
     }
 
@@ -84,6 +85,10 @@ impl Policy {
                 "must be more than 0: a team without any share could never run".to_owned()
             });
             check_limit(&path, team, found);
+            let nothing = team.budget.is_some_and(|b| b.gpu_hours == 0);
+            found.add_if(nothing, format!("{path}.budget.gpu_hours"), || {
+                "must be at least 1".to_owned()
+            });
         }
         for (parent, needed) in self.promised_to_children() {
             let Some(team) = self.teams.get(parent).filter(|t| !t.guarantee.is_none()) else {
@@ -181,6 +186,12 @@ impl Policy {
             found.add_if(price.micros > PRICE_MICROS_MAX, path, || {
                 "more than a million an hour for one GPU".to_owned()
             });
+        }
+    }
+
+    fn check_watch(&self, found: &mut Found) {
+        for (key, problem) in self.watch.problems() {
+            found.add(format!("watch.{key}"), problem);
         }
     }
 

@@ -143,6 +143,7 @@ pub fn reason(reason: &EndReason) -> &'static str {
         EndReason::Stalled { .. } => "a stall",
         EndReason::CrashLoop { .. } => "a crash loop",
         EndReason::Unhealthy { .. } => "a broken GPU",
+        EndReason::Watched { .. } => "an alert",
     }
 }
 

@@ -262,6 +262,10 @@ impl Client {
         self.get(&format!("/jobs/{id}/goodput"))
     }
 
+    pub fn alerts(&self, wanted: &AlertQuery) -> Result<AlertList, ClientError> {
+        self.get(&query("/alerts", wanted)?)
+    }
+
     pub fn quota(&self) -> Result<Vec<TeamShare>, ClientError> {
         self.get("/quota")
     }

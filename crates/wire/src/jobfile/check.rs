@@ -51,6 +51,10 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
         let problem = Problem::ScriptTooLong { bytes: line.len(), max: SCRIPT_BYTES_MAX };
         return Err(FileError::of_key(at, "run", problem));
     }
+    if let Some((key, why)) = spec.watch.iter().flat_map(|watch| watch.problems()).next() {
+        let at = root.get("watch").map_or(root.at, |e| e.node.at);
+        return Err(FileError::of_key(at, format!("watch.{key}"), Problem::BadValue(why)));
+    }
     if let Some((key, why)) = contradiction(spec) {
         return refuse(key, why);
     }

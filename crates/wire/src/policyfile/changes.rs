@@ -70,6 +70,6 @@ fn compare(path: &str, old: &Value, new: &Value, found: &mut Vec<Change>) {
 
 /// Left out of the file when it is empty.
 fn is_group(path: &str) -> bool {
-    let groups = ["teams", "gpu_weights", "reservations", "prices", "prices.gpus"];
+    let groups = ["teams", "gpu_weights", "reservations", "prices", "prices.gpus", "watch"];
     groups.contains(&path) || ["topology.racks", "topology.nodes"].contains(&path)
 }

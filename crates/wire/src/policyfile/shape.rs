@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    BadPolicy, Class, DEFAULT_CLASS, DurationRule, GoodputRule, Place, PlacementRule, Policy,
-    PreemptionRule, Price, Prices, QueueOrder, Reservation, Span, Spare, Team, TopologyMap,
+    BadPolicy, Budget, Class, DEFAULT_CLASS, DurationRule, GoodputRule, Place, PlacementRule,
+    Policy, PreemptionRule, Price, Prices, QueueOrder, Reservation, Span, Spare, Team, TopologyMap,
+    WatchPolicy,
 };
 
 use super::hosts;
@@ -46,6 +47,8 @@ pub(super) struct PolicyShape {
     #[serde(skip_serializing_if = "PricesShape::is_unset")]
     prices: PricesShape,
     goodput: GoodputRule,
+    #[serde(skip_serializing_if = "WatchPolicy::is_default")]
+    watch: WatchPolicy,
 }
 
 impl Default for PolicyShape {
@@ -80,6 +83,7 @@ impl PolicyShape {
             reservations: policy.reservations.iter().map(ReservationShape::of).collect(),
             prices: PricesShape::of(&policy.prices),
             goodput: policy.goodput.clone(),
+            watch: policy.watch.clone(),
         }
     }
 
@@ -124,6 +128,7 @@ impl PolicyShape {
             spares: self.spares,
             prices,
             goodput: self.goodput,
+            watch: self.watch,
         })
     }
 }
@@ -191,6 +196,7 @@ struct TeamShape {
     weight: Factor,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     members: BTreeSet<String>,
+    budget: Option<Budget>,
 }
 
 impl Default for TeamShape {
@@ -207,6 +213,7 @@ impl TeamShape {
             limit: team.limit.clone().map(Quota),
             weight: Factor(team.weight),
             members: team.members.clone(),
+            budget: team.budget,
         }
     }
 
@@ -217,6 +224,7 @@ impl TeamShape {
             limit: self.limit.map(|q| q.0),
             weight: self.weight.0,
             members: self.members,
+            budget: self.budget,
         }
     }
 }

@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tutti_model::{
-    Class, GpuQuota, Place, PlacementRule, Policy, QueueOrder, Reservation, Span, Spare, Team,
-    Time, Topology,
+    Budget, Class, GpuQuota, Limit, Notify, OwnTerms, Period, Place, PlacementRule, Policy,
+    QueueOrder, Reservation, Span, Spare, Team, Time, Topology, WatchAction, WatchPolicy,
 };
 
 use super::*;
@@ -308,6 +308,25 @@ fn what_changed_is_said_in_the_words_of_the_file() {
     assert_eq!(said(&Policy::default(), &old).len(), 3);
 }
 
+#[test]
+fn what_is_watched_is_read_and_mistakes_are_placed() {
+    let text = "[teams.a]\nbudget = { gpu_hours = 50, per = \"week\" }\n\n[watch]\nevery = \"1s\"\n\n\
+                [watch.idle]\nlimit = \"5%\"\nfor = \"1h\"\naction = \"kill\"\n\n[watch.flapping]\n\
+                limit = 4\n\n[watch.notify]\nemail = [\"ops@example.org\"]\n";
+    let policy = parse(None, text.as_bytes()).unwrap();
+    let idle = policy.watch.terms(tutti_model::WatchRule::Idle);
+    assert_eq!((idle.limit, idle.lasts), (Limit::percent(5), Span::secs(3600)));
+    assert_eq!(policy.watch.flapping.limit, Some(Limit::Count(4)));
+    let budget = policy.teams["a"].budget;
+    assert_eq!(budget, Some(Budget { gpu_hours: 50, per: Period::Week }));
+    let bad = "[watch.disk]\naction = \"kill\"\n\n[watch.notify]\ncommand = \"/bin/sh\"\n";
+    let said = parse(None, bad.as_bytes()).unwrap_err().to_string();
+    assert!(said.starts_with("policy:2:10: watch.disk.action: disk is about no job"), "{said}");
+    assert!(said.contains("policy:5:11: watch.notify.command: '/bin/sh' is no name"), "{said}");
+    let unknown = parse(None, b"[watch.idel]\nfor = \"1h\"\n").unwrap_err().to_string();
+    assert!(unknown.contains("watch.idel"), "{unknown}");
+}
+
 fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9 ._-]{0,8}|\\PC{1,6}"
 }
@@ -324,13 +343,17 @@ fn team(parents: Vec<String>) -> impl Strategy<Value = Team> {
         parents.clone()
     }));
     let members = prop::collection::btree_set("[a-z]{1,5}", 0..3);
-    (parent, quota(), prop::option::of(quota()), any::<u32>(), members).prop_map(
-        move |(parent, guarantee, limit, weight, members)| Team {
+    let period = prop::sample::select(vec![Period::Day, Period::Week, Period::Month]);
+    let budget = (0u64..1 << 40, period).prop_map(|(gpu_hours, per)| Budget { gpu_hours, per });
+    let budget = prop::option::of(budget);
+    (parent, quota(), prop::option::of(quota()), any::<u32>(), members, budget).prop_map(
+        move |(parent, guarantee, limit, weight, members, budget)| Team {
             parent: parent.filter(|p| !p.is_empty()),
             guarantee,
             limit,
             weight,
             members,
+            budget,
         },
     )
 }
@@ -413,9 +436,35 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             (p.preemption.not_again_within, p.durations.margin_percent) = (Span(span / 7), 12);
             p.spares = vec![Spare { per: Topology::Rail, nodes: 3 }];
             p.topology.nodes = nodes;
+            p.watch = watch(span, number);
             p
         },
     )
+}
+
+fn watch(span: u64, number: usize) -> WatchPolicy {
+    if number.is_multiple_of(2) {
+        return WatchPolicy::default();
+    }
+    let terms = |limit| OwnTerms {
+        limit: Some(limit),
+        lasts: Some(Span(span)),
+        action: Some(WatchAction::Kill),
+        ..OwnTerms::default()
+    };
+    let notify = Notify {
+        webhook: Some("http://127.0.0.1/".into()),
+        email: vec!["ops@example.org".into()],
+        ..Notify::default()
+    };
+    WatchPolicy {
+        every: Some(Span(span)),
+        idle: terms(Limit::Percent(number as u32 % 10_000)),
+        flapping: OwnTerms { within: Some(Span(span)), ..terms(Limit::Count(number as u32)) },
+        certificate: terms(Limit::Time(Span(span))),
+        notify,
+        ..WatchPolicy::default()
+    }
 }
 
 /// What the file says is checked for sense as well; here only that nothing is lost on the way.

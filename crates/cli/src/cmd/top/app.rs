@@ -1,7 +1,7 @@
 //! Everything that the screen shows, and the one function that changes it.
 
 use ratatui::crossterm::event::KeyEvent;
-use tutti_model::{NodeState, Span, TaskId, Time};
+use tutti_model::{HealthAction, NodeState, Span, TaskId, Time};
 use tutti_wire::api::{JobRow, NodeRow};
 
 use super::data::{Data, Found, FoundJob, JobsWanted, News, Wanted};
@@ -12,6 +12,7 @@ use super::sort::{JobSort, NodeSort};
 use super::theme::Theme;
 use super::{MIN, Size, cells, draw};
 use crate::fail::Fail;
+use crate::show::alerts::about;
 
 /// Rows of a page, and of all pages.
 const JOBS_STEP: usize = 100;
@@ -286,7 +287,7 @@ impl App {
         self.data.nodes.iter().find(|node| node.name == *name)
     }
 
-    /// Findings with their nodes, the hardest first, and nodes that are gone before all.
+    /// Findings with their nodes and alerts, the hardest first, and nodes that are gone before all.
     pub fn findings(&self) -> Vec<(u8, String)> {
         let mut all = Vec::new();
         for node in &self.data.nodes {
@@ -302,6 +303,10 @@ impl App {
             let trouble = node.trouble.as_ref();
             all.extend(trouble.map(|why| (0, format!("{} is suspect: {why}", node.name))));
         }
+        // Beside what the machines say of themselves, what the controller found.
+        all.extend(self.data.alerts.iter().map(|alert| {
+            (HealthAction::RestartJob as u8, format!("{}: {}", about(alert), alert.text))
+        }));
         all.sort_by_key(|(hard, _)| std::cmp::Reverse(*hard));
         all
     }

@@ -1,7 +1,7 @@
 //! What the screen is made of, and what of it has to be asked for.
 
 use serde::Serialize;
-use tutti_model::{Explanation, TaskId};
+use tutti_model::{Alert, Explanation, TaskId};
 use tutti_wire::api::{
     ClusterInfo, GpuLoad, JobDetail, JobRow, Load, NodeLoad, NodeRow, ProgressDetail,
 };
@@ -17,6 +17,8 @@ pub struct Data {
     pub nodes: Vec<NodeRow>,
     pub jobs: JobList,
     pub job: Option<JobData>,
+    /// What is wrong now.
+    pub alerts: Vec<Alert>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -69,6 +71,7 @@ impl Data {
     pub fn take(&mut self, news: News) {
         self.cluster = Some(news.cluster);
         self.load = news.load;
+        self.alerts = news.alerts;
         if let Some(nodes) = news.nodes {
             self.nodes = nodes;
         }
@@ -86,6 +89,7 @@ impl Data {
 pub struct News {
     pub cluster: ClusterInfo,
     pub load: Load,
+    pub alerts: Vec<Alert>,
     pub nodes: Option<Vec<NodeRow>>,
     pub jobs: Option<JobList>,
     pub job: Option<JobData>,

@@ -3,8 +3,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use tutti_model::{JobState, TaskId};
-use tutti_wire::api::{JobPage, JobQuery, LoadQuery, NodeRow};
+use tutti_model::{Alert, JobState, TaskId};
+use tutti_wire::api::{AlertQuery, JobPage, JobQuery, LoadQuery, NodeRow};
 use tutti_wire::client::{Client, ClientError};
 
 use super::app::Msg;
@@ -52,7 +52,17 @@ impl<'c> Fetcher<'c> {
             nodes: (!wanted.cells.is_empty()).then(|| wanted.cells.join(",")),
             jobs: (!ids.is_empty()).then(|| ids.join(",")),
         })?;
-        Ok(News { cluster, load, nodes, jobs, job })
+        let alerts = self.alerts()?;
+        Ok(News { cluster, load, alerts, nodes, jobs, job })
+    }
+
+    /// A controller of before there were any has none.
+    fn alerts(&self) -> Result<Vec<Alert>, ClientError> {
+        match self.client.alerts(&AlertQuery::default()) {
+            Ok(list) => Ok(list.alerts),
+            Err(ClientError::Api(_)) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     fn nodes(&mut self, seq: u64) -> Result<Option<Vec<NodeRow>>, ClientError> {

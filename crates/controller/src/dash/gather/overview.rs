@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Finding, GpuIndex, GpuSample, HealthAction, JobState, Link, Node, NodeState, State, Time,
+    Finding, GpuIndex, GpuSample, HealthAction, JobState, Link, Node, NodeState, State, Subject,
+    Time, WatchRule,
 };
 use tutti_web::grid::{Cell, Grid, Holding, JobWords, NodeLayout, RackLayout, SiteLayout};
 use tutti_web::overview::{About, Alert, Figures, View};
@@ -92,6 +93,7 @@ fn alerts(world: &World) -> (Vec<Alert>, usize) {
     let mut alerts: Vec<Alert> =
         state.nodes.values().flat_map(|node| node_alerts(world, node)).collect();
     alerts.extend(stalled(world));
+    alerts.extend(world.alerts.standing().into_iter().filter_map(watched));
     alerts.sort_by_key(|alert| (!alert.grave, std::cmp::Reverse(alert.since)));
     let more = alerts.len().saturating_sub(ALERTS_MAX);
     alerts.truncate(ALERTS_MAX);
@@ -125,6 +127,19 @@ fn node_alerts(world: &World, node: &Node) -> Vec<Alert> {
     }
     alerts.extend(views::trouble(world, node, now()).map(|text| alert(false, text, None)));
     alerts
+}
+
+/// What rules have found. That a job is stalled is shown above from the first moment on.
+fn watched(alert: tutti_model::Alert) -> Option<Alert> {
+    let about = match alert.subject {
+        Subject::Job { .. } if alert.rule == WatchRule::Stalled => return None,
+        Subject::Job { id } => About::Job(id),
+        Subject::Node { name } => About::Node(name),
+        Subject::Team { name } => About::Team(name),
+        Subject::Controller { .. } => About::Controller,
+    };
+    let grave = !matches!(alert.rule, WatchRule::Straggler | WatchRule::Budget);
+    Some(Alert { grave, about, text: alert.text, since: Some(alert.since) })
 }
 
 /// Jobs that run and get nowhere.

@@ -7,7 +7,7 @@ use super::super::app::{App, Prompt, View};
 use super::super::data::activity;
 use super::super::text::{clip, left, percent, width};
 use super::{sides, word};
-use crate::show::{thousands, time};
+use crate::show::{count, thousands, time};
 use crate::style::Ink;
 
 pub fn head(app: &App) -> Line<'static> {
@@ -22,6 +22,10 @@ pub fn head(app: &App) -> Line<'static> {
     }
     if app.old().is_some() {
         right_side.push(Span::styled(" OLD ", app.theme.alarm()));
+    }
+    let alerts = app.data.alerts.len() as u64;
+    if alerts > 0 {
+        right_side.push(word(app, Ink::Yellow, format!(" {} ", count(alerts, "alert"))));
     }
     right_side.push(Span::raw(format!(" {} ", hour(app.now))));
     sides(left_side, right_side, app.size.width)

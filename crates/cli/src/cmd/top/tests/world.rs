@@ -64,6 +64,7 @@ pub fn news(app: &App, nodes: usize, at: Time) -> News {
             nodes: cells.map(|name| node_load(name)).collect(),
             jobs: jobs.collect(),
         },
+        alerts: Vec::new(),
         nodes: wanted.nodes.then_some(rows),
         jobs: wanted.jobs.is_some().then(job_list),
         job: wanted.job.map(|id| JobData { id, found: found(id) }),

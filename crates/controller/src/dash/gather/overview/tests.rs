@@ -68,7 +68,7 @@ fn large() -> (World, Store) {
     }
     let reads = Reads::rebuild(engine.state());
     let (progress, chronicle, passes) = Default::default();
-    let world = World { engine, reads, progress, chronicle, passes };
+    let world = World { engine, reads, progress, chronicle, passes, alerts: Default::default() };
     let _: &Passes = &world.passes;
     (world, store)
 }

@@ -1,0 +1,85 @@
+use super::*;
+
+#[test]
+fn limits_read_as_people_write_them() {
+    for (text, limit) in [
+        ("3%", Limit::percent(3)),
+        ("0.5%", Limit::Percent(5)),
+        ("100 %", Limit::percent(100)),
+        ("7", Limit::Count(7)),
+        ("14d", Limit::Time(Span::secs(14 * 86_400))),
+    ] {
+        let read: Limit = text.parse().unwrap();
+        assert_eq!(read, limit, "{text}");
+        assert_eq!(read.to_string().parse::<Limit>().unwrap(), limit, "{text}");
+    }
+    for text in ["", "%", "-3%", "0.05%", "3 %%", "soon", "2000%", "-1", "NaN%", "inf%"] {
+        assert!(text.parse::<Limit>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_said_is_as_by_default() {
+    let own: OwnTerms = serde_json::from_str(r#"{"for": "1h", "action": "kill"}"#).unwrap();
+    let policy = WatchPolicy { idle: own, ..WatchPolicy::default() };
+    let terms = policy.terms(WatchRule::Idle);
+    assert_eq!((terms.lasts, terms.action), (Span::secs(3600), WatchAction::Kill));
+    assert_eq!(terms.limit, WatchRule::Idle.defaults().limit);
+    assert_eq!(policy.terms(WatchRule::Hang), WatchRule::Hang.defaults());
+    let text = serde_json::to_string(&policy).unwrap();
+    assert_eq!(text, r#"{"idle":{"for":"1h","action":"kill"}}"#);
+    assert_eq!(serde_json::from_str::<WatchPolicy>(&text).unwrap(), policy);
+}
+
+#[test]
+fn nothing_is_killed_or_requeued_by_default() {
+    for rule in WatchRule::ALL {
+        assert_eq!(rule.defaults().action, WatchAction::Tell, "{rule:?}");
+    }
+}
+
+#[test]
+fn terms_that_make_no_sense_are_named() {
+    let policy: WatchPolicy = serde_json::from_str(
+        r#"{"every": "1ms", "idle": {"limit": "14d", "within": "5m"}, "disk": {"action": "kill"},
+            "flapping": {"limit": 0, "within": "0s"},
+            "notify": {"webhook": "ftp://x", "command": "../sh", "email": ["ops"]}}"#,
+    )
+    .unwrap();
+    let found = policy.problems();
+    let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "every",
+            "idle.limit",
+            "idle.within",
+            "flapping.limit",
+            "flapping.within",
+            "disk.action",
+            "notify.webhook",
+            "notify.command",
+            "notify.email",
+        ]
+    );
+    assert_eq!(found[1].1, "is a share such as 3%, not 14d");
+    assert!(WatchPolicy::default().problems().is_empty());
+}
+
+#[test]
+fn periods_begin_by_the_calendar() {
+    // 2026-11-16 is a Monday, day 20,773.
+    let monday = 20_773;
+    assert_eq!(Period::Day.first_day(monday + 3), monday + 3);
+    for weekday in 0..7 {
+        assert_eq!(Period::Week.first_day(monday + weekday), monday);
+    }
+    assert_eq!(Period::Week.first_day(2), 0);
+    assert_eq!(Period::Month.first_day(monday), monday - 15);
+    // 2024-02-29 and 2024-03-01.
+    assert_eq!(Period::Month.first_day(19_782), 19_754);
+    assert_eq!(Period::Month.first_day(19_783), 19_783);
+    assert_eq!(Period::Month.first_day(0), 0);
+    assert_eq!(Period::Month.first_day(30), 0);
+    assert_eq!(Period::Month.first_day(31), 31);
+}
