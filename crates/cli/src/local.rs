@@ -397,6 +397,15 @@ fn path_text(path: &Path) -> Result<String, Fail> {
         .ok_or_else(|| Fail::usage(format!("{} is not UTF-8", path.display())))
 }
 
+/// A new directory for what is only needed for a while; only its owner sees into it.
+pub fn temporary_dir(name: &str) -> Result<PathBuf, Fail> {
+    let template = std::env::temp_dir().join(format!("{name}-XXXXXX"));
+    nix::unistd::mkdtemp(&template).map_err(|e| {
+        Fail::new(format!("can't make {}: {e}", template.display()))
+            .hint("set TMPDIR to a directory that you may write to")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

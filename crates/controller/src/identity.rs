@@ -91,18 +91,24 @@ pub async fn ensure_admin_token(
             return Ok(());
         }
     }
-    let text = TokenText::mint(Kind::Access, ca.pin())?;
-    replace_file(&path, format!("{text}\n").as_bytes(), 0o600)?;
-    let actor = operator();
-    let token = Token {
-        id: text.id.clone(),
-        hash: text.hash(),
-        grant: Grant::Access { user: actor.user.clone(), role: Role::Admin },
-        created_at: now(),
-        created_by: actor.user.clone(),
-        expires_at: None,
-    };
-    core.call(Command::AddToken { actor, token }).await?;
+    let token = mint(ca, data_dir, Role::Admin)?;
+    core.call(Command::AddToken { actor: operator(), token }).await?;
     tracing::info!(path = %path.display(), "made a token for the admin");
     Ok(())
+}
+
+/// The token that clients on this machine find in the data dir, written there; it is still to be
+/// added to the state.
+pub fn mint(ca: &Ca, data_dir: &Path, role: Role) -> Result<Token, ControllerError> {
+    let text = TokenText::mint(Kind::Access, ca.pin())?;
+    replace_file(&data_dir.join(TOKEN_FILE), format!("{text}\n").as_bytes(), 0o600)?;
+    let user = operator().user;
+    Ok(Token {
+        id: text.id.clone(),
+        hash: text.hash(),
+        grant: Grant::Access { user: user.clone(), role },
+        created_at: now(),
+        created_by: user,
+        expires_at: None,
+    })
 }

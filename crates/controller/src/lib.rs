@@ -23,6 +23,7 @@
 //! | [`chronicle`] | what became of attempts, jobs and nodes |
 //! | [`dash`] | the pages, sessions of browsers, live streams |
 //! | [`watch`] | rules, alerts, and who is told |
+//! | [`stage`] | a simulated cluster behind the same port |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
@@ -44,6 +45,7 @@ mod lock;
 pub mod metrics;
 mod progress;
 pub mod reads;
+mod stage;
 mod start;
 pub mod telemetry;
 pub mod views;
@@ -52,4 +54,5 @@ pub mod watch;
 pub use config::{ControllerConfig, DEFAULT_PORT};
 pub use core::SnapshotRule;
 pub use error::{ControllerError, chain};
+pub use stage::{Stage, run_stage, stage};
 pub use start::{AUDIT_FILE, ENDPOINT_FILE, Handle, JOURNAL_FILE, PID_FILE, run, start};

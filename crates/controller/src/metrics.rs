@@ -17,8 +17,11 @@ use std::collections::BTreeMap;
 
 use tutti_engine::goodput_at;
 use tutti_journal::Stats;
-use tutti_model::{Gpu, GpuFacts, GpuIndex, Node, NodeState, Time, TimeClass, Vendor, WatchRule};
+use tutti_model::{
+    Gpu, GpuFacts, GpuIndex, Node, NodeState, Span, Time, TimeClass, Vendor, WatchRule,
+};
 
+use crate::clock::patience;
 use crate::core::{Passes, World};
 use crate::telemetry::{Newest, Store};
 use text::Labels;
@@ -26,7 +29,7 @@ use text::Labels;
 pub use text::{CONTENT_TYPE, Text};
 
 /// Values older than this are left out, so that they end in Prometheus as well.
-const STALE_MS: u64 = 10_000;
+const STALE: Span = Span::secs(10);
 
 /// What the engine knows, at one moment.
 pub struct Scene {
@@ -109,7 +112,7 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     fn new(scene: &'a NodeScene, newest: &'a Option<Newest>, now: Time) -> Shown<'a> {
         let age_ms = newest.as_ref().map(|newest| newest.age(now).0);
-        let fresh = |_: &&Newest| age_ms.is_some_and(|age| age < STALE_MS);
+        let fresh = |_: &&Newest| age_ms.is_some_and(|age| age < patience(STALE).0);
         Shown { scene, newest: newest.as_ref().filter(fresh), age_ms }
     }
 }

@@ -70,6 +70,13 @@ impl Handle {
 
 /// Runs a controller until SIGTERM, SIGINT or `/shutdown`. Returns an error that says what to do.
 pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
+    run_until_signal(start(config))
+}
+
+/// Runs what is started until it stops or is told to.
+pub(crate) fn run_until_signal(
+    started: impl Future<Output = Result<Handle, ControllerError>>,
+) -> Result<(), ControllerError> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -78,7 +85,7 @@ pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
         .build()
         .map_err(ControllerError::Runtime)?;
     let ended = runtime.block_on(async {
-        let handle = start(config).await?;
+        let handle = started.await?;
         let stop = handle.stop.clone();
         tokio::spawn(async move {
             match signalled().await {
@@ -141,17 +148,41 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     if let Err(error) = first_records(&core, &identity, &config).await {
         return Err(own_reason(error, ended).await);
     }
-    let epoch = core.peek(|w| w.engine.state().epoch).map_err(CallError::Stopped)?;
+    let telemetry = Arc::new(Store::default());
+    let keeper =
+        keep(Arc::clone(&telemetry), &config.data_dir).map_err(ControllerError::Runtime)?;
+    let inside = Inside { core, ended, links, identity, telemetry, keeper: Some(keeper) };
+    let (handle, app) = open(config, inside).await?;
+    tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
+    tokio::spawn(idle::watch(Arc::clone(&app)));
+    tokio::spawn(crate::watch::keep_watch(app));
+    Ok(handle)
+}
 
+/// What is behind the port.
+pub(crate) struct Inside {
+    pub core: core::Core,
+    pub ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
+    pub links: Arc<Links>,
+    pub identity: Identity,
+    pub telemetry: Arc<Store>,
+    /// None: nothing of it is written down.
+    pub keeper: Option<Keeper>,
+}
+
+/// Opens the port and the socket beside it.
+pub(crate) async fn open(
+    config: ControllerConfig,
+    inside: Inside,
+) -> Result<(Handle, Arc<App>), ControllerError> {
+    let Inside { core, ended, links, identity, telemetry, keeper } = inside;
+    let epoch = core.peek(|w| w.engine.state().epoch).map_err(CallError::Stopped)?;
     let audit_path = config.data_dir.join(AUDIT_FILE);
     let (audit, audit_thread) = Audit::open(&audit_path)
         .map_err(|source| ControllerError::Write { path: audit_path, source })?;
     let (sockets, addr) = bind(config.listen).await?;
     let local = bind_local(&config.data_dir)?;
     let (stop, stopping) = watch::channel(false);
-    let telemetry = Arc::new(Store::default());
-    let keeper =
-        keep(Arc::clone(&telemetry), &config.data_dir).map_err(ControllerError::Runtime)?;
     let alerts = core.peek(|w| Arc::clone(&w.alerts)).map_err(CallError::Stopped)?;
     let app = Arc::new(App {
         alerts,
@@ -175,10 +206,8 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
         epoch,
         config.heartbeat,
     );
-    tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
-    tokio::spawn(idle::watch(Arc::clone(&app)));
-    tokio::spawn(crate::watch::keep_watch(Arc::clone(&app)));
-    let (api, tls, agents) = (api::router(app), TlsAcceptor::from(identity.tls), Arc::new(agents));
+    let api = api::router(Arc::clone(&app));
+    let (tls, agents) = (TlsAcceptor::from(identity.tls), Arc::new(agents));
     let listener = |router| {
         let (tls, agents) = (tls.clone(), Arc::clone(&agents));
         Arc::new(Listener::new(router, tls, agents, stopping.clone(), config.connections_max))
@@ -192,7 +221,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     serve.extend(local.map(|local| tokio::spawn(inner.run_local(local, addr.port()))));
     let running = Running { core, ended, links, listeners, serve, audit_thread, keeper, stopping };
     let main = tokio::spawn(running.until_stopped(config.data_dir));
-    Ok(Handle { addr, stop, main })
+    Ok((Handle { addr, stop, main }, app))
 }
 
 async fn first_records(
@@ -253,7 +282,7 @@ struct Running {
     listeners: [Arc<Listener>; 2],
     serve: Vec<JoinHandle<()>>,
     audit_thread: std::thread::JoinHandle<()>,
-    keeper: Keeper,
+    keeper: Option<Keeper>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -275,7 +304,7 @@ impl Running {
         };
         self.serve.iter().for_each(JoinHandle::abort);
         self.links.close_all("the controller stops");
-        let keeper = tokio::task::spawn_blocking(|| self.keeper.stop());
+        let keeper = tokio::task::spawn_blocking(|| self.keeper.map(Keeper::stop));
         if tokio::time::timeout(DRAIN_MAX, keeper).await.is_err() {
             tracing::warn!("the last minute of telemetry may be lost: the disk is slow");
         }
@@ -306,7 +335,7 @@ impl Running {
 }
 
 /// Others on the machine may read where the controller listens; secrets have modes of their own.
-fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
+pub(crate) fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
     let failed = |source: std::io::Error| match source.kind() {
         ErrorKind::StorageFull => ControllerError::DiskFull { path: path.to_owned() },
         _ => ControllerError::DataDir { path: path.to_owned(), source },

@@ -90,6 +90,19 @@ impl Book {
         self.newest = Some(Newest { sample: Arc::new(sample), heard: now });
     }
 
+    /// One sample stands for its whole minute.
+    fn recall(&mut self, sample: NodeSample) {
+        let (minute, heard) = (sample.at.0 / 60_000, sample.at);
+        let host = series::row(HOST, &sample.host);
+        self.track(Of::Host).minutes.put(minute, &[host.as_slice(), &host].concat());
+        for gpu in sample.gpus.iter().take(GPUS_MAX) {
+            let row = series::row(GPU, gpu);
+            let of = self.track(Of::Gpu(gpu.index));
+            of.minutes.put(minute, &[row.as_slice(), &row].concat());
+        }
+        self.newest = Some(Newest { sample: Arc::new(sample), heard });
+    }
+
     fn track(&mut self, of: Of) -> &mut Track {
         self.tracks.entry(of).or_insert_with(|| Track::new(of.layout()))
     }
@@ -98,6 +111,12 @@ impl Book {
 impl Store {
     pub fn push(&self, node: &str, sample: NodeSample, now: Time) {
         lock(&self.book(node)).push(sample, now);
+    }
+
+    /// What a node would have said of a minute that is over. Minutes come in their order, and before
+    /// any [`Store::push`] of the same node.
+    pub(crate) fn recall(&self, node: &str, sample: NodeSample) {
+        lock(&self.book(node)).recall(sample);
     }
 
     pub fn newest(&self, node: &str) -> Option<Newest> {
@@ -130,7 +149,7 @@ impl Store {
     }
 
     /// Makes minutes of what is over, and drops what nobody has heard of for a week.
-    fn close(&self, now: u64) {
+    pub(crate) fn close(&self, now: u64) {
         let mut gone = Vec::new();
         for (name, book) in self.books() {
             let mut book = lock(&book);

@@ -21,13 +21,16 @@
 
 pub mod cluster;
 mod controller;
+pub mod day;
 mod net;
 mod node;
+mod noise;
 pub mod replay;
 pub mod report;
 mod run;
 pub mod shape;
 pub mod trace;
+pub mod vitals;
 mod workload;
 
 pub use controller::Counts;

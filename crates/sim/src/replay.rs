@@ -5,7 +5,7 @@
 //!              ▲                                              │ orders
 //!              └──────── perfect agents, no latency ◄─────────┘
 //! ```
-//! [`run`] is for any trace. [`openb`] and [`muri`] follow the rules of published experiments.
+//! [`run`] is for any trace, to its end; a [`World`] can be looked at on its way. [`openb`] and [`muri`] follow the rules of published experiments.
 
 mod clock;
 pub mod muri;
@@ -17,13 +17,14 @@ mod speed;
 mod tests;
 mod world;
 
-use tutti_engine::Rejected;
-use tutti_model::{Goodput, GpuMicros, NodeId, Policy, Span, Time};
+use tutti_engine::{Command, Engine, Rejected, Step};
+use tutti_model::{Finding, Goodput, GpuMicros, NodeId, Policy, Span, Time};
 
 use crate::cluster::Cluster;
 use crate::trace::Trace;
 
 pub use speed::Spreading;
+pub use world::{World, settings};
 
 /// How a trace is run.
 #[derive(Clone, Debug)]
@@ -40,6 +41,66 @@ pub struct Options {
     pub restart: Restart,
     /// None: it does not matter where a job runs.
     pub spreading: Option<Spreading>,
+    /// What happens beside the trace.
+    pub incidents: Vec<Incident>,
+    /// Agents speak up so often: ranks say how far they are, and a node that fails falls silent.
+    /// None: they say only what they must, and a node that fails is drained.
+    pub heartbeat: Option<Span>,
+    /// How long ended jobs are known.
+    pub keep: Span,
+}
+
+/// Something that happens so long after the start of the trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Incident {
+    pub after: Span,
+    pub what: Misfortune,
+}
+
+/// Nodes by name, jobs by their place in the trace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Misfortune {
+    Fails {
+        node: String,
+        repair: Span,
+    },
+    Drain {
+        node: String,
+        reason: String,
+    },
+    Resume {
+        node: String,
+    },
+    /// All that its agent finds wrong, from here on.
+    Findings {
+        node: String,
+        findings: Vec<Finding>,
+    },
+    Cancel {
+        job: usize,
+    },
+    Hold {
+        job: usize,
+    },
+}
+
+/// Whoever has the engine: the engine itself, or somebody who keeps more of what it does.
+pub trait Host {
+    fn engine(&self) -> &Engine;
+    fn step(&mut self, command: Command, now: Time) -> Step;
+    fn schedule(&mut self, now: Time) -> Step;
+}
+
+impl Host for Engine {
+    fn engine(&self) -> &Engine {
+        self
+    }
+    fn step(&mut self, command: Command, now: Time) -> Step {
+        Engine::step(self, command, now)
+    }
+    fn schedule(&mut self, now: Time) -> Step {
+        Engine::schedule(self, now)
+    }
 }
 
 impl Default for Options {
@@ -52,6 +113,9 @@ impl Default for Options {
             repair: Span::secs(4 * 3600),
             restart: Restart::Scratch,
             spreading: None,
+            incidents: Vec::new(),
+            heartbeat: None,
+            keep: world::KEEP,
         }
     }
 }
@@ -173,5 +237,6 @@ pub fn run(
     options: &Options,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Run, ReplayError> {
-    world::World::new(cluster, trace, options)?.run(progress)
+    let engine = Engine::new(settings(options));
+    World::new(engine, cluster, trace, options)?.run(progress)
 }

@@ -40,6 +40,16 @@ pub struct TraceJob {
     pub run: Span,
     pub user: String,
     pub spec: JobSpec,
+    pub manner: Manner,
+}
+
+/// What a job does beside running for its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// It says how far it is, and takes so long for a step.
+    pub step: Option<Span>,
+    /// With what it ends; tasks of an array all with the same.
+    pub exit: i32,
 }
 
 /// Jobs in order of their submission, and how many were left out because they never ran.

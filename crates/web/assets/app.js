@@ -38,6 +38,7 @@ document.addEventListener("click", (event) => {
 });
 
 localise(document.body);
+tick();
 setInterval(tick, 1000);
 startTables();
 startActions();

@@ -1,5 +1,5 @@
 // Charts over time by uPlot, with the newest values in words and a table beside each.
-import { palette } from "./colours.js";
+import { isDark, palette } from "./colours.js";
 import { pointWords } from "./live.js";
 
 const ROWS = 40;
@@ -18,18 +18,18 @@ const whole = (v) => (v == null ? "–" : String(v));
 /** What is drawn of what is sent: one picture for each list. */
 const pictures = {
   pulse: [
-    { height: 170, fixed: [0, 100], say: percent, lines: [["held", "GPUs held", "accent"], ["active", "active", "warn"]] },
-    { height: 120, say: whole, lines: [["pending", "waiting", "bad"], ["running", "running", "accent"]] },
-    { height: 110, say: amount("kW", 1), lines: [["power", "power", "sub"]] },
+    { height: 150, wide: true, fixed: [0, 100], say: percent, lines: [["held", "GPUs held", "accent"], ["active", "active", "warn"]] },
+    { height: 130, say: whole, lines: [["pending", "waiting", "bad"], ["running", "running", "accent"]] },
+    { height: 130, say: amount("kW", 0), lines: [["power", "power", "sub"]] },
   ],
   training: [
-    { height: 200, say: (v) => (v == null ? "–" : v.toPrecision(4)), lines: [["loss", "loss", "accent"]] },
-    { height: 120, say: amount("s", 2), lines: [["pace", "time of a step", "warn"]] },
+    { height: 190, free: true, say: (v) => (v == null ? "–" : v.toPrecision(4)), lines: [["loss", "loss", "accent"]] },
+    { height: 190, say: amount("s", 2), lines: [["pace", "time of a step", "warn"]] },
   ],
   node: [
-    { height: 150, fixed: [0, 100], say: percent, lines: [["active", "activity", "accent"]] },
-    { height: 110, say: amount("W", 0), lines: [["power", "power", "warn"]] },
-    { height: 110, say: amount("°C", 0), lines: [["temp", "hottest GPU", "bad"]] },
+    { height: 150, wide: true, fixed: [0, 100], say: percent, lines: [["active", "activity", "accent"]] },
+    { height: 130, say: amount("W", 0), lines: [["power", "power", "warn"]] },
+    { height: 130, say: amount("°C", 0), lines: [["temp", "hottest GPU", "bad"]] },
   ],
   // As many lines as there are teams.
   shares: (series) => [{
@@ -58,13 +58,19 @@ function legend(picture, ink) {
   return box;
 }
 
+/** From nothing up; where only the form counts, just around the curve. */
+function heights(picture, min, max) {
+  const room = ((max - min) || Math.abs(max) || 1) * 0.08;
+  return picture.free && min != null ? [min - room, max + room] : [Math.min(0, min ?? 0), max > 0 ? max * 1.1 : 1];
+}
+
 function options(picture, ink, width) {
   const axis = { stroke: ink.sub, grid: { stroke: ink.line, width: 1 }, ticks: { stroke: ink.line, width: 1 }, font: "11px system-ui, sans-serif" };
   return {
     width, height: picture.height,
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: { range: (u, min, max) => picture.fixed ?? [Math.min(0, min ?? 0), max > 0 ? max * 1.1 : 1] } },
+    scales: { x: { time: true }, y: { range: (u, min, max) => picture.fixed ?? heights(picture, min, max) } },
     axes: [{ ...axis, values: (u, ticks, at, space, step) => ticks.map((t) => hour(t, step)) }, { ...axis, size: 46, space: 28 }],
     series: [{}, ...picture.lines.map(([, label, colour], i) => ({
       label, stroke: colourOf(ink, colour), width: 1.5, spanGaps: false, points: { show: false },
@@ -80,13 +86,15 @@ function words(picture, series, at) {
   return time === undefined ? "" : `${pointWords(time * 1000)}: ${values.join(", ")}`;
 }
 
-function table(list, series) {
+/** Filled while it is open. */
+function table(list, known) {
   const details = document.createElement("details"), summary = document.createElement("summary");
   summary.textContent = "The same as a table";
   details.append(summary);
-  details.addEventListener("toggle", () => {
-    if (!details.open || details.querySelector("table")) return;
-    const lines = list.flatMap((picture) => picture.lines.map(([key, label]) => [key, label, picture.say]));
+  details.fill = () => {
+    details.querySelector(".scroll")?.remove();
+    if (!details.open) return;
+    const { series } = known, lines = list.flatMap((picture) => picture.lines.map(([key, label]) => [key, label, picture.say]));
     const box = document.createElement("div"), made = document.createElement("table");
     box.className = "scroll";
     box.tabIndex = 0;
@@ -107,50 +115,71 @@ function table(list, series) {
     }
     box.append(made);
     details.append(box);
-  });
+  };
+  details.addEventListener("toggle", details.fill);
   return details;
+}
+
+const dataOf = (picture, series) => [series.t, ...picture.lines.map(([key]) => series[key])];
+
+/** One picture; `known.series` is what is drawn, and may be replaced. */
+function figure(picture, known, ink, box) {
+  const frame = document.createElement("figure"), caption = document.createElement("figcaption"), holder = document.createElement("div");
+  const say = (at) => words(picture, known.series, at ?? known.series.t.length - 1);
+  const tell = () => {
+    caption.textContent = say();
+    holder.setAttribute("aria-label", `Curve of ${picture.lines.map(([, label]) => label).join(" and ")}. Newest: ${say()}`);
+  };
+  holder.setAttribute("role", "img");
+  tell();
+  const head = document.createElement("div");
+  head.className = "over";
+  head.append(caption);
+  if (picture.lines.length > 1) head.append(legend(picture, ink));
+  frame.append(head, holder);
+  frame.classList.toggle("wide", Boolean(picture.wide));
+  box.append(frame);
+  const made = options(picture, ink, frame.clientWidth || 600);
+  made.hooks = { setCursor: [(plot) => { caption.textContent = say(plot.cursor.idx); }] };
+  const plot = new window.uPlot(made, dataOf(picture, known.series), holder);
+  return { plot, frame, again: () => { plot.setData(dataOf(picture, known.series)); tell(); } };
 }
 
 export function drawChart(id, series) {
   const box = document.getElementById(id);
   if (!box || !window.uPlot || !pictures[id]) return;
   series.held?.forEach?.((values, i) => { if (Array.isArray(values)) series[`held${i}`] = values; });
-  const had = drawn.get(id);
-  const open = had?.box.querySelector("details")?.open;
-  had?.plots.forEach((plot) => plot.destroy());
+  const all = typeof pictures[id] === "function" ? pictures[id](series) : pictures[id];
+  const list = all.filter((picture) => picture.lines.some(([key]) => series[key]?.some((v) => v != null)));
+  const shape = JSON.stringify([isDark(), list.map((picture) => picture.lines)]), had = drawn.get(id);
+  if (had?.shape === shape) {
+    // The same lines: only what they show is new.
+    had.series = series;
+    had.figures.forEach((figure) => figure.again());
+    had.details?.fill();
+    return;
+  }
+  had?.figures.forEach(({ plot }) => plot.destroy());
   had?.observer.disconnect();
   box.replaceChildren();
   box.closest("[data-charts]")?.removeAttribute("hidden");
-  const ink = palette(), known = pictures[id], list = typeof known === "function" ? known(series) : known;
-  const plots = list.filter((picture) => picture.lines.some(([key]) => series[key]?.some((v) => v != null))).map((picture) => {
-    const frame = document.createElement("figure"), caption = document.createElement("figcaption"), holder = document.createElement("div");
-    const last = series.t.length - 1;
-    caption.textContent = words(picture, series, last);
-    holder.setAttribute("role", "img");
-    holder.setAttribute("aria-label", `Curve of ${picture.lines.map(([, label]) => label).join(" and ")}. Newest: ${words(picture, series, last)}`);
-    frame.append(caption);
-    if (picture.lines.length > 1) frame.append(legend(picture, ink));
-    frame.append(holder);
-    box.append(frame);
-    const data = [series.t, ...picture.lines.map(([key]) => series[key])];
-    const made = options(picture, ink, box.clientWidth || 600);
-    made.hooks = { setCursor: [(plot) => { caption.textContent = words(picture, series, plot.cursor.idx ?? last); }] };
-    return new window.uPlot(made, data, holder);
-  });
-  if (!plots.length) {
+  const known = { series, shape }, ink = palette();
+  known.figures = list.map((picture) => figure(picture, known, ink, box));
+  if (!list.length) {
     const none = document.createElement("p");
     none.className = "sub";
     none.textContent = "Nothing is known yet.";
     box.append(none);
   } else {
-    box.append(table(list, series));
-    box.querySelector("details").open = Boolean(open);
+    known.details = table(list, known);
+    box.append(known.details);
+    known.details.open = Boolean(had?.details?.open);
   }
-  const observer = new ResizeObserver(() => plots.forEach((plot) => {
-    if (box.clientWidth && plot.width !== box.clientWidth) plot.setSize({ width: box.clientWidth, height: plot.height });
+  known.observer = new ResizeObserver(() => known.figures.forEach(({ plot, frame }) => {
+    if (frame.clientWidth && plot.width !== frame.clientWidth) plot.setSize({ width: frame.clientWidth, height: plot.height });
   }));
-  observer.observe(box);
-  drawn.set(id, { plots, series, box, observer });
+  known.observer.observe(box);
+  drawn.set(id, known);
 }
 
 /** In the colours of the other light. */

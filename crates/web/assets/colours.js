@@ -20,10 +20,17 @@ function scaled(share, dark) {
   return `rgb(${mix.join(",")})`;
 }
 
-// Okabe and Ito's, which people with any colour vision can tell apart, softened a little.
+// Okabe and Ito's, which people with any colour vision can tell apart, softened a little, and the same
+// once more in another lightness.
 const kinds = {
-  dark: ["#4fa3d8", "#e69f3c", "#3fb68e", "#d684b4", "#d9cf55", "#5e8fd0", "#d9743c", "#8fb8c9"],
-  light: ["#2478ad", "#c77f12", "#11866a", "#b0568c", "#8d8412", "#2f5fa8", "#b8501a", "#557f92"],
+  dark: [
+    "#4fa3d8", "#e69f3c", "#3fb68e", "#d684b4", "#d9cf55", "#5e8fd0", "#d9743c", "#8fb8c9",
+    "#2f7fb3", "#b97a24", "#288f6d", "#a9618d", "#a89f38", "#9db9ea", "#f0a884", "#64909f",
+  ],
+  light: [
+    "#2478ad", "#c77f12", "#11866a", "#b0568c", "#8d8412", "#2f5fa8", "#b8501a", "#557f92",
+    "#58a5d3", "#e0aa55", "#4fb396", "#cf87b3", "#b9b04c", "#7695cf", "#d98a5f", "#86a9b8",
+  ],
 };
 
 /** Everything that a picture needs, worked out once for each time that all of it is drawn. */

@@ -127,10 +127,11 @@ class Grid {
     if (!width || !this.layout.length || width === this.width) return;
     this.width = width;
     // The largest cells with which all can be seen at once.
-    for (const size of [30, 26, 22, 19, 16, 14, 12, 10, 9, 8, 7]) {
-      this.place(width, size);
-      if (this.height < innerHeight * 0.52) break;
-    }
+    const sizes = [40, 34, 30, 26, 22, 19, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7];
+    sizes.some((size) => [size >= 12, false].some((named) => {
+      this.place(width, size, named);
+      return this.height < innerHeight * 0.54;
+    }));
     this.buckets = new Map();
     this.spots.forEach((spot, i) => {
       const key = this.bucket(spot.x, spot.y);
@@ -140,10 +141,10 @@ class Grid {
     this.redraw();
   }
 
-  /** Where everything is, with cells of this size. */
-  place(width, size) {
+  /** Where everything is, with cells of this size, and with the names of nodes or without. */
+  place(width, size, named) {
     const gap = size > 10 ? 2 : 1, step = size + gap, island = size > 10 ? 5 : 3;
-    const named = size >= 12, label = named ? 13 : 0, pad = size > 10 ? 14 : 8;
+    const label = named ? 13 : 0, pad = size > 10 ? 14 : 8;
     Object.assign(this, { size, named });
     this.spots = [];
     this.words = [];
@@ -152,12 +153,14 @@ class Grid {
     for (const site of this.layout) {
       if (many) { this.words.push({ x: 0, y: y + 12, text: site.name || "elsewhere", strong: true }); y += 20; }
       let x = 0, tallest = 0;
-      for (const rack of site.racks) {
-        const wide = Math.max(...rack.nodes.map((node) => node.islands.reduce((sum, n) => sum + n * step, 0) + island * (node.islands.length - 1)));
-        const nodeWidth = Math.max(wide, named ? 56 : 0) + pad, nodeHeight = step + label + (named ? 5 : 2);
+      const nodeHeight = step + label + (named ? 5 : 2);
+      const nodeWidths = site.racks.map((rack) => Math.max(named ? 56 : 0, ...rack.nodes.map((node) => node.islands.reduce((sum, n) => sum + n * step, 0) + island * (node.islands.length - 1))) + pad);
+      const flat = this.columns(site.racks, nodeWidths, width, pad);
+      for (const [r, rack] of site.racks.entries()) {
+        const nodeWidth = nodeWidths[r], fits = Math.max(1, Math.floor(width / nodeWidth));
         // A rack is higher than wide, as it is in the room, and never wider than the page.
-        const fits = Math.max(1, Math.floor(width / nodeWidth));
-        const columns = Math.min(fits, rack.nodes.length, Math.max(1, Math.round(Math.sqrt((rack.nodes.length * nodeHeight) / nodeWidth))));
+        const tall = Math.min(fits, Math.max(1, Math.round(Math.sqrt((rack.nodes.length * nodeHeight) / nodeWidth))));
+        const columns = Math.min(flat || tall, rack.nodes.length);
         const rackWidth = columns * nodeWidth + pad, head = rack.name ? 18 : 0;
         if (x > 0 && x + rackWidth - pad > width) { x = 0; y += tallest + 10; tallest = 0; }
         if (rack.name) this.words.push({ x, y: y + 11, text: rack.name });
@@ -181,6 +184,15 @@ class Grid {
       y += tallest + 12;
     }
     this.height = y;
+  }
+
+  /** As many columns in each rack as make one row of racks fill the page; 0 if they need several rows. */
+  columns(racks, nodeWidths, width, pad) {
+    const taken = (columns) => racks.reduce((sum, rack, r) => sum + Math.min(columns, rack.nodes.length) * nodeWidths[r] + pad, -pad);
+    const most = Math.max(...racks.map((rack) => rack.nodes.length));
+    let columns = 0;
+    while (columns < most && taken(columns + 1) <= width) columns += 1;
+    return columns;
   }
 
   bucket(x, y) {

@@ -1,9 +1,11 @@
 // One stream for each page. The server sends what has changed; pieces are put in place here.
 
-const skew = Number(document.body.dataset.now || Date.now()) - Date.now();
+const loaded = Date.now(), first = Number(document.body.dataset.now || loaded);
+const pace = Number(document.body.dataset.pace ?? 1);
 
+/** By the controller's clock, which in a simulation goes faster, or not at all. */
 export function now() {
-  return Date.now() + skew;
+  return first + (Date.now() - loaded) * pace;
 }
 
 /** Milliseconds as people say them: the two largest units. */
@@ -50,6 +52,7 @@ export function localise(root) {
 
 export function tick() {
   if (document.hidden) return;
+  for (const element of document.querySelectorAll("time[data-clock]")) element.textContent = day.format(now());
   for (const element of document.querySelectorAll("time[data-since], time[data-until]")) count(element);
 }
 

@@ -5,7 +5,7 @@ mod story;
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{Forecast, SavedPoint, Time};
+use tutti_model::{Forecast, JobState, SavedPoint, Time};
 use tutti_wire::api::{JobDetail, JobRow, ProgressDetail, ProgressPoint, RankRow};
 
 use crate::live::Shown;
@@ -82,31 +82,64 @@ impl View {
         let row = &self.detail.row;
         let ended = row.ended_at;
         html! {
-            dl.facts data-testid="facts" {
+            dl.facts data-testid="facts" data-verbs=(self.verbs().join(" ")) {
                 (fact("State", html! {
                     span data-testid="state" { (words::job_state(row.state)) }
                     @if self.detail.held { " " (words::badge("held", "‖", "held")) }
                     @if self.simulated { " " (words::simulated()) }
                 }))
-                @if !row.note.is_empty() && self.why.is_none() { (fact("Note", html! { (row.note) })) }
-                (fact("User", html! { (row.user) @if let Some(team) = &row.team { span.sub { " of " (team) } } }))
+                @if !row.note.is_empty() && self.why.is_none() {
+                    (fact("Note", html! { (row.note) }))
+                }
+                (fact("User", html! {
+                    (row.user) @if let Some(team) = &row.team { span.sub { " of " (team) } }
+                }))
                 (fact("Class", html! { (row.class) " " span.sub { "priority " (row.priority) } }))
                 (fact("GPUs", html! {
-                    (row.gpus) @if row.nodes > 0 { span.sub { " on " (words::count(row.nodes.into(), "node")) } }
+                    (row.gpus)
+                    @if row.nodes > 0 {
+                        span.sub { " on " (words::count(row.nodes.into(), "node")) }
+                    }
                 }))
                 (fact("Submitted", words::when(row.submitted_at)))
                 @if let Some(at) = row.started_at { (fact("Started", words::when(at))) }
-                @if let Some((start, end)) = row.started_at.zip(ended) { (fact("Took", html! { (words::span(end.since(start))) })) }
+                @if let Some((start, end)) = row.started_at.zip(ended) {
+                    (fact("Took", html! { (words::span(end.since(start))) }))
+                }
                 @else if let Some(at) = row.started_at { (fact("Runs for", words::ago(at))) }
                 @if let Some(code) = row.exit_code { (fact("Exit code", html! { (code) })) }
                 @if row.restarts > 0 { (fact("Restarts", self.restarts())) }
-                @if let Some(line) = self.detail.goodput.as_ref().filter(|line| line.goodput.is_some()) {
+                @if let Some(line) = self.detail.goodput.as_ref().filter(|g| g.goodput.is_some()) {
                     (fact("Goodput", crate::cost::of_job(line)))
                 }
-                @if let Some(limit) = self.detail.spec.time { (fact("Time limit", html! { (words::span(limit)) })) }
-                @if let Some(before) = &self.detail.stopped_before { (fact("Stopped before", html! { (before) })) }
+                @if let Some(limit) = self.detail.spec.time {
+                    (fact("Time limit", html! { (words::span(limit)) }))
+                }
+                @if let Some(before) = &self.detail.stopped_before {
+                    (fact("Stopped before", html! { (before) }))
+                }
             }
         }
+    }
+
+    /// What can be done with it as it is now. Buttons of other things are not shown.
+    fn verbs(&self) -> Vec<&'static str> {
+        let (row, held) = (&self.detail.row, self.detail.held);
+        let counts = row.array.as_ref();
+        let is = |state| row.state == state;
+        let waits = is(JobState::Pending) || counts.is_some_and(|c| c.pending > 0);
+        let runs = matches!(row.state, JobState::Starting | JobState::Running)
+            || counts.is_some_and(|c| c.running > 0);
+        let sleeps = is(JobState::Suspended) || counts.is_some_and(|c| c.suspended > 0);
+        let goes_on = waits || runs || sleeps || is(JobState::Stopping);
+        let verbs = [
+            ("cancel", goes_on),
+            ("hold", waits && !held),
+            ("release", waits && held),
+            ("suspend", runs),
+            ("resume", sleeps),
+        ];
+        verbs.into_iter().filter(|(_, can)| *can).map(|(verb, _)| verb).collect()
     }
 
     fn restarts(&self) -> Markup {
@@ -130,9 +163,13 @@ impl View {
                 section.panel.why data-testid="why" {
                     h2 { "Why it waits" }
                     p.lead { (why.sentence) }
-                    @if !why.details.is_empty() { ul { @for line in &why.details { li { (line) } } } }
+                    @if !why.details.is_empty() {
+                        ul { @for line in &why.details { li { (line) } } }
+                    }
                     p {
-                        @if why.ahead > 0 { (words::count(why.ahead, "task")) " before it in line. " }
+                        @if why.ahead > 0 {
+                            (words::count(why.ahead, "task")) " before it in line. "
+                        }
                         @if let Some(forecast) = why.forecast {
                             "Expected to start " (words::ahead(forecast.early))
                             @if let Some(late) = forecast.late.filter(|late| *late > forecast.early) {
@@ -186,10 +223,16 @@ impl View {
                 section.panel {
                     h2 { "Checkpoints" }
                     div.scroll tabindex="0" role="region" aria-label="Checkpoints" {
-                        table { thead { tr { th.n scope="col" { "Step" } th.n scope="col" { "Saved" } th scope="col" { "Where" } } }
+                        table {
+                            thead { tr {
+                                th.n scope="col" { "Step" } th.n scope="col" { "Saved" }
+                                th scope="col" { "Where" }
+                            } }
                             tbody { @for point in points { tr {
                                 td.n { (words::number(point.step)) }
-                                td.n { @if let Some(at) = point.at { (words::when(at)) } @else { "–" } }
+                                td.n {
+                                    @if let Some(at) = point.at { (words::when(at)) } @else { "–" }
+                                }
                                 td.path { (point.path.as_deref().unwrap_or("–")) }
                             } } } }
                     }
@@ -203,10 +246,19 @@ impl View {
             @if !self.tasks.is_empty() {
                 section.panel { h2 { "Tasks" }
                     div.scroll tabindex="0" role="region" aria-label="Tasks" {
-                        table { thead { tr { th scope="col" { "Task" } th scope="col" { "State" } th.n scope="col" { "Started" } th scope="col" { "Note" } } }
+                        table {
+                            thead { tr {
+                                th scope="col" { "Task" } th scope="col" { "State" }
+                                th.n scope="col" { "Started" } th scope="col" { "Note" }
+                            } }
                             tbody { @for row in &self.tasks { tr {
-                                td { (words::job_link(row.id)) } td { (words::job_state(row.state)) }
-                                td.n { @if let Some(at) = row.started_at { (words::when(at)) } @else { "–" } }
+                                td { (words::job_link(row.id)) }
+                                td { (words::job_state(row.state)) }
+                                td.n {
+                                    @if let Some(at) = row.started_at {
+                                        (words::when(at))
+                                    } @else { "–" }
+                                }
                                 td { (row.note) }
                             } } } }
                     }
@@ -236,18 +288,31 @@ fn rank_table(progress: &ProgressDetail) -> Markup {
         details.panel {
             summary { "Steps by rank" }
             div.scroll tabindex="0" role="region" aria-label="Steps by rank" {
-                table { thead { tr { th.n scope="col" { "Rank" } th scope="col" { "Node" } th.n scope="col" { "Step" } th.n scope="col" { "Time of a step" } th.n scope="col" { "Loss" } } }
+                table {
+                    thead { tr {
+                        th.n scope="col" { "Rank" } th scope="col" { "Node" }
+                        th.n scope="col" { "Step" } th.n scope="col" { "Time of a step" }
+                        th.n scope="col" { "Loss" }
+                    } }
                     tbody { @for rank in &progress.ranks { (row(rank)) } } }
             }
         }
     }
 }
 
+/// So many times the usual time of a step: it did not run in between.
+const PAUSE: f64 = 8.0;
+
 fn curves(history: &[ProgressPoint]) -> Curves {
-    let mut pace = vec![None];
+    let mut pace: Vec<Option<f64>> = vec![None];
     for two in history.windows(2) {
         let (steps, took) = (two[1].step.saturating_sub(two[0].step), two[1].at.since(two[0].at));
         pace.push((steps > 0).then(|| took.0 as f64 / 1000.0 / steps as f64));
+    }
+    let mut known: Vec<f64> = pace.iter().flatten().copied().collect();
+    known.sort_by(f64::total_cmp);
+    if let Some(usual) = known.get(known.len() / 2) {
+        pace.iter_mut().for_each(|of| *of = of.filter(|of| *of < usual * PAUSE));
     }
     Curves {
         t: history.iter().map(|point| point.at.0 as f64 / 1000.0).collect(),
@@ -291,7 +356,8 @@ fn logs(view: &View) -> Markup {
             @if view.is_array() { p.sub { "Each task has a log of its own: open one of them." } }
             @else if !view.inside { p.sub { "Logs are for the job's owner and for admins." } }
             @else {
-                div #log.log tabindex="0" role="log" aria-label={ "Log of job " (id) } data-job=(id) data-testid="log" {}
+                div #log.log tabindex="0" role="log" aria-label={ "Log of job " (id) }
+                    data-job=(id) data-testid="log" {}
             }
         }
     }
@@ -318,7 +384,9 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         details.panel {
             summary { "The spec as it was submitted" }
             pre.spec tabindex="0" { (spec) }
-            @if !view.inside { p.sub { "What its environment is set to is for its owner and for admins." } }
+            @if !view.inside {
+                p.sub { "What its environment is set to is for its owner and for admins." }
+            }
         }
     };
     let live = Some(format!("page=job&id={}", row.id));

@@ -46,7 +46,9 @@ impl QueueView {
         html! {
             p.note {
                 (words::count(self.pending, "task")) " waiting in the cluster"
-                @if self.more { "; the first " (self.jobs.len()) " jobs are shown: filter to see others" }
+                @if self.more {
+                    "; the first " (self.jobs.len()) " jobs are shown: filter to see others"
+                }
                 "."
             }
         }
@@ -69,7 +71,10 @@ fn waiting_row(job: &Waiting) -> Markup {
             td data-v=(row.priority.0) { (row.class) " " span.sub { (row.priority) } }
             td.n { (asks(row)) }
             td.n data-v=(row.submitted_at.0) { (words::ago(row.submitted_at)) }
-            td.why { @if job.held { span.badge.held { span.sign aria-hidden="true" { "‖" } "held" } " " } (row.note) }
+            td.why {
+                @if job.held { span.badge.held { span.sign aria-hidden="true" { "‖" } "held" } " " }
+                (row.note)
+            }
             td data-v=(job.forecast.map_or(u64::MAX, |f| f.early.0)) { (expected(job.forecast)) }
         }
     }
@@ -106,7 +111,10 @@ fn array(counts: Option<&ArrayCounts>) -> Markup {
     html! {
         @if let Some(c) = counts {
             @let all = c.pending + c.running + c.suspended + c.completed + c.failed + c.cancelled;
-            span.sub { " " (words::count(all, "task")) ": " (c.running) " running, " (c.completed + c.failed + c.cancelled) " over" }
+            span.sub {
+                " " (words::count(all, "task")) ": " (c.running) " running, "
+                (c.completed + c.failed + c.cancelled) " over"
+            }
         }
     }
 }
@@ -122,7 +130,8 @@ fn tools(reader: &Reader, action: &str, query: &str, table: &'static str) -> Mar
                 button type="submit" { "Search all" }
             }
             @if reader.may_act() {
-                div.act role="group" aria-label="Selected jobs" data-act=(table) data-testid="actions" {
+                div.act role="group" aria-label="Selected jobs" data-act=(table)
+                    data-testid="actions" {
                     span.sub data-picked="" { "none selected" }
                     button type="button" data-verb="cancel" disabled { "Cancel" }
                     button type="button" data-verb="hold" disabled { "Hold" }
@@ -143,7 +152,9 @@ fn table(id: &'static str, label: &str, columns: &[(&str, &str)], rows: &[Row]) 
         div.scroll.tall tabindex="0" role="region" aria-label=(label) {
             table.list id=(id) data-sortable="" data-testid=(id) {
                 thead { tr {
-                    th.pick scope="col" { input type="checkbox" data-all="" aria-label="Select all that are shown"; }
+                    th.pick scope="col" {
+                        input type="checkbox" data-all="" aria-label="Select all that are shown";
+                    }
                     @for (name, class) in columns {
                         th class=[(!class.is_empty()).then_some(class)] scope="col" {
                             button type="button" data-sort="" { (name) }
@@ -202,10 +213,16 @@ impl JobsView {
         html! {
             ul.chips aria-label="Tasks by state" {
                 @for (state, n) in &self.totals {
-                    li { a href={ "/jobs?q=state:" (state) } { (state) " " b { (words::number(*n)) } } }
+                    li {
+                        a href={ "/jobs?q=state:" (state) } {
+                            (state) " " b { (words::number(*n)) }
+                        }
+                    }
                 }
             }
-            @if self.more { p.note { "The newest " (self.jobs.len()) " jobs are shown: filter to see others." } }
+            @if self.more {
+                p.note { "The newest " (self.jobs.len()) " jobs are shown: filter to see others." }
+            }
         }
     }
 }
@@ -225,7 +242,12 @@ fn job_row(row: &JobRow) -> Markup {
                 @if let Some(at) = row.started_at { (words::when(at)) } @else { "–" }
             }
             td.n { (took(row)) }
-            td.why { (row.note) @if row.restarts > 0 { span.sub { " " (words::count(row.restarts.into(), "restart")) } } }
+            td.why {
+                (row.note)
+                @if row.restarts > 0 {
+                    span.sub { " " (words::count(row.restarts.into(), "restart")) }
+                }
+            }
         }
     }
 }

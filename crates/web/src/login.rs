@@ -16,7 +16,8 @@ pub fn page(next: &str, error: Option<&str>) -> Markup {
                     form method="post" action="/login" {
                         input type="hidden" name="next" value=(next);
                         // Password managers want a name to go with what they keep.
-                        input.away type="text" name="username" autocomplete="username" value="tutti" readonly
+                        input.away type="text" name="username" autocomplete="username"
+                            value="tutti" readonly
                             tabindex="-1" aria-hidden="true";
                         label for="token" { "Access token" }
                         input #token type="password" name="token" required autofocus

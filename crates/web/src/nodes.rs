@@ -5,7 +5,7 @@ use serde::Serialize;
 use tutti_model::{Finding, GpuSample, HealthAction, TaskId};
 use tutti_wire::api::NodeRow;
 
-use crate::job::{Moment, Tone};
+use crate::job::Moment;
 use crate::live::{Row, Shown};
 use crate::shell::{Page, Reader, Tab, document, region};
 use crate::words;
@@ -58,9 +58,11 @@ pub struct Curves {
 
 impl ListView {
     pub fn shown(&self) -> Shown {
+        // The head of the page says it if all of them are.
+        let mixed = self.nodes.iter().any(|entry| !entry.row.facts.simulated);
         let row = |entry: &Entry| Row {
             key: entry.row.name.clone(),
-            html: list_row(entry).into_string(),
+            html: list_row(entry, mixed).into_string(),
         };
         Shown::default()
             .region("nodes-note", self.note())
@@ -74,23 +76,39 @@ impl ListView {
     }
 }
 
-fn list_row(entry: &Entry) -> Markup {
+fn list_row(entry: &Entry, mixed: bool) -> Markup {
     let row = &entry.row;
     html! {
         tr data-key=(row.name) data-href={ "/nodes/" (row.name) } {
             td.pick { input type="checkbox" aria-label={ "Select node " (row.name) }; }
-            td { (words::node_link(&row.name)) @if row.facts.simulated { " " (words::simulated()) } }
+            td {
+                (words::node_link(&row.name))
+                @if mixed && row.facts.simulated { " " (words::simulated()) }
+            }
             td { (place(row)) }
             td { (words::node_state(row.state)) }
             td { (row.facts.gpu_model.as_deref().unwrap_or("–")) }
-            td.n data-v=(row.gpus_used) { (words::milli(row.gpu_milli_used)) span.sub { " of " (row.facts.gpus) } }
-            td.n data-v=(entry.activity.unwrap_or(-1.0)) { @if let Some(a) = entry.activity { (words::percent(a)) } @else { "–" } }
-            td.n data-v=(entry.power.unwrap_or(-1.0)) { @if let Some(w) = entry.power { (format!("{w:.0} W")) } @else { "–" } }
-            td.n data-v=(entry.hottest.unwrap_or(-1)) { @if let Some(t) = entry.hottest { (t) " °C" } @else { "–" } }
+            td.n data-v=(row.gpus_used) {
+                (words::milli(row.gpu_milli_used)) span.sub { " of " (row.facts.gpus) }
+            }
+            td.n data-v=(tens(entry.activity.map(|a| a * 1000.0))) {
+                @if let Some(a) = entry.activity { (words::percent(a)) } @else { "–" }
+            }
+            td.n data-v=(tens(entry.power)) {
+                @if let Some(w) = entry.power { (words::watts(w)) } @else { "–" }
+            }
+            td.n data-v=(entry.hottest.unwrap_or(-1)) {
+                @if let Some(t) = entry.hottest { (t) " °C" } @else { "–" }
+            }
             td { (jobs(&row.jobs)) }
             td.why { (trouble(row)) }
         }
     }
+}
+
+/// For sorting; finer steps than are shown would send rows that look the same.
+fn tens(value: Option<f64>) -> i64 {
+    value.map_or(-1, |value| (value / 10.0).round() as i64)
 }
 
 fn place(row: &NodeRow) -> String {
@@ -100,7 +118,9 @@ fn place(row: &NodeRow) -> String {
 
 fn jobs(jobs: &[TaskId]) -> Markup {
     html! {
-        @for (i, job) in jobs.iter().take(3).enumerate() { @if i > 0 { ", " } (words::job_link(*job)) }
+        @for (i, job) in jobs.iter().take(3).enumerate() {
+            @if i > 0 { ", " } (words::job_link(*job))
+        }
         @if jobs.len() > 3 { span.sub { " and " (jobs.len() - 3) " more" } }
     }
 }
@@ -150,7 +170,8 @@ fn tools(reader: &Reader) -> Markup {
                 input #filter type="search" name="q" data-filter="nodes" placeholder="Filter";
             }
             @if reader.is_admin() {
-                div.act role="group" aria-label="Selected nodes" data-act="nodes" data-of="nodes" data-testid="actions" {
+                div.act role="group" aria-label="Selected nodes" data-act="nodes" data-of="nodes"
+                    data-testid="actions" {
                     span.sub data-picked="" { "none selected" }
                     button type="button" data-verb="drain" disabled { "Drain" }
                     button type="button" data-verb="resume" disabled { "Resume" }
@@ -168,9 +189,13 @@ pub fn list_page(reader: &Reader, view: &ListView) -> Markup {
         div.scroll.tall tabindex="0" role="region" aria-label="Nodes" {
             table.list #nodes data-sortable="" data-testid="nodes" {
                 thead { tr {
-                    th.pick scope="col" { input type="checkbox" data-all="" aria-label="Select all that are shown"; }
+                    th.pick scope="col" {
+                        input type="checkbox" data-all="" aria-label="Select all that are shown";
+                    }
                     @for (name, class) in COLUMNS {
-                        th class=[(!class.is_empty()).then_some(class)] scope="col" { button type="button" data-sort="" { (name) } }
+                        th class=[(!class.is_empty()).then_some(class)] scope="col" {
+                            button type="button" data-sort="" { (name) }
+                        }
                     }
                 } }
                 tbody { @for row in &shown.tables["nodes"] { (maud::PreEscaped(&row.html)) } }
@@ -194,20 +219,43 @@ impl View {
 
     fn head(&self) -> Markup {
         let (row, facts) = (&self.entry.row, &self.entry.row.facts);
+        let drains = row.drain_reason.is_some();
         html! {
-            dl.facts {
-                div { dt { "State" } dd { (words::node_state(row.state)) @if facts.simulated { " " (words::simulated()) } } }
-                @if let Some(since) = row.since { div { dt { "Since" } dd { (words::when(since)) } } }
-                @if let Some(reason) = &row.drain_reason {
-                    div { dt { "Drained by" } dd { (row.drained_by.as_deref().unwrap_or("somebody")) ": " (reason) } }
+            dl.facts data-verbs=(if drains { "resume" } else { "drain" }) {
+                div {
+                    dt { "State" }
+                    dd {
+                        (words::node_state(row.state))
+                        @if facts.simulated { " " (words::simulated()) }
+                    }
                 }
-                div { dt { "GPUs" } dd { (words::milli(row.gpu_milli_used)) " of " (facts.gpus) " held, " (facts.gpu_model.as_deref().unwrap_or("no GPU")) } }
+                @if let Some(since) = row.since {
+                    div { dt { "Since" } dd { (words::when(since)) } }
+                }
+                @if let Some(reason) = &row.drain_reason {
+                    div {
+                        dt { "Drained by" }
+                        dd { (row.drained_by.as_deref().unwrap_or("somebody")) ": " (reason) }
+                    }
+                }
+                div {
+                    dt { "GPUs" }
+                    dd {
+                        (words::milli(row.gpu_milli_used)) " of " (facts.gpus) " held, "
+                        (facts.gpu_model.as_deref().unwrap_or("no GPU"))
+                    }
+                }
                 div { dt { "CPUs" } dd { (row.cpus_used) " of " (facts.cpus) } }
-                div { dt { "Memory" } dd { (words::bytes(row.mem_used)) " of " (words::bytes(facts.mem)) } }
+                div {
+                    dt { "Memory" }
+                    dd { (words::bytes(row.mem_used)) " of " (words::bytes(facts.mem)) }
+                }
                 @if !place(row).is_empty() { div { dt { "Place" } dd { (place(row)) } } }
                 div { dt { "Address" } dd { (facts.address) } }
                 div { dt { "Isolation" } dd { (facts.isolation) } }
-                div { dt { "Agent" } dd { (facts.agent_version) } }
+                @if !facts.agent_version.is_empty() {
+                    div { dt { "Agent" } dd { (facts.agent_version) } }
+                }
                 @if !row.jobs.is_empty() { div { dt { "Jobs" } dd { (jobs(&row.jobs)) } } }
             }
         }
@@ -222,7 +270,9 @@ impl View {
                     p.calm { span.sign aria-hidden="true" { "✓" } " Nothing is wrong." }
                 }
                 @if let Some(trouble) = &row.trouble { p { (trouble) } }
-                @if !row.findings.is_empty() { ul.alerts { @for found in &row.findings { (finding(found)) } } }
+                @if !row.findings.is_empty() {
+                    ul.alerts { @for found in &row.findings { (finding(found)) } }
+                }
             }
         }
     }
@@ -234,9 +284,12 @@ impl View {
                 div.scroll tabindex="0" role="region" aria-label="GPUs" {
                     table data-testid="cards" {
                         thead { tr {
-                            th.n scope="col" { "GPU" } th scope="col" { "Model" } th scope="col" { "Job" }
-                            th.n scope="col" { "Used" } th.n scope="col" { "SM" } th.n scope="col" { "Tensor" }
-                            th.n scope="col" { "Memory" } th.n scope="col" { "Power" } th.n scope="col" { "Heat" } th scope="col" { "Health" }
+                            th.n scope="col" { "GPU" } th scope="col" { "Model" }
+                            th scope="col" { "Job" }
+                            th.n scope="col" { "Used" } th.n scope="col" { "SM" }
+                            th.n scope="col" { "Tensor" }
+                            th.n scope="col" { "Memory" } th.n scope="col" { "Power" }
+                            th.n scope="col" { "Heat" } th scope="col" { "Health" }
                         } }
                         tbody { @for card in &self.gpus { (self.card(card)) } }
                     }
@@ -273,7 +326,7 @@ impl View {
                 h2 { "What happened to it" }
                 @if self.history.is_empty() { p.sub { "Nothing since the controller started." } }
                 ol.moments { @for moment in &self.history {
-                    li class=(match moment.tone { Tone::Bad => "bad", Tone::Good => "good", Tone::Plain => "plain" }) {
+                    li class=(moment.tone.class()) {
                         (words::when(moment.at)) " " (moment.text)
                     }
                 } }
@@ -301,7 +354,8 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         div.title {
             h1 { span.id { "Node" } " " (name) }
             @if reader.is_admin() {
-                div.act role="group" aria-label="This node" data-one=(name) data-of="nodes" data-testid="actions" {
+                div.act role="group" aria-label="This node" data-one=(name) data-of="nodes"
+                    data-testid="actions" {
                     button type="button" data-verb="drain" { "Drain" }
                     button type="button" data-verb="resume" { "Resume" }
                 }
@@ -320,6 +374,7 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Tone;
     use crate::shell::tests::reader;
     use tutti_model::{GpuIndex, NodeFacts, NodeState, Place, Role, Time};
 

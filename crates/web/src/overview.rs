@@ -84,24 +84,37 @@ impl View {
         let f = &self.figures;
         html! {
             dl.figures {
-                (figure("GPUs held", html! { (words::number(f.gpus_held)) small { " of " (words::number(f.gpus)) } },
+                (figure("GPUs held", of(f.gpus_held, f.gpus),
                     html! {
                         (words::meter("GPUs held", f.gpus_held, f.gpus))
-                        @if f.gpus_out > 0 { span.sub { (words::number(f.gpus_out)) " out of use" } }
+                        @if f.gpus_out > 0 {
+                            span.sub { (words::number(f.gpus_out)) " out of use" }
+                        }
                     }))
                 (figure("Activity of held GPUs",
-                    html! { @if let Some(a) = f.activity { (format!("{:.0}", a * 100.0)) small { " %" } } @else { "–" } },
-                    html! { @if let Some(a) = f.activity { (words::meter("Activity", (a * 100.0) as u64, 100)) } }))
+                    html! {
+                        @if let Some(a) = f.activity {
+                            (format!("{:.0}", a * 100.0)) small { " %" }
+                        } @else { "–" }
+                    }
+                    ,
+                    html! { @if let Some(a) = f.activity {
+                        (words::meter("Activity", (a * 100.0) as u64, 100))
+                    } }))
                 (figure("Running", html! { (words::number(f.running)) },
-                    html! { @if f.suspended > 0 { span.sub { (words::number(f.suspended)) " suspended" } } }))
+                    html! { @if f.suspended > 0 {
+                        span.sub { (words::number(f.suspended)) " suspended" }
+                    } }))
                 (figure("Waiting", html! { a href="/queue" { (words::number(f.pending)) } },
                     html! { @if let Some(since) = f.waits_since {
                         span.sub { "the longest for " (words::ago(since)) }
                     } }))
-                (figure("Nodes ready", html! { (words::number(f.nodes_ready)) small { " of " (words::number(f.nodes)) } },
+                (figure("Nodes ready", of(f.nodes_ready, f.nodes),
                     words::meter("Nodes ready", f.nodes_ready, f.nodes)))
                 (figure("Power", html! {
-                    @if let Some(watts) = f.power { (format!("{:.1}", watts / 1000.0)) small { " kW" } } @else { "–" }
+                    @if let Some(watts) = f.power {
+                        (format!("{:.1}", watts / 1000.0)) small { " kW" }
+                    } @else { "–" }
                 }, html! {}))
             }
         }
@@ -130,10 +143,16 @@ impl View {
                         }
                     }
                 }
-                @if self.more_alerts > 0 { p.sub { "and " (self.more_alerts) " more on the " a href="/nodes" { "nodes" } } }
+                @if self.more_alerts > 0 {
+                    p.sub { "and " (self.more_alerts) " more on the " a href="/nodes" { "nodes" } }
+                }
             }
         }
     }
+}
+
+fn of(part: u64, whole: u64) -> Markup {
+    html! { (words::number(part)) small { " of " (words::number(whole)) } }
 }
 
 fn figure(name: &str, value: Markup, below: Markup) -> Markup {
@@ -169,15 +188,20 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
                 aria-describedby="cell" {
                 canvas #cells aria-hidden="true" {}
             }
-            p #cell.cell data-testid="cell" { "Point at a GPU, or move to one with the arrow keys." }
+            p #cell.cell data-testid="cell" {
+                "Point at a GPU, or move to one with the arrow keys."
+            }
             details #by-node {
                 summary { "The same as a table" }
                 div.scroll tabindex="0" role="region" aria-label="GPUs by node" {
                     table data-testid="by-node" {
                         thead { tr {
-                            th scope="col" { "Site" } th scope="col" { "Rack" } th scope="col" { "Node" }
-                            th scope="col" { "GPUs" } th.n scope="col" { "Held" } th.n scope="col" { "Free" }
-                            th.n scope="col" { "Out" } th.n scope="col" { "Activity" } th.n scope="col" { "Power" }
+                            th scope="col" { "Site" } th scope="col" { "Rack" }
+                            th scope="col" { "Node" }
+                            th scope="col" { "GPUs" } th.n scope="col" { "Held" }
+                            th.n scope="col" { "Free" }
+                            th.n scope="col" { "Out" } th.n scope="col" { "Activity" }
+                            th.n scope="col" { "Power" }
                             th.n scope="col" { "Hottest" } th scope="col" { "Health" }
                         } }
                         tbody {}

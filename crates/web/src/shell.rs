@@ -18,6 +18,8 @@ pub struct Reader {
     pub version: String,
     /// When the page was made, by the controller's clock: scripts count from there.
     pub now: Time,
+    /// How fast that clock goes, if it is a simulation's.
+    pub pace: Option<f64>,
 }
 
 impl Reader {
@@ -70,8 +72,9 @@ pub fn document(reader: &Reader, page: &Page<'_>) -> Markup {
         (DOCTYPE)
         html lang="en" {
             (head(page.title, true))
-            body data-role=(reader.role) data-user=(reader.user) data-csrf=(reader.csrf) data-now=(reader.now.0)
-                data-live=[live] data-testid="page" {
+            body data-role=(reader.role) data-user=(reader.user) data-csrf=(reader.csrf)
+                data-now=(reader.now.0) data-pace=[reader.pace] data-live=[live]
+                data-testid="page" {
                 a.skip href="#main" { "Skip to content" }
                 (top(reader, page.tab))
                 main #main tabindex="-1" { (page.body) }
@@ -111,18 +114,24 @@ pub(crate) fn head(title: &str, full: bool) -> Markup {
 fn top(reader: &Reader, tab: Tab) -> Markup {
     html! {
         header.top {
-            a.brand href="/" aria-label="tutti, overview" { span.mark aria-hidden="true" {} "tutti" }
+            a.brand href="/" aria-label="tutti, overview" {
+                span.mark aria-hidden="true" {} "tutti"
+            }
             nav aria-label="Pages" {
                 @for (of, href, name, _) in TABS {
                     a href=(href) aria-current=[(*of == tab).then_some("page")] { (name) }
                 }
             }
             div.who {
-                @if reader.simulated { (words::simulated()) }
-                button.quiet type="button" data-do="theme" aria-label="Light or dark" title="Light or dark (d)" {
+                @if reader.pace.is_some() { (words::staged(reader.now)) }
+                @else if reader.simulated { (words::simulated()) }
+                button.quiet type="button" data-do="theme" aria-label="Light or dark"
+                    title="Light or dark (d)" {
                     span.sun aria-hidden="true" { "◐" }
                 }
-                span.user title={ "Role: " (reader.role) } { (reader.user) " " small { (reader.role) } }
+                span.user title={ "Role: " (reader.role) } {
+                    (reader.user) " " small { (reader.role) }
+                }
                 form method="post" action="/logout" {
                     input type="hidden" name="csrf" value=(reader.csrf);
                     button.quiet type="submit" { "Log out" }
@@ -146,7 +155,9 @@ fn help(reader: &Reader) -> Markup {
                 @if reader.may_act() {
                     div { dt { kbd { "x" } } dd { "Select the row" } }
                     div { dt { kbd { "c" } } dd { "Cancel what is selected" } }
-                    div { dt { kbd { "h" } " " kbd { "r" } } dd { "Hold, release what is selected" } }
+                    div {
+                        dt { kbd { "h" } " " kbd { "r" } } dd { "Hold, release what is selected" }
+                    }
                 }
                 div { dt { kbd { "1" } "–" kbd { "5" } } dd { "Colour the GPUs by another value" } }
                 div { dt { kbd { "d" } } dd { "Light or dark" } }
@@ -193,6 +204,7 @@ pub(crate) mod tests {
             simulated: true,
             version: "0.1.0".into(),
             now: Time(1000),
+            pace: None,
         }
     }
 

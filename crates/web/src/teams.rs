@@ -36,9 +36,12 @@ impl View {
                 table.list data-testid="teams" {
                     thead { tr {
                         th scope="col" { "Team" } th scope="col" { "GPUs" }
-                        th.n scope="col" { "Held" } th.n scope="col" { "Guarantee" } th.n scope="col" { "Borrowed" } th.n scope="col" { "Lent" }
-                        th.n scope="col" { "Limit" } th.n scope="col" { "Share" } th.n scope="col" { "Due" }
-                        th.n scope="col" { "Running" } th.n scope="col" { "Waiting" } th scope="col" { "Members" }
+                        th.n scope="col" { "Held" } th.n scope="col" { "Guarantee" }
+                        th.n scope="col" { "Borrowed" } th.n scope="col" { "Lent" }
+                        th.n scope="col" { "Limit" } th.n scope="col" { "Share" }
+                        th.n scope="col" { "Due" }
+                        th.n scope="col" { "Running" } th.n scope="col" { "Waiting" }
+                        th scope="col" { "Members" }
                     } }
                     tbody { @for team in &self.teams { (self.row(team)) } }
                 }
@@ -53,11 +56,20 @@ impl View {
                 td.wide { (bar(team, self.gpus)) }
                 td.n { (words::milli(team.used)) }
                 td.n { (team.guarantee) (models(&team.guarantee_models)) }
-                td.n { @if team.borrowed > 0 { (words::milli(team.borrowed)) } @else { "–" } }
-                td.n { @if team.lent > 0 { (words::milli(team.lent)) } @else { "–" } }
-                td.n { @if let Some(limit) = team.limit { (limit) } @else if team.limit_models.is_empty() { "–" } (models(&team.limit_models)) }
+                td.n { @if team.borrowed > 0 { (words::tenths(team.borrowed)) } @else { "–" } }
+                td.n { @if team.lent > 0 { (words::tenths(team.lent)) } @else { "–" } }
+                td.n {
+                    @if let Some(limit) = team.limit {
+                        (limit)
+                    } @else if team.limit_models.is_empty() { "–" }
+                    (models(&team.limit_models))
+                }
                 td.n { (per_mille(team.share)) } td.n { (per_mille(team.target)) }
-                td.n { a href={ "/jobs?q=state:running+team:" (team.team) } { (words::number(team.running)) } }
+                td.n {
+                    a href={ "/jobs?q=state:running+team:" (team.team) } {
+                        (words::number(team.running))
+                    }
+                }
                 td.n { a href={ "/queue?q=team:" (team.team) } { (words::number(team.waiting)) } }
                 td.why { (team.members.join(", ")) }
             }
@@ -84,10 +96,13 @@ fn bar(team: &TeamShare, gpus: u64) -> Markup {
         svg.teambar viewBox="0 0 400 14" preserveAspectRatio="none" role="img" aria-label=(label) {
             rect.ground x="0" y="0" width="400" height="14" {}
             @if team.lent > 0 {
-                rect.lent x=(x(guarantee.saturating_sub(team.lent))) y="2" width=(x(team.lent)) height="10" {}
+                rect.lent x=(x(guarantee.saturating_sub(team.lent))) y="2"
+                    width=(x(team.lent)) height="10" {}
             }
             rect.own x="0" y="2" width=(x(own)) height="10" {}
-            @if team.borrowed > 0 { rect.borrowed x=(x(own)) y="2" width=(x(team.borrowed)) height="10" {} }
+            @if team.borrowed > 0 {
+                rect.borrowed x=(x(own)) y="2" width=(x(team.borrowed)) height="10" {}
+            }
             @if guarantee > 0 { rect.edge x=(x(guarantee)) y="0" width="2" height="14" {} }
         }
     }
@@ -98,7 +113,8 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         div.title {
             h1 { "Teams" }
             p.legend {
-                span { i.own {} "held, of its own" } span { i.borrowed {} "borrowed" } span { i.lent {} "lent to others" }
+                span { i.own {} "held, of its own" } span { i.borrowed {} "borrowed" }
+                span { i.lent {} "lent to others" }
                 span { i.edge {} "guarantee" }
             }
         }
@@ -106,7 +122,9 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         p.note {
             "Share is what a team has had of late among its siblings, due what its weight says it should have had."
         }
-        section.panel { h2 { "GPUs held, the last hours" } div.chart #shares data-chart="shares" {} }
+        section.panel {
+            h2 { "GPUs held, the last hours" } div.chart #shares data-chart="shares" {}
+        }
     };
     let live = Some("page=teams".to_owned());
     document(reader, &Page { tab: Tab::Teams, title: "Teams", live, body })

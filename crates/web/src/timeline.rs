@@ -115,15 +115,25 @@ impl View {
                 div.scroll tabindex="0" role="region" aria-label="Attempts by node" {
                     table data-testid="bars" {
                         thead { tr {
-                            th scope="col" { "Job" } th scope="col" { "Name" } th scope="col" { "Node" } th scope="col" { "GPUs" }
-                            th.n scope="col" { "From" } th.n scope="col" { "Until" } th scope="col" { "How" }
+                            th scope="col" { "Job" } th scope="col" { "Name" }
+                            th scope="col" { "Node" } th scope="col" { "GPUs" }
+                            th.n scope="col" { "From" } th.n scope="col" { "Until" }
+                            th scope="col" { "How" }
                         } }
                         tbody { @for bar in newest { tr {
                             td { (words::job_link(bar.task)) } td { (bar.name) }
-                            td { @if let Some((name, _)) = self.nodes.get(bar.node) { (words::node_link(name)) } }
+                            td {
+                                @if let Some((name, _)) = self.nodes.get(bar.node) {
+                                    (words::node_link(name))
+                                }
+                            }
                             td { (gpus(&bar.gpus)) }
                             td.n { (words::when(bar.from)) }
-                            td.n { @if let Some(until) = bar.until { (words::when(until)) } @else { "now" } }
+                            td.n {
+                                @if let Some(until) = bar.until {
+                                    (words::when(until))
+                                } @else { "now" }
+                            }
                             td { (bar.end.words()) }
                         } } }
                     }
@@ -141,7 +151,10 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
     let body = html! {
         div.title {
             h1 { "Timeline" }
-            p.legend { span { i.running {} "goes on" } span { i.completed {} "over" } span { i.failed {} "failed" } span { i.requeued {} "to be started again" } }
+            p.legend {
+                span { i.running {} "goes on" } span { i.completed {} "over" }
+                span { i.failed {} "failed" } span { i.requeued {} "to be started again" }
+            }
         }
         section.panel {
             div.bar {
@@ -159,7 +172,9 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
                 canvas aria-hidden="true" {}
             }
             p #bar.cell { "Point at a bar." }
-            @if view.more { p.note { "Attempts that are older than the oldest shown are not kept." } }
+            @if view.more {
+                p.note { "Attempts that are older than the oldest shown are not kept." }
+            }
             (region("listed", &view.listed()))
         }
     };

@@ -72,7 +72,8 @@ fn node(spot: &Spot) -> Markup {
         li.spot {
             (words::node_link(&spot.node)) " " span.sub { (ranks) }
             @if !spot.gpus.is_empty() {
-                span.cards role="img" aria-label={ "GPUs " (mine.join(", ")) " of " (spot.gpus.len()) } {
+                span.cards role="img"
+                    aria-label={ "GPUs " (mine.join(", ")) " of " (spot.gpus.len()) } {
                     @for island in spot.gpus.chunk_by(|a, b| a.island == b.island) {
                         span.island { @for card in island { span.card.mine[card.mine] {} } }
                     }

@@ -57,12 +57,25 @@ pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
+/// `640 W`, `4.9 kW`: no finer than the eye can follow, so that a row is not sent for every watt.
+pub fn watts(watts: f64) -> String {
+    match watts {
+        w if w >= 1000.0 => format!("{:.1} kW", w / 1000.0),
+        w => format!("{:.0} W", (w / 10.0).round() * 10.0),
+    }
+}
+
 /// Thousandths of GPUs: `2`, `2.5`.
 pub fn milli(milli: u64) -> String {
     match (milli / 1000, milli % 1000) {
         (whole, 0) => number(whole),
         (whole, rest) => format!("{whole}.{}", format!("{rest:03}").trim_end_matches('0')),
     }
+}
+
+/// The same where only the size counts: `7.5`.
+pub fn tenths(of_milli: u64) -> String {
+    milli((of_milli + 50) / 100 * 100)
 }
 
 const ISO: &str = "%Y-%m-%dT%H:%M:%SZ";
@@ -141,12 +154,30 @@ pub fn node_link(name: &str) -> Markup {
 
 /// Things are imagined, and said to be.
 pub fn simulated() -> Markup {
-    html! { span.badge.simulated title="Devices and their values are imagined; processes are real" { "simulated" } }
+    html! {
+        span.badge.simulated title="Devices and their values are imagined; processes are real" {
+            "simulated"
+        }
+    }
+}
+
+/// All of the cluster is imagined, and so is the time.
+pub fn staged(now: Time) -> Markup {
+    let title = "This cluster exists in a simulation only, and this is its clock";
+    html! {
+        span.badge.simulated title=(title) {
+            "simulated" time datetime=(utc(now, ISO)) data-clock="" { (utc(now, SHORT)) }
+        }
+    }
 }
 
 /// A bar that says its value to everybody.
 pub fn meter(label: &str, part: u64, whole: u64) -> Markup {
-    html! { meter aria-label=(label) min="0" max=(whole.max(1)) value=(part.min(whole)) { (part) " of " (whole) } }
+    html! {
+        meter aria-label=(label) min="0" max=(whole.max(1)) value=(part.min(whole)) {
+            (part) " of " (whole)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -164,7 +195,9 @@ mod tests {
         assert_eq!(bytes(Bytes::gib(80)), "80 GiB");
         assert_eq!(bytes(Bytes(1536 << 20)), "1.5 GiB");
         assert_eq!([number(7), number(1234), number(1_234_567)], ["7", "1,234", "1,234,567"]);
+        assert_eq!([watts(72.4), watts(996.0), watts(4_930.0)], ["70 W", "1000 W", "4.9 kW"]);
         assert_eq!([milli(2000), milli(2500), milli(250)], ["2", "2.5", "0.25"]);
+        assert_eq!([tenths(7_456), tenths(43_038), tenths(20)], ["7.5", "43", "0"]);
         assert_eq!([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
     }
 

@@ -6,9 +6,11 @@ mod journal;
 mod output;
 mod policies;
 mod progress;
+mod serve;
 #[cfg(test)]
 mod tests;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ pub enum Format {
     Csv,
     /// This cluster's journal, or the one in a data dir
     Journal,
+    /// Made up: days of several teams, with everything that happens on a day
+    Day,
 }
 
 #[derive(clap::Args)]
@@ -42,7 +46,8 @@ pub enum Format {
     or --nodes N --gpus-per-node G.\n\nExamples:\n  \
     tutti sim --format philly --trace philly.csv --cluster 260xp3dn --policy default,fifo --html out.html\n  \
     tutti sim --format journal --add 4xh100:8        what if there were four more nodes?\n  \
-    tutti sim --format sacct --trace dump.txt --cluster cluster.toml --failures 5 --json"
+    tutti sim --format sacct --trace dump.txt --cluster cluster.toml --failures 5 --json\n  \
+    tutti sim --format day --cluster 128xdgx-h100 --serve 127.0.0.1:7272   the dashboard of a made-up day"
 )]
 pub struct SimArgs {
     /// What the trace is
@@ -112,6 +117,23 @@ pub struct SimArgs {
     /// A page with plots into this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// day: how many, one after the other [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=366))]
+    days: Option<u32>,
+    /// Show the simulated cluster on the dashboard at this address instead; port 0 picks one
+    #[arg(long, value_name = "ADDR")]
+    serve: Option<SocketAddr>,
+    /// --serve: so long after the start of the trace [default: 18h]
+    #[arg(long, value_name = "TIME", requires = "serve")]
+    at: Option<Span>,
+    /// --serve: from there time goes on, so many times as fast as outside [default: it stands still]
+    #[arg(long, value_name = "FACTOR", requires = "serve", value_parser = pace)]
+    pace: Option<f64>,
+}
+
+fn pace(text: &str) -> Result<f64, String> {
+    let ok = |f: &f64| (0.0..=3600.0).contains(f);
+    text.parse().ok().filter(ok).ok_or_else(|| "write a number from 0 to 3600".to_owned())
 }
 
 fn positive(text: &str) -> Result<f64, String> {
@@ -152,6 +174,7 @@ pub fn run(cluster: Option<&str>, args: SimArgs) -> Result<ExitCode, Fail> {
         Format::Sacct => traced(Source::Sacct)?,
         Format::Csv => traced(Source::Csv)?,
         Format::Journal => traced(Source::Journal)?,
+        Format::Day => traced(Source::Day)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,7 +187,13 @@ enum Source {
     Sacct,
     Csv,
     Journal,
+    Day,
 }
+
+/// Jobs of a made-up day save so often.
+const DAY_SAVES: Restart = Restart::Checkpoint(Span::secs(20 * 60));
+/// Agents speak up so often, where that matters.
+const HEARTBEAT: Span = Span::secs(120);
 
 impl SimArgs {
     fn gpus_per_node(&self) -> u16 {
@@ -190,7 +219,13 @@ fn run_trace(source: Source, cluster: Option<&str>, args: &SimArgs) -> Result<()
     let clusters = choices.iter().map(changed).collect::<Result<Vec<_>, _>>()?;
     let spreading = input::spreading(args.slowdown.as_deref())?;
     let jobs = work.trace.jobs.len() as u64;
-    let defaults = Options::default();
+    let day = source == Source::Day;
+    let defaults = Options {
+        restart: if day { DAY_SAVES } else { Restart::Scratch },
+        heartbeat: (day || args.serve.is_some()).then_some(HEARTBEAT),
+        incidents: work.incidents.clone(),
+        ..Options::default()
+    };
     let mut runs = Vec::new();
     let chosen = choices.iter().zip(&clusters);
     for ((choice, cluster), &seed) in chosen.flat_map(|c| args.seeds().iter().map(move |s| (c, s)))
@@ -203,8 +238,19 @@ fn run_trace(source: Source, cluster: Option<&str>, args: &SimArgs) -> Result<()
             repair: args.repair.unwrap_or(defaults.repair),
             restart: args.restart.unwrap_or(defaults.restart),
             spreading: spreading.clone(),
+            ..defaults.clone()
         };
         let trace = choice.trace.as_ref().unwrap_or(&work.trace);
+        if let Some(addr) = args.serve {
+            return serve::show(
+                addr,
+                args,
+                &input::note(&work, Some(cluster)),
+                cluster,
+                trace,
+                options,
+            );
+        }
         let progress = Progress::new(&choice.name, jobs);
         let run = replay::run(cluster, trace, &options, &mut |over| progress.at(over));
         let run = run.map_err(|e| failed(&e))?;

@@ -25,7 +25,7 @@ fn token(cluster: &Cluster, user: &str, role: Role) -> String {
     cluster.client().create_token(&NewToken { grant, expires_in: None }).unwrap().secret
 }
 
-fn log_in(browser: &mut Browser, base: &str, token: &str) {
+pub fn log_in(browser: &mut Browser, base: &str, token: &str) {
     browser.go(&format!("{base}/login"));
     browser.eval(&format!("document.getElementById('token').value = {token:?}"));
     browser.click("form button");

@@ -12,6 +12,7 @@
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
+//! | `staged` | the dashboard of a simulated day |
 //! | `suspend` | jobs that make room and go on where they were |
 //! | `access` | tokens, roles, users, old agents |
 //! | `launchers` | real frameworks start unmodified, across nodes |
@@ -43,6 +44,7 @@ mod partition;
 mod progress;
 mod run;
 mod sharing;
+mod staged;
 mod suspend;
 mod telemetry;
 mod top;

@@ -12,7 +12,7 @@ use super::App;
 use super::body::Params;
 use super::openapi::Problems;
 use super::problem::Problem;
-use crate::clock::now;
+use crate::clock::{now, patience};
 use crate::telemetry::{Newest, Store};
 use crate::views::{self, HeldGpu, HeldNode};
 
@@ -74,7 +74,7 @@ impl<'a> Seen<'a> {
         let samples = &newest.sample.gpus;
         // Nearly always they stand in order, and nothing is searched.
         let there = samples.get(usize::from(gpu.0)).filter(|s| s.index == gpu);
-        there.or_else(|| samples.iter().find(|s| s.index == gpu)).filter(|_| *age < OLD)
+        there.or_else(|| samples.iter().find(|s| s.index == gpu)).filter(|_| *age < patience(OLD))
     }
 
     fn node(&self, node: &HeldNode) -> NodeLoad {
@@ -89,7 +89,9 @@ impl<'a> Seen<'a> {
         NodeLoad {
             node: node.name.clone(),
             age: newest.map(|(_, age)| *age),
-            cpu: newest.filter(|(_, age)| *age < OLD).map(|(newest, _)| newest.sample.host.cpu),
+            cpu: newest
+                .filter(|(_, age)| *age < patience(OLD))
+                .map(|(newest, _)| newest.sample.host.cpu),
             load: sum.done(),
             gpus: cells,
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tutti_engine::{Command, Effect, Event, Record, Rejected, Step};
+use tutti_engine::{Command, Effect, Record, Rejected, Step};
 use tutti_journal::{Batch, Journal, codec};
 use tutti_model::Time;
 
@@ -13,7 +13,6 @@ use super::{Answer, Core, CoreError, QUEUE_MAX, Request, World, ticker};
 use crate::clock::now;
 use crate::feed::Feed;
 use crate::links::{Link, Links};
-use crate::progress;
 
 /// Requests taken into one batch, so that the first of them does not wait for ever.
 const BATCH_MAX: usize = 512;
@@ -170,8 +169,8 @@ impl EngineLoop {
             let world = Arc::clone(&self.world);
             let mut world = world.write().expect("only this thread writes");
             for command in commands.by_ref().take(STEPS_PER_LOCK) {
-                let step = step(&mut world, command);
-                answers.push(self.keep(&mut world, step));
+                let step = world.step(command, now());
+                answers.push(self.keep(step));
             }
         }
         answers
@@ -180,17 +179,17 @@ impl EngineLoop {
     fn step_one(&mut self, command: Command) -> Answer {
         let world = Arc::clone(&self.world);
         let mut world = world.write().expect("only this thread writes");
-        let step = step(&mut world, command);
-        self.keep(&mut world, step)
+        let step = world.step(command, now());
+        self.keep(step)
     }
 
     /// The link is attached before the effects of its own hello are sent, so these are owed after.
     fn hello(&mut self, command: Command, link: Arc<Link>, reply: oneshot::Sender<Answer>) {
         let world = Arc::clone(&self.world);
         let mut world = world.write().expect("only this thread writes");
-        let mut step = step(&mut world, command);
+        let mut step = world.step(command, now());
         let effects = std::mem::take(&mut step.effects);
-        let answer = self.keep(&mut world, step);
+        let answer = self.keep(step);
         self.owed.push(Owed::Hello(link, reply, answer));
         self.owed.push(Owed::Effects(effects));
     }
@@ -201,26 +200,15 @@ impl EngineLoop {
         if !world.engine.wants_schedule() {
             return false;
         }
-        let began = Instant::now();
-        let step = world.engine.schedule(now());
-        world.passes.note(began.elapsed());
-        if let Err(refused) = self.keep(&mut world, step) {
+        let step = world.schedule(now());
+        if let Err(refused) = self.keep(step) {
             tracing::error!(%refused, "the scheduler's plan was refused");
         }
         world.engine.wants_schedule()
     }
 
-    fn keep(&mut self, world: &mut World, step: Step) -> Answer {
-        if !step.records.is_empty() {
-            world.reads.note(world.engine.state(), &step.records);
-            for record in &step.records {
-                world.chronicle.note(world.engine.state(), record);
-                if let Event::JobsForgotten { jobs } = &record.event {
-                    world.progress.forget(jobs);
-                }
-            }
-            self.records.extend(step.records);
-        }
+    fn keep(&mut self, step: Step) -> Answer {
+        self.records.extend(step.records);
         if !step.effects.is_empty() {
             self.owed.push(Owed::Effects(step.effects));
         }
@@ -277,17 +265,4 @@ impl EngineLoop {
             }
         }
     }
-}
-
-/// One command, and what ranks say in it.
-fn step(world: &mut World, command: Command) -> Step {
-    let now = now();
-    let said = progress::said(world.engine.state(), &command);
-    let step = world.engine.step(command, now);
-    if step.reply.is_ok() {
-        for said in said {
-            world.progress.note(world.engine.state(), said, now);
-        }
-    }
-    step
 }

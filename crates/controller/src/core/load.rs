@@ -1,15 +1,11 @@
 //! From the journal to an engine: the newest snapshot, then every record after it.
 
-use std::sync::Arc;
-
 use tutti_engine::{Engine, Record, Settings};
 use tutti_journal::{BoxError, Journal, JournalError, Replay, codec};
 use tutti_model::{Seq, State};
 
-use super::{Passes, World};
+use super::World;
 use crate::chronicle::Chronicle;
-use crate::progress::Book;
-use crate::reads::Reads;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -57,13 +53,5 @@ pub fn load(journal: &mut dyn Journal, settings: Settings) -> Result<World, Load
         jobs = engine.state().jobs.len(),
         "read the journal"
     );
-    let reads = Reads::rebuild(engine.state());
-    Ok(World {
-        engine,
-        reads,
-        progress: Book::default(),
-        chronicle,
-        passes: Passes::default(),
-        alerts: Arc::default(),
-    })
+    Ok(World { chronicle, ..World::new(engine) })
 }

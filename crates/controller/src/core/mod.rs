@@ -11,28 +11,30 @@
 mod engine_loop;
 mod load;
 mod snapshot;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod ticker;
 
 use std::sync::{Arc, RwLock, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tutti_engine::{Command, Engine, Rejected, Reply};
+use tutti_engine::{Command, Engine, Event, Record, Rejected, Reply, Step};
 use tutti_journal::{JournalError, Stats, codec::EncodeError};
-use tutti_model::{NodeId, Seq};
+use tutti_model::{NodeId, Seq, Time};
 
 use crate::chronicle::Chronicle;
 use crate::feed::Feed;
 use crate::links::Link;
-use crate::progress::Book;
+use crate::progress::{self, Book};
 use crate::reads::Reads;
 use crate::watch::Board;
 
 pub use engine_loop::{Started, start};
 pub use load::{LoadError, load};
 pub use snapshot::SnapshotRule;
+pub use staged::{Scene, stage};
 
 /// Requests that may wait for the engine; a caller beyond that waits for room.
 const QUEUE_MAX: usize = 4096;
@@ -46,6 +48,56 @@ pub struct World {
     pub passes: Passes,
     /// What is wrong, for everybody who looks; kept by [`crate::watch`].
     pub alerts: Arc<Board>,
+}
+
+impl World {
+    /// Nothing is known of the past but what the state still says.
+    pub fn new(engine: Engine) -> World {
+        World {
+            reads: Reads::rebuild(engine.state()),
+            progress: Book::default(),
+            chronicle: Chronicle::of(engine.state()),
+            passes: Passes::default(),
+            alerts: Arc::default(),
+            engine,
+        }
+    }
+
+    /// One command, and what ranks say in it.
+    pub fn step(&mut self, command: Command, now: Time) -> Step {
+        let said = progress::said(self.engine.state(), &command);
+        let step = self.engine.step(command, now);
+        if step.reply.is_ok() {
+            for said in said {
+                self.progress.note(self.engine.state(), said, now);
+            }
+        }
+        self.note(&step.records);
+        step
+    }
+
+    /// One scheduling pass.
+    pub fn schedule(&mut self, now: Time) -> Step {
+        let began = Instant::now();
+        let step = self.engine.schedule(now);
+        self.passes.note(began.elapsed());
+        self.note(&step.records);
+        step
+    }
+
+    /// Everything that is kept beside the state follows it.
+    fn note(&mut self, records: &[Record]) {
+        if records.is_empty() {
+            return;
+        }
+        self.reads.note(self.engine.state(), records);
+        for record in records {
+            self.chronicle.note(self.engine.state(), record);
+            if let Event::JobsForgotten { jobs } = &record.event {
+                self.progress.forget(jobs);
+            }
+        }
+    }
 }
 
 /// What scheduling took since the start.

@@ -38,16 +38,7 @@ impl Journal for Gate {
 fn gated() -> (Started, mpsc::Sender<bool>) {
     let (words, gate) = mpsc::channel();
     let journal = Gate { inner: MemoryJournal::default(), words: gate };
-    let engine = Engine::new(Settings::default());
-    let reads = Reads::rebuild(engine.state());
-    let world = World {
-        engine,
-        reads,
-        progress: Default::default(),
-        chronicle: Default::default(),
-        passes: Default::default(),
-        alerts: Arc::default(),
-    };
+    let world = World::new(Engine::new(Settings::default()));
     let links = Arc::new(Links::new(crate::links::GangKeys::fixed(1)));
     let started = start(world, Box::new(journal), links, SnapshotRule::default()).unwrap();
     (started, words)

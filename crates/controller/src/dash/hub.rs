@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::broadcast;
 use tutti_model::TaskId;
@@ -14,8 +14,11 @@ use super::gather;
 use crate::api::App;
 use crate::lock::lock;
 
-/// Two looks at the same page are at least so far apart.
+/// Two looks at the same page are at least so far apart, and so many times as long as the first took: a
+/// page of a very large cluster takes no more than a small part of one core.
 const PACE: Duration = Duration::from_millis(700);
+const REST: u32 = 30;
+const REST_MAX: Duration = Duration::from_secs(10);
 /// Changes that may wait for a reader; one that is slower is sent everything anew.
 const BUFFER: usize = 8;
 
@@ -44,6 +47,13 @@ impl Topic {
             Topic::Timeline | Topic::Cost(_) => 30,
         })
     }
+}
+
+/// How long to rest after a look that took so long.
+fn rest(topic: &Topic, took: Duration) -> Duration {
+    // All of it is sent again when anything has changed.
+    let pace = if *topic == Topic::Timeline { PACE * 6 } else { PACE };
+    (took * REST).clamp(pace, REST_MAX)
 }
 
 pub type Changes = Arc<Vec<Event>>;
@@ -133,6 +143,7 @@ async fn make(app: Arc<App>, topic: Topic, channel: Arc<Channel>) {
     let mut stopping = app.stopping();
     loop {
         durable.borrow_and_update();
+        let began = Instant::now();
         let shown = match gather::shown(&app, &topic).await {
             Ok(shown) => Arc::new(shown),
             Err(problem) => {
@@ -142,7 +153,7 @@ async fn make(app: Arc<App>, topic: Topic, channel: Arc<Channel>) {
             }
         };
         channel.show(shown);
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(rest(&topic, began.elapsed())).await;
         tokio::select! {
             changed = durable.changed() => if changed.is_err() || durable.borrow().stopped {
                 app.dash.hub.give_up(&topic);
@@ -186,6 +197,15 @@ mod tests {
         let shown = lock(&channel.shown);
         let first = shown.as_ref().map(|shown| Arc::new(shown.changes(None)));
         Subscription { channel: Arc::clone(channel), receiver: channel.sender.subscribe(), first }
+    }
+
+    #[test]
+    fn what_takes_long_is_made_less_often() {
+        let ms = Duration::from_millis;
+        assert_eq!(rest(&Topic::Overview, ms(3)), PACE);
+        assert_eq!(rest(&Topic::Overview, ms(100)), ms(3000));
+        assert_eq!(rest(&Topic::Overview, ms(9000)), REST_MAX);
+        assert!(rest(&Topic::Timeline, ms(1)) > PACE);
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ use hub::Hub;
 use pulse::Ring;
 use session::Sessions;
 
-pub use pulse::keep_pulse;
+pub use pulse::{beat, keep_pulse};
 pub use session::Session;
 
 /// What the pages keep between requests.

@@ -16,7 +16,7 @@ use super::gather;
 use super::session::Session;
 use crate::api::auth::Caller;
 use crate::api::{App, Problem};
-use crate::clock::now;
+use crate::clock::{self, now};
 use crate::core::World;
 
 /// Somebody who is logged in asks for a page.
@@ -51,6 +51,7 @@ impl Visit {
             simulated: self.app.core.peek(simulated)?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now: now(),
+            pace: clock::pace(),
         })
     }
 

@@ -138,6 +138,18 @@ fn held_by_teams(state: &State, at: Time) -> Held {
     (at.0 / 1000, tutti_sched::shares(state, at).into_iter().map(held).collect())
 }
 
+/// Takes one point, of teams too if they are wanted. None if the controller stops.
+pub fn beat(app: &App, at: Time, teams: bool) -> Option<Figures> {
+    let seen = app.core.peek(|world| {
+        let held = teams.then(|| held_by_teams(world.engine.state(), at));
+        (figures(world, &app.telemetry, at), held)
+    });
+    let (figures, held) = seen.ok()?;
+    app.dash.pulse.push(Point::of(&figures, at));
+    held.into_iter().for_each(|held| app.dash.pulse.push_teams(held));
+    Some(figures)
+}
+
 /// Takes points until the controller stops.
 pub async fn keep_pulse(app: Arc<App>) {
     let mut stopping = app.stopping();
@@ -148,18 +160,11 @@ pub async fn keep_pulse(app: Arc<App>) {
             _ = ticks.tick() => {}
             _ = stopping.wait_for(|s| *s) => return,
         }
-        let seen = app.core.peek(|world| {
-            (figures(world, &app.telemetry, now()), views::node_names(world.engine.state()))
-        });
-        let Ok((figures, names)) = seen else { return };
-        app.dash.pulse.push(Point::of(&figures, now()));
-        if tick.is_multiple_of(TEAMS_EVERY) {
-            let held = app.core.peek(|world| held_by_teams(world.engine.state(), now()));
-            let Ok(held) = held else { return };
-            app.dash.pulse.push_teams(held);
-        }
+        let Some(figures) = beat(&app, now(), tick.is_multiple_of(TEAMS_EVERY)) else { return };
         // By then what was kept on disk is back in memory, and nodes are connected again.
         if tick == LOOK_BACK_AT {
+            let names = app.core.peek(|world| views::node_names(world.engine.state()));
+            let Ok(names) = names else { return };
             let (app, gpus) = (Arc::clone(&app), figures.gpus);
             tokio::task::spawn_blocking(move || {
                 app.dash.pulse.put_before(older(&app.telemetry, &names, gpus, now()));

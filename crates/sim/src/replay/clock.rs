@@ -13,6 +13,9 @@ pub(super) enum Due {
     Repaired(NodeId),
     Saved(LeaseId),
     Fails(NodeId),
+    /// By its place in the options.
+    Incident(usize),
+    Heartbeat,
 }
 
 #[derive(Debug, Default)]
@@ -36,22 +39,22 @@ impl Agenda {
 }
 
 /// When nodes fail. Each has a stream of its own, so that a node more changes nothing for others.
-pub(super) struct Misfortune {
+pub(super) struct Chance {
     streams: Vec<ChaCha8Rng>,
     mean_ms: f64,
 }
 
 const DAY_MS: f64 = 86_400_000.0;
 
-impl Misfortune {
-    pub fn new(seed: u64, nodes: usize, per_1000_node_days: f64) -> Misfortune {
+impl Chance {
+    pub fn new(seed: u64, nodes: usize, per_1000_node_days: f64) -> Chance {
         let stream = |n| {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(n);
             rng
         };
         let streams = (0..nodes as u64).map(stream).collect();
-        Misfortune { streams, mean_ms: 1000.0 * DAY_MS / per_1000_node_days }
+        Chance { streams, mean_ms: 1000.0 * DAY_MS / per_1000_node_days }
     }
 
     /// How long this node lasts from now.

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use tutti_model::{Elastic, GpuRequest, JobSpec, Topology};
 
-use super::{BadLine, Problem, Row, Table, Trace, TraceJob, spec_problem};
+use super::{BadLine, Manner, Problem, Row, Table, Trace, TraceJob, spec_problem};
 
 const COLUMNS: [&str; 18] = [
     "name",
@@ -75,6 +75,7 @@ fn job(row: &Row<'_>) -> Result<TraceJob, BadLine> {
         run: row.seconds("duration_s")?,
         user: text("user").unwrap_or_else(|| "trace".to_owned()),
         spec,
+        manner: Manner::default(),
     })
 }
 

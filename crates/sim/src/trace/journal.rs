@@ -8,7 +8,7 @@ use tutti_model::{
     Ended, IndexRanges, Job, JobSpec, Phase, Policy, Span, State, Task, TaskId, Tasks, Time,
 };
 
-use super::{Trace, TraceJob};
+use super::{Manner, Trace, TraceJob};
 use crate::cluster::Cluster;
 
 /// Fed with what a journal holds, snapshot first.
@@ -110,7 +110,8 @@ impl History {
             ..JobSpec::clone(&job.spec)
         };
         let (name, user) = (id.to_string(), job.user.clone());
-        self.tasks.insert(id, TraceJob { name, submit: job.submitted_at, run, user, spec });
+        let (submit, manner) = (job.submitted_at, Manner::default());
+        self.tasks.insert(id, TraceJob { name, submit, run, user, spec, manner });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Microsoft's Philly trace and others in the same six columns:
 //! `#job id,arrival time (sec),topology,shape,size,duration (sec)`.
 
-use super::{BadLine, Problem, Table, Trace, TraceJob, gang};
+use super::{BadLine, Manner, Problem, Table, Trace, TraceJob, gang};
 
 const GPUS_PER_NODE: u32 = 8;
 
@@ -28,6 +28,7 @@ pub fn read(text: &str) -> Result<Trace, BadLine> {
             run,
             user: "philly".to_owned(),
             spec: gang(gpus, GPUS_PER_NODE),
+            manner: Manner::default(),
         });
     }
     Ok(Trace::sorted(jobs, skipped))

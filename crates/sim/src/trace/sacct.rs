@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{Bytes, GpuRequest, JobSpec, Span, Time};
 
-use super::{BadLine, COUNT_MAX, Problem, Row, Table, Trace, TraceJob};
+use super::{BadLine, COUNT_MAX, Manner, Problem, Row, Table, Trace, TraceJob};
 
 pub fn read(text: &str) -> Result<Trace, BadLine> {
     let table = Table::without_quotes(text, '|')?;
@@ -74,6 +74,7 @@ fn job(row: &Row<'_>, run: Span) -> Result<TraceJob, BadLine> {
         run,
         user: text("user").unwrap_or_else(|| "slurm".to_owned()),
         spec,
+        manner: Manner::default(),
     })
 }
 

@@ -56,10 +56,15 @@ pub fn draw(curves: &[RankCurve], ranks: &[RankRow]) -> Markup {
                         span.sub { (curve.node) ":" (curve.gpu) }
                         @if is_slowest { " " (words::badge("slowest", "▼", "slowest")) }
                     }
-                    svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" aria-hidden="true" {
+                    svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none"
+                        aria-hidden="true" {
                         path d=(path(&curve.points)) {}
                     }
-                    span.value { @if let Some(mean) = curve.mean { (words::percent(mean.into())) } @else { "–" } }
+                    span.value {
+                        @if let Some(mean) = curve.mean {
+                            (words::percent(mean.into()))
+                        } @else { "–" }
+                    }
                 }
             }
         }

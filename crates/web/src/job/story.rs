@@ -30,7 +30,7 @@ pub enum Tone {
 }
 
 impl Tone {
-    fn class(self) -> &'static str {
+    pub(crate) fn class(self) -> &'static str {
         match self {
             Tone::Plain => "plain",
             Tone::Good => "good",
@@ -92,7 +92,8 @@ pub fn draw(submitted: Time, until: Time, stays: &[Stay], moments: &[Moment]) ->
     html! {
         section.panel aria-labelledby="story-title" data-testid="story" {
             h2 #story-title { "What became of it" }
-            svg.strip viewBox={ "0 0 " (WIDTH) " 22" } preserveAspectRatio="none" aria-hidden="true" {
+            svg.strip viewBox={ "0 0 " (WIDTH) " 22" } preserveAspectRatio="none"
+                aria-hidden="true" {
                 @for piece in pieces(submitted, until, stays) {
                     rect class=(piece.class) x=(format!("{:.1}", x(piece.from))) y="3" height="16"
                         width=(format!("{:.1}", (x(piece.until) - x(piece.from)).max(1.0))) {}
@@ -103,14 +104,16 @@ pub fn draw(submitted: Time, until: Time, stays: &[Stay], moments: &[Moment]) ->
             }
             div.ends { (words::when(submitted)) (words::when(until)) }
             p.legend aria-hidden="true" {
-                span { i.pending {} "waits" } span { i.starting {} "starts" } span { i.running {} "runs" }
+                span { i.pending {} "waits" } span { i.starting {} "starts" }
+                span { i.running {} "runs" }
                 span { i.suspended {} "suspended" }
             }
             @if !stays.is_empty() { (attempts(stays)) }
             @if !moments.is_empty() {
                 ol.moments { @for moment in moments {
                     li class=(moment.tone.class()) {
-                        (words::when(moment.at)) " " span.sign aria-hidden="true" { (moment.tone.sign()) } " " (moment.text)
+                        (words::when(moment.at)) " "
+                        span.sign aria-hidden="true" { (moment.tone.sign()) } " " (moment.text)
                     }
                 } }
             }
@@ -123,7 +126,8 @@ fn attempts(stays: &[Stay]) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
             table.attempts data-testid="attempts" {
                 thead { tr {
-                    th.n scope="col" { "Attempt" } th.n scope="col" { "Placed" } th.n scope="col" { "Ran" }
+                    th.n scope="col" { "Attempt" } th.n scope="col" { "Placed" }
+                    th.n scope="col" { "Ran" }
                     th scope="col" { "Nodes" } th scope="col" { "How it ended" }
                 } }
                 tbody { @for stay in stays { tr {
@@ -139,7 +143,11 @@ fn attempts(stays: &[Stay]) -> Markup {
                         @if stay.ended.is_none() { "goes on" } @else {
                             span.sign aria-hidden="true" { (stay.tone.sign()) } " " (stay.how)
                         }
-                        @if !stay.naps.is_empty() { span.sub { " suspended " (words::count(stay.naps.len() as u64, "time")) } }
+                        @if !stay.naps.is_empty() {
+                            span.sub {
+                                " suspended " (words::count(stay.naps.len() as u64, "time"))
+                            }
+                        }
                     }
                 } } }
             }

@@ -84,6 +84,19 @@ fn only_who_may_gets_buttons() {
 }
 
 #[test]
+fn only_what_makes_sense_is_offered() {
+    use JobState::*;
+    assert_eq!(view(Pending).verbs(), ["cancel", "hold"]);
+    let mut held = view(Pending);
+    held.detail.held = true;
+    assert_eq!(held.verbs(), ["cancel", "release"]);
+    assert_eq!(view(Running).verbs(), ["cancel", "suspend"]);
+    assert_eq!(view(Suspended).verbs(), ["cancel", "resume"]);
+    assert_eq!(view(Stopping).verbs(), ["cancel"]);
+    assert!([Completed, Failed, Cancelled].iter().all(|over| view(*over).verbs().is_empty()));
+}
+
+#[test]
 fn logs_are_for_those_who_may_read_them() {
     let mine = view(JobState::Running);
     assert!(text(Role::User, &mine).contains("role=\"log\""));

@@ -21,7 +21,7 @@ impl House {
     /// A new or empty directory: the demo removes what is in it, so nobody else's may be.
     pub fn open(wanted: Option<&Path>) -> Result<House, Fail> {
         let (dir, made_dir) = match wanted {
-            None => (temporary_dir()?, true),
+            None => (local::temporary_dir("tutti-demo")?, true),
             Some(dir) => claim(dir)?,
         };
         Ok(House { dir, made_dir, cluster: None, closed: false })
@@ -102,14 +102,6 @@ impl Drop for House {
             crate::terminal::complain(&fail.to_string());
         }
     }
-}
-
-fn temporary_dir() -> Result<PathBuf, Fail> {
-    let template = std::env::temp_dir().join("tutti-demo-XXXXXX");
-    nix::unistd::mkdtemp(&template).map_err(|e| {
-        Fail::new(format!("can't make {}: {e}", template.display()))
-            .hint("set TMPDIR to a directory that you may write to, or use --data-dir")
-    })
 }
 
 /// The directory, and whether it had to be made.

@@ -3,13 +3,14 @@
 
 use clap::ValueEnum as _;
 
-use super::Format::{self, Csv, Journal, Lingjun, Muri, Openb, Philly, Sacct};
+use super::Format::{self, Csv, Day, Journal, Lingjun, Muri, Openb, Philly, Sacct};
 use super::SimArgs;
 use crate::fail::Fail;
 
-const ENGINE: &[Format] = &[Philly, Lingjun, Sacct, Csv, Journal];
-const NOT_OPENB: &[Format] = &[Muri, Philly, Lingjun, Sacct, Csv, Journal];
-const NOT_MURI: &[Format] = &[Openb, Philly, Lingjun, Sacct, Csv, Journal];
+const ENGINE: &[Format] = &[Philly, Lingjun, Sacct, Csv, Journal, Day];
+const NOT_OPENB: &[Format] = &[Muri, Philly, Lingjun, Sacct, Csv, Journal, Day];
+const NOT_MURI: &[Format] = &[Openb, Philly, Lingjun, Sacct, Csv, Journal, Day];
+const FILES: &[Format] = &[Muri, Philly, Lingjun, Sacct, Csv, Journal];
 
 /// `cluster` is the value of `--cluster` or its variable.
 pub fn check(cluster: Option<&str>, args: &SimArgs) -> Result<(), Fail> {
@@ -32,7 +33,23 @@ pub fn check(cluster: Option<&str>, args: &SimArgs) -> Result<(), Fail> {
     if args.gpus_per_node.is_some() && args.nodes.is_none() && args.format != Muri {
         return Err(Fail::usage("--gpus-per-node goes with --nodes"));
     }
-    Ok(())
+    one_show(args)
+}
+
+/// There is one dashboard, and it shows one run.
+fn one_show(args: &SimArgs) -> Result<(), Fail> {
+    let outputs = [
+        ("--json", args.json),
+        ("--csv", args.csv.is_some()),
+        ("--html", args.html.is_some()),
+        ("a second --policy", args.policy.len() > 1),
+        ("a second --seed", args.seed.len() > 1),
+    ];
+    match outputs.into_iter().find(|(_, given)| *given && args.serve.is_some()) {
+        Some((what, _)) => Err(Fail::usage(format!("{what} does nothing with --serve"))
+            .hint("--serve shows one run, on a dashboard")),
+        None => Ok(()),
+    }
 }
 
 /// The value of `--cluster`, unless it is there only because the variable is set for other commands.
@@ -43,10 +60,10 @@ pub fn explicit(cluster: Option<&str>) -> Option<&str> {
 
 type Flag = (&'static str, bool, &'static [Format]);
 
-fn flags(cluster: bool, args: &SimArgs) -> [Flag; 17] {
+fn flags(cluster: bool, args: &SimArgs) -> [Flag; 19] {
     [
         ("--cluster", cluster, ENGINE),
-        ("--trace", args.trace.is_some(), NOT_OPENB),
+        ("--trace", args.trace.is_some(), FILES),
         ("--gpus-per-node", args.gpus_per_node.is_some(), NOT_OPENB),
         ("--pods", args.pods.is_some(), &[Openb]),
         ("--order", args.order.is_some(), &[Openb]),
@@ -62,6 +79,8 @@ fn flags(cluster: bool, args: &SimArgs) -> [Flag; 17] {
         ("--team-quota", !args.team_quota.is_empty(), ENGINE),
         ("--csv", args.csv.is_some(), NOT_OPENB),
         ("--html", args.html.is_some(), NOT_OPENB),
+        ("--days", args.days.is_some(), &[Day]),
+        ("--serve", args.serve.is_some(), ENGINE),
     ]
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tutti_model::{NodeFacts, NodeState, Policy, TopologyMap};
 use tutti_sim::cluster::{Cluster, NodeBuilder};
-use tutti_sim::replay::Spreading;
+use tutti_sim::day::{Day, days};
+use tutti_sim::replay::{Incident, Spreading};
 use tutti_sim::shape::{gpu_mem, parse_lots};
 use tutti_sim::trace::{
     BadLine, MuriJob, OpenbNode, OpenbPod, Trace, read_csv, read_lingjun, read_lingjun_topology,
@@ -27,6 +28,8 @@ pub struct Workload {
     pub policy: Option<Arc<Policy>>,
     /// The nodes are from the same place as the jobs.
     own_nodes: bool,
+    /// What happens beside the jobs.
+    pub incidents: Vec<Incident>,
 }
 
 pub fn text(path: &Path) -> Result<String, Fail> {
@@ -56,6 +59,7 @@ pub fn workload(source: Source, flag: Option<&str>, args: &SimArgs) -> Result<Wo
     let file = |name| need(args.trace.as_deref(), "--trace FILE", name);
     let trace = match source {
         Source::Journal => return past(flag, args),
+        Source::Day => return made_up(flag, args),
         Source::Lingjun => {
             let trace = read(file("lingjun")?, read_lingjun)?;
             if let Some(path) = &args.topology {
@@ -70,6 +74,15 @@ pub fn workload(source: Source, flag: Option<&str>, args: &SimArgs) -> Result<Wo
     };
     let (cluster, policy) = cluster(flag, args)?;
     Ok(limited(trace, cluster, policy, false, args))
+}
+
+/// Days for the cluster that is named.
+fn made_up(flag: Option<&str>, args: &SimArgs) -> Result<Workload, Fail> {
+    let (cluster, policy) = cluster(flags::explicit(flag), args)?;
+    let seed = args.seeds().first().copied().unwrap_or(1);
+    let Day { trace, policy: own, incidents } = days(&cluster, args.days.unwrap_or(1), seed);
+    let policy = policy.unwrap_or_else(|| Arc::new(own));
+    Ok(Workload { incidents, ..limited(trace, cluster, Some(policy), false, args) })
 }
 
 /// The jobs of a journal, on its own nodes unless others are named.
@@ -93,7 +106,7 @@ fn limited(
 ) -> Workload {
     trace.jobs.truncate(args.limit_jobs.unwrap_or(usize::MAX));
     trace.scale_load(args.load());
-    Workload { trace, cluster, policy, own_nodes }
+    Workload { trace, cluster, policy, own_nodes, incidents: Vec::new() }
 }
 
 /// In words. `cluster` is what became of the nodes after every what-if.

@@ -10,7 +10,7 @@ use tutti_web::grid::{Cell, Grid, Holding, JobWords, NodeLayout, RackLayout, Sit
 use tutti_web::overview::{About, Alert, Figures, View};
 
 use crate::api::{App, Problem};
-use crate::clock::now;
+use crate::clock::{now, patience};
 use crate::core::World;
 use crate::telemetry::{Newest, Store};
 use crate::views;
@@ -35,7 +35,7 @@ pub async fn view(app: &App) -> Result<View, Problem> {
 
 /// What was heard of a node a moment ago.
 fn fresh(store: &Store, node: &Node, now: Time) -> Option<Newest> {
-    store.newest(&node.facts.name).filter(|newest| newest.age(now) < STALE)
+    store.newest(&node.facts.name).filter(|newest| newest.age(now) < patience(STALE))
 }
 
 /// How busy a GPU is: its multiprocessors or, where they do not tell, that any kernel ran.

@@ -1,13 +1,13 @@
 //! Who had what and for how long, and how far each job is: read off the records of the engine.
 
 use tutti_engine::{Event, Record, RetryCause};
-use tutti_model::{AttemptPhase, Demand, LeaseId, NodeId, Outcome, Span, TaskId, Time};
+use tutti_model::{AttemptPhase, Demand, JobId, LeaseId, NodeId, Outcome, Span, TaskId, Time};
 
 use super::super::clock::Due;
-use super::super::{Fate, Restart, Stint};
+use super::super::{Fate, Host, Restart, Stint};
 use super::{Stretch, World};
 
-impl World<'_> {
+impl<H: Host> World<'_, H> {
     /// Keeps the books.
     pub(super) fn note(&mut self, records: &[Record]) {
         self.out.events += records.len() as u64;
@@ -17,14 +17,20 @@ impl World<'_> {
                 Event::PartRunning { lease, .. } => self.begun(*lease),
                 Event::Requeued { lease, cause, .. } => self.stopped(*lease, *cause),
                 Event::TaskEnded { task, ended } => self.over(*task, ended.outcome),
+                Event::WaitingEnded { job, ended } => self.none_left(*job, ended.outcome),
+                Event::JobsForgotten { jobs } => {
+                    for job in jobs {
+                        self.ids.remove(job);
+                    }
+                }
                 _ => {}
             }
         }
     }
 
     fn placed(&mut self, task: TaskId) {
-        let Some(&index) = self.ids.get(&task.job) else { return };
-        let job = self.engine.state().job(task.job);
+        let Some(index) = self.index_of(task) else { return };
+        let job = self.host.engine().state().job(task.job);
         let Some(attempt) = job.and_then(|j| j.task(task.index)?.attempt()) else { return };
         let nodes: Vec<NodeId> = attempt.parts.iter().map(|p| p.node).collect();
         let milli =
@@ -43,13 +49,13 @@ impl World<'_> {
 
     /// Every part runs: the work goes on from what is safe.
     fn begun(&mut self, lease: LeaseId) {
-        let Some(&index) = self.ids.get(&lease.task.job) else { return };
+        let Some(index) = self.index_of(lease.task) else { return };
         let running = self.attempt(lease).map(|a| matches!(a.phase, AttemptPhase::Running { .. }));
         if running != Some(true) || self.work[index].now.is_some() {
             return;
         }
         let speed = self.speed(lease, index);
-        let left = (self.trace.jobs[index].run.0 as f64 - self.work[index].safe).max(0.0);
+        let left = (self.work[index].run.0 as f64 - self.work[index].safe).max(0.0);
         let finish = self.now.plus(Span((left / speed).ceil() as u64));
         let milli = self.jobs[index].stints.last().map_or(0, |s| s.milli);
         let began = self.on_trace();
@@ -65,7 +71,7 @@ impl World<'_> {
 
     /// Against running on all that it asked for, near together.
     fn speed(&mut self, lease: LeaseId, index: usize) -> f64 {
-        let Some(job) = self.engine.state().job(lease.task.job) else { return 1.0 };
+        let Some(job) = self.state().job(lease.task.job) else { return 1.0 };
         let demand = Demand::of(&job.spec);
         let Some(attempt) = self.attempt(lease) else { return 1.0 };
         let (gpus, nodes) = (attempt.gpu_count(), attempt.parts.len() as u32);
@@ -81,7 +87,7 @@ impl World<'_> {
 
     /// The attempt is over and the job waits again. What is not safe is lost.
     fn stopped(&mut self, lease: LeaseId, cause: RetryCause) {
-        let Some(&index) = self.ids.get(&lease.task.job) else { return };
+        let Some(index) = self.index_of(lease.task) else { return };
         let row = &mut self.jobs[index];
         match cause {
             RetryCause::Preemption => row.preemptions += 1,
@@ -98,7 +104,7 @@ impl World<'_> {
         if cause == RetryCause::NodeFailure {
             let work = &mut self.work[index];
             work.setbacks.note(lost_ms, gained);
-            if work.setbacks.hopeless(self.trace.jobs[index].run.0 as f64) {
+            if work.setbacks.hopeless(work.run.0 as f64) {
                 self.hopeless.push(lease.task);
             }
         }
@@ -139,7 +145,10 @@ impl World<'_> {
     }
 
     fn over(&mut self, task: TaskId, outcome: Outcome) {
-        let Some(index) = self.ids.remove(&task.job) else { return };
+        let Some(index) = self.index_of(task).filter(|index| !self.work[*index].over) else {
+            return;
+        };
+        self.work[index].over = true;
         if let Some(stretch) = self.work[index].now.take() {
             self.agenda.remove(stretch.finish, Due::Finish(stretch.lease));
         }
@@ -154,6 +163,20 @@ impl World<'_> {
             _ => Fate::Failed,
         };
         self.over += 1;
+    }
+
+    /// What waited of an array never starts.
+    fn none_left(&mut self, job: JobId, outcome: Outcome) {
+        let Some(first) = self.ids.get(&job).copied() else { return };
+        let array = self.trace.jobs[self.work[first].job].spec.array.as_ref();
+        let indices: Vec<u32> = array.map_or_else(Vec::new, |array| array.indices.iter().collect());
+        let waits = |index: &u32| {
+            let known = self.state().job(job).and_then(|known| known.task(Some(*index)));
+            known.is_none_or(|task| task.attempt().is_none())
+        };
+        for index in indices.into_iter().filter(waits).collect::<Vec<_>>() {
+            self.over(TaskId::of_array(job, index), outcome);
+        }
     }
 
     /// The GPUs of its last attempt are free.

@@ -7,8 +7,7 @@ use tutti_model::{Bytes, Gpu, GpuRequest, Greeting, JobSpec, NodeFacts, NodeSamp
 use tutti_web::Reader;
 
 use super::*;
-use crate::core::{Passes, World};
-use crate::reads::Reads;
+use crate::core::World;
 
 const NODES: u16 = 1250;
 const JOBS: u16 = 400;
@@ -66,11 +65,7 @@ fn large() -> (World, Store) {
     while engine.wants_schedule() {
         engine.schedule(Time(3000)).reply.unwrap();
     }
-    let reads = Reads::rebuild(engine.state());
-    let (progress, chronicle, passes) = Default::default();
-    let world = World { engine, reads, progress, chronicle, passes, alerts: Default::default() };
-    let _: &Passes = &world.passes;
-    (world, store)
+    (World::new(engine), store)
 }
 
 fn view_of(world: &World, store: &Store) -> View {
@@ -92,6 +87,7 @@ fn ten_thousand_gpus_are_quick_and_small() {
     let view = view_of(&world, &store);
     let gathered = began.elapsed();
     let reader = Reader {
+        pace: None,
         user: "ada".into(),
         role: Role::Viewer,
         csrf: String::new(),
