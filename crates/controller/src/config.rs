@@ -18,6 +18,8 @@ pub struct ControllerConfig {
     /// Host names and addresses by which this controller is also reached.
     pub extra_names: Vec<String>,
     pub settings: Settings,
+    /// Where ended jobs are kept; below the data dir if not given.
+    pub archive: Option<PathBuf>,
     /// Becomes the running policy at the start. None: what the cluster had goes on.
     pub policy: Option<Policy>,
     /// How often agents report.
@@ -34,6 +36,7 @@ impl ControllerConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)),
             extra_names: Vec::new(),
             settings: Settings::default(),
+            archive: None,
             policy: None,
             heartbeat: Span::secs(2),
             snapshots: SnapshotRule::default(),

@@ -10,6 +10,7 @@ use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
 use crate::api::App;
+use crate::archive::Archive;
 use crate::clock::now;
 use crate::core::{Stopped, World};
 use crate::views::trouble;
@@ -68,6 +69,7 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
             found.error("state", "the check itself broke off: this is a bug, please report it")
         }
     }
+    archive(&mut found, &app.archive);
     disk(&mut found, &app.data_dir);
     certificate(&mut found, "server certificate", app.server_until);
     match Validity::of(app.ca.der()) {
@@ -157,6 +159,21 @@ fn disk(found: &mut Findings, dir: &Path) {
             }
         }
         Err(error) => found.error("disk", format!("can't look at {}: {error}", dir.display())),
+    }
+}
+
+fn archive(found: &mut Findings, archive: &Archive) {
+    let folder = archive.folder().display();
+    if let Some(trouble) = archive.trouble() {
+        found.error("archive", format!("ended jobs stay in memory: {trouble}"));
+        return;
+    }
+    match archive.span() {
+        Ok(None) => found.ok("archive", format!("nothing has left memory for {folder} yet")),
+        Ok(Some((first, last, days))) => {
+            found.ok("archive", format!("{days} days from {first} to {last} in {folder}"));
+        }
+        Err(error) => found.error("archive", crate::error::chain(&error)),
     }
 }
 

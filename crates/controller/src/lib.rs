@@ -20,6 +20,7 @@
 //! | [`views`], [`reads`], [`feed`] | what people see, and being woken when it changes |
 //! | [`telemetry`] | what nodes and GPUs do, now and for a week |
 //! | [`metrics`] | the same and the cluster, for Prometheus |
+//! | [`archive`] | ended jobs in daily files, for years |
 //! | [`chronicle`] | what became of attempts, jobs and nodes |
 //! | [`dash`] | the pages, sessions of browsers, live streams |
 //! | [`watch`] | rules, alerts, and who is told |
@@ -27,6 +28,7 @@
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
 pub mod api;
+pub mod archive;
 pub mod audit;
 pub mod chronicle;
 mod clock;

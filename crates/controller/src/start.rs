@@ -17,13 +17,14 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
-use tutti_engine::{Actor, Command};
+use tutti_engine::{Actor, Command, Settings};
 use tutti_journal::{Journal, JournalError, RedbJournal};
 use tutti_model::{Policy, Role};
 use tutti_wire::client::SOCKET_FILE;
 use tutti_wire::pki::replace_file;
 
 use crate::api::{self, App, Execs, Hosts};
+use crate::archive::{self, ARCHIVE_DIR, Archive};
 use crate::audit::Audit;
 use crate::config::ControllerConfig;
 use crate::core::{self, CallError, CoreError, LoadError, Started};
@@ -155,6 +156,8 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let (handle, app) = open(config, inside).await?;
     tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
     tokio::spawn(idle::watch(Arc::clone(&app)));
+    let (core, stopping) = (app.core.clone(), handle.stop.subscribe());
+    tokio::spawn(archive::keep(core, Arc::clone(&app.archive), stopping));
     tokio::spawn(crate::watch::keep_watch(app));
     Ok(handle)
 }
@@ -184,11 +187,13 @@ pub(crate) async fn open(
     let local = bind_local(&config.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let alerts = core.peek(|w| Arc::clone(&w.alerts)).map_err(CallError::Stopped)?;
+    let folder = config.archive.clone().unwrap_or_else(|| config.data_dir.join(ARCHIVE_DIR));
     let app = Arc::new(App {
         alerts,
         core: core.clone(),
         links: Arc::clone(&links),
         telemetry: Arc::clone(&telemetry),
+        archive: Arc::new(Archive::at(&folder)),
         audit,
         ca: Arc::clone(&identity.ca),
         hosts: Hosts::new(addr, &config.extra_names),
@@ -270,8 +275,10 @@ fn start_engine(
     mut journal: Box<dyn Journal>,
     links: Arc<Links>,
 ) -> Result<Started, ControllerError> {
-    let world = core::load(journal.as_mut(), config.settings.clone())
-        .map_err(|LoadError::Journal(error)| error)?;
+    // Ended jobs leave for the archive, and never just so.
+    let settings = Settings { archived: true, ..config.settings.clone() };
+    let world =
+        core::load(journal.as_mut(), settings).map_err(|LoadError::Journal(error)| error)?;
     core::start(world, journal, links, config.snapshots).map_err(ControllerError::Runtime)
 }
 

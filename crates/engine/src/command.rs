@@ -157,6 +157,11 @@ pub enum Command {
         node: String,
     },
 
+    /// These ended jobs are kept elsewhere for good. Those that somebody waits for stay.
+    Forget {
+        jobs: Vec<JobId>,
+    },
+
     /// Time has passed: limits, lost nodes, kept history.
     Tick,
 }

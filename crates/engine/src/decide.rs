@@ -2,6 +2,7 @@
 //! [`crate::consequences`].
 
 mod findings;
+mod forget;
 mod jobs;
 mod ledger;
 mod nodes;
@@ -14,6 +15,7 @@ mod tick;
 mod tokens;
 
 pub(crate) use findings::{explains, own_doing};
+pub use forget::forgettable;
 pub(crate) use jobs::{ended_waiting, never_ran};
 pub(crate) use nodes::answer;
 pub use spec::warnings;
@@ -44,6 +46,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
     match command {
         Command::Start => Ok(tick::start(view)),
         Command::Tick => Ok((Reply::Done, tick::tick(view))),
+        Command::Forget { jobs } => Ok(forget::forget(view, jobs)),
         Command::Submit { actor, spec, user, key } => {
             submit::submit(view, actor, spec, user.as_deref(), key.as_deref())
         }

@@ -35,7 +35,7 @@ mod stall;
 pub use apply::{apply, goodput_at, job_goodput_at};
 pub use check::{Violation, check};
 pub use command::*;
-pub use decide::{gives_up_at, warnings};
+pub use decide::{forgettable, gives_up_at, warnings};
 pub use effect::*;
 pub use engine::*;
 pub use event::*;

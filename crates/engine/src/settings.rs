@@ -44,6 +44,9 @@ pub struct Settings {
     /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
     pub keep_jobs_for: Span,
     pub jobs_kept: usize,
+    /// Somebody keeps ended jobs elsewhere: they are forgotten when [`crate::Command::Forget`] says that
+    /// they are safe there, and never by the clock alone.
+    pub archived: bool,
     /// How long a submission may be repeated with its key.
     pub keys_kept_for: Span,
     /// What a cluster begins with. Taken over at its very first start; from then on the policy is
@@ -74,6 +77,7 @@ impl Default for Settings {
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,
+            archived: false,
             keys_kept_for: Span::secs(86_400),
             policy: Policy::default(),
         }

@@ -3,6 +3,7 @@
 mod comeback;
 mod elastic;
 mod findings;
+mod forget;
 mod gangs;
 mod goodput;
 mod jobs;

@@ -119,6 +119,14 @@ impl Demand {
             RankRule::PerGpu => gpus.max(1),
         }
     }
+    /// Nodes and GPUs as they are asked for; 0 nodes where the scheduler chooses how many.
+    pub fn asked(&self) -> (u32, u32) {
+        let gpus = self.total_gpus().min(u32::MAX.into()) as u32;
+        match self.spread {
+            Spread::Nodes { nodes, .. } => (nodes, gpus),
+            Spread::Gpus { .. } => (0, gpus),
+        }
+    }
     pub fn total_gpus(&self) -> u64 {
         match self.spread {
             Spread::Nodes { nodes, gpus_each } => u64::from(nodes) * u64::from(gpus_each),

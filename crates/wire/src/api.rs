@@ -173,6 +173,13 @@ pub struct JobQuery {
     pub tasks: bool,
     /// Newest first.
     pub newest: bool,
+    /// Ended at or after this, the archive included; in milliseconds since 1970. Without `until`, also
+    /// what has not ended. Newest first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// Ended before this; the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
     /// Rows in a page; 100 if not given, at most 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,

@@ -33,12 +33,15 @@ pub struct ControllerArgs {
     /// Becomes the running policy at every start [default: the one that the cluster had]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Ended jobs are forgotten after this long
+    /// Ended jobs leave memory for the archive after this long
     #[arg(long, value_name = "TIME")]
     keep_jobs_for: Option<Span>,
     /// ... or when there are more than so many
     #[arg(long, value_name = "N")]
     jobs_kept: Option<usize>,
+    /// Where ended jobs are kept for good [default: archive in the data dir]
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
 }
 
 pub fn run(args: ControllerArgs) -> Result<ExitCode, Fail> {
@@ -57,6 +60,7 @@ fn config(args: ControllerArgs) -> Result<ControllerConfig, Fail> {
     set(&mut config.listen, args.listen);
     set(&mut config.heartbeat, args.heartbeat);
     config.extra_names = args.names;
+    config.archive = args.archive;
     let settings = &mut config.settings;
     set(&mut settings.node_timeout, args.node_timeout);
     set(&mut settings.grace, args.grace);

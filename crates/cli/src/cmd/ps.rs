@@ -1,9 +1,9 @@
 //! `tutti ps`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use tutti_model::{JobState, Span, TaskId};
+use tutti_model::{JobState, Span, TaskId, Time};
 use tutti_wire::api::{JobPage, JobQuery, JobRow};
 use tutti_wire::client::Client;
 
@@ -46,6 +46,12 @@ pub struct PsArgs {
     /// Each started task of an array as a row of its own
     #[arg(long)]
     tasks: bool,
+    /// What ended since then, however long ago: 30d, 2026-11-01 or 2026-11-01T08:00
+    #[arg(long, value_name = "WHEN", value_parser = time::moment)]
+    since: Option<Time>,
+    /// ... and before then
+    #[arg(long, value_name = "WHEN", value_parser = time::moment)]
+    until: Option<Time>,
     /// At most so many rows
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     limit: Option<u32>,
@@ -112,8 +118,17 @@ fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
     if !args.ids.is_empty() {
         return by_id(client, &args.ids);
     }
+    if args.since.is_some() || args.until.is_some() {
+        let (since, until, state) = (args.since, args.until, args.state.clone());
+        let mut list = all(JobQuery { since, until, state, ..base })?;
+        each_once(&mut list.jobs);
+        return Ok(list);
+    }
     if args.all {
-        return all(JobQuery { state: args.state.clone(), ..base });
+        // The newest, if not all are wanted.
+        let mut list = all(JobQuery { state: args.state.clone(), newest: true, ..base })?;
+        list.jobs.reverse();
+        return Ok(list);
     }
     if let Some(state) = &args.state {
         let query = JobQuery { state: Some(state.clone()), ..base.clone() };
@@ -124,6 +139,13 @@ fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
         return Ok(List { jobs: page.jobs, hidden, more: page.next.is_some() });
     }
     current(client, base, rows, args)
+}
+
+/// One that left memory between two pages came with both. The newest last, as in every other list.
+fn each_once(jobs: &mut Vec<JobRow>) {
+    let mut seen = BTreeSet::new();
+    jobs.retain(|job| seen.insert((job.id, job.submitted_at)));
+    jobs.reverse();
 }
 
 fn unfiltered(tasks: bool) -> JobQuery {

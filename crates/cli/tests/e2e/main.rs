@@ -2,6 +2,7 @@
 //!
 //! | file | what must hold |
 //! |---|---|
+//! | `archive` | ended jobs in files: found again, never lost, never twice |
 //! | `bench` | the cluster measures itself |
 //! | `burst` | a controller killed again and again loses no job and runs none twice |
 //! | `faults` | agents, nodes and controllers that die, hang or are away |
@@ -28,6 +29,7 @@
 //! | `watch` | each rule fires on a job or node made to misbehave so, and ends when it is mended |
 
 mod access;
+mod archive;
 mod bench;
 mod browser;
 mod burst;

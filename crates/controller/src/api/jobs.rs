@@ -1,5 +1,6 @@
 //! Jobs: listing, looking, waiting, changing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use serde::Deserialize;
 use tutti_engine::{Command, Rejected, Reply};
-use tutti_model::{Explanation, JobId, TaskId};
+use tutti_model::{Explanation, JobId, TaskId, Time};
 use tutti_wire::api::{
     Changed, JobDetail, JobPage, JobQuery, JobRow, ProgressDetail, Register, SetPriority,
 };
@@ -18,11 +19,22 @@ use super::auth::Caller;
 use super::body::{Named, Params, Strict};
 use super::openapi::Problems;
 use super::problem::Problem;
+use crate::archive::SearchError;
 use crate::clock::now;
 use crate::core::World;
+use crate::error::chain;
 use crate::views::{self, BadFilter, Filter, Page};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+impl From<SearchError> for Problem {
+    fn from(error: SearchError) -> Problem {
+        match error {
+            SearchError::Stopped(stopped) => stopped.into(),
+            SearchError::Archive(error) => Problem::broken(chain(&error)),
+        }
+    }
+}
 
 impl From<BadFilter> for Problem {
     fn from(bad: BadFilter) -> Problem {
@@ -45,10 +57,36 @@ pub async fn list(
             .await?;
         if done {
             let next = page.next.map(|id| id.to_string());
-            return Ok(Json(JobPage { jobs: page.rows, next, totals }));
+            let found = JobPage { jobs: std::mem::take(&mut page.rows), next, totals };
+            return with_archive(&app, page.filter(), found).await.map(Json);
         }
         tokio::task::yield_now().await;
     }
+}
+
+/// What is in memory is followed by the archive, where that is asked for.
+async fn with_archive(app: &App, filter: &Filter, mut page: JobPage) -> Result<JobPage, Problem> {
+    let Some((search, from)) = filter.of_archive().filter(|_| page.next.is_none()) else {
+        return Ok(page);
+    };
+    let room = filter.limit().saturating_sub(page.jobs.len());
+    if room == 0 {
+        return Ok(JobPage { next: Some(views::ARCHIVE.to_owned()), ..page });
+    }
+    let found = app.archive.list(search, from, room).await?;
+    // One that was written down and is still here, or was a moment ago, came with what is in memory.
+    let seen: BTreeSet<(TaskId, Time)> =
+        page.jobs.iter().map(|row| (row.id, row.submitted_at)).collect();
+    let here = |world: &World, row: &JobRow| {
+        let job = world.engine.state().job(row.id.job);
+        job.is_some_and(|job| job.submitted_at == row.submitted_at)
+            || seen.contains(&(row.id, row.submitted_at))
+    };
+    let mut rows = found.rows;
+    app.core.peek(|world| rows.retain(|row| filter.wants_id(row.id.job) && !here(world, row)))?;
+    page.jobs.extend(rows);
+    page.next = found.next.map(|next| next.to_string());
+    Ok(page)
 }
 
 /// All about one job, or one task of an array. What its environment is set to is for its owner and
@@ -66,7 +104,15 @@ pub async fn show(
         let inside = caller.may_look_inside(&job.user);
         views::detail(world, job, id.index, inside, now()).ok_or(Rejected::NoSuchTask(id))
     });
-    Ok(Json(detail.await??))
+    match detail.await? {
+        Err(Rejected::NoSuchJob(_)) => archived(&app, id).await.map(Json),
+        detail => Ok(Json(detail?)),
+    }
+}
+
+/// What has left memory is still known.
+async fn archived(app: &App, id: TaskId) -> Result<JobDetail, Problem> {
+    app.archive.find(id).await?.ok_or_else(|| Rejected::NoSuchJob(id.job).into())
 }
 
 /// Why a pending job is pending, or a suspended one suspended, who is ahead, and what would start it now.
@@ -132,7 +178,10 @@ pub async fn wait(
     let mut stopping = app.stopping();
     loop {
         changes.mark_unchanged();
-        let row = app.core.read(|world| find_row(world, id)).await??;
+        let row = match app.core.read(|world| find_row(world, id)).await? {
+            Err(Rejected::NoSuchJob(_)) => archived(&app, id).await?.row,
+            row => row?,
+        };
         if row.state.is_final() {
             return Ok(Json(row));
         }

@@ -34,6 +34,7 @@ use axum::routing::{delete, get, post, put};
 use tokio::sync::watch;
 use tutti_wire::pki::Ca;
 
+use crate::archive::Archive;
 use crate::audit::Audit;
 use crate::core::Core;
 use crate::dash::{self, Dash};
@@ -53,6 +54,7 @@ pub struct App {
     pub core: Core,
     pub links: Arc<Links>,
     pub telemetry: Arc<Store>,
+    pub archive: Arc<Archive>,
     pub audit: Audit,
     pub alerts: Arc<Board>,
     pub ca: Arc<Ca>,

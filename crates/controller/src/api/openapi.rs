@@ -14,8 +14,8 @@ use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
 use super::{
-    alerts, cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report, submit,
-    telemetry, tokens,
+    alerts, cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report,
+    submit, telemetry, tokens,
 };
 
 /// The errors that every route may answer with.

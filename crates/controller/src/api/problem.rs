@@ -58,6 +58,10 @@ impl Problem {
     pub fn conflict(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, "conflict", exit::FAILED, message)
     }
+    /// Something on this side, which the caller can't change.
+    pub fn broken(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "broken", exit::FAILED, message)
+    }
     pub fn unavailable(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", exit::UNREACHABLE, message)
     }
@@ -116,9 +120,10 @@ impl From<Rejected> for Problem {
         }
         let message = rejected.to_string();
         let (make, hint): (fn(String) -> Problem, Option<&str>) = match &rejected {
-            R::NoSuchJob(_) => {
-                (not_found, Some("`tutti ps` lists the jobs; old ones are forgotten in time"))
-            }
+            R::NoSuchJob(_) => (
+                not_found,
+                Some("`tutti ps` lists the jobs, `tutti ps --since 30d` also what ended"),
+            ),
             R::NoSuchTask(_) => (not_found, Some("`tutti show` on the array lists its indices")),
             R::NoSuchNode(_) => (not_found, Some("`tutti nodes` lists the nodes")),
             R::NoSuchToken(_) => (not_found, Some("`tutti token list` lists the tokens")),

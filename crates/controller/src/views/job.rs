@@ -3,8 +3,8 @@
 use tutti_engine::Stalled;
 use tutti_model::{
     Attempt, AttemptPhase, Demand, Ended, GpuIndex, Job, JobSpec, JobState, Nap, NodeId, Part,
-    PartState, Refusal, Restarts, SleepStep, Span, Spread, State, StopCause, SuspendCause, Task,
-    TaskId, Tasks, Time,
+    PartState, Refusal, Restarts, SleepStep, Span, State, StopCause, SuspendCause, Task, TaskId,
+    Tasks, Time,
 };
 use tutti_wire::api::{JobDetail, JobProgress, JobRow, PartRow, ProgressDetail, SuspensionRow};
 
@@ -52,6 +52,13 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
     Some(row)
 }
 
+/// The row of what has ended, with nothing but the names of nodes to go by.
+pub fn ended_row(names: &State, job: &Job, index: Option<u32>, ended: &Ended) -> JobRow {
+    let mut row = blank(job, TaskId { job: job.id, index }, ended.outcome.into());
+    over(names, &mut row, ended);
+    row
+}
+
 fn array_row(world: &World, job: &Job, now: Time) -> JobRow {
     let id = TaskId::single(job.id);
     let mut row = blank(job, id, JobState::Pending);
@@ -71,7 +78,7 @@ fn array_row(world: &World, job: &Job, now: Time) -> JobRow {
 
 fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
     let demand = Demand::of(&job.spec);
-    let (nodes, gpus) = asked(&demand);
+    let (nodes, gpus) = demand.asked();
     JobRow {
         id,
         name: job.spec.display_name().to_owned(),
@@ -94,15 +101,6 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         array: None,
         node_names: Vec::new(),
         progress: None,
-    }
-}
-
-/// Nodes and GPUs as the spec asks for them; 0 nodes where the scheduler chooses how many.
-fn asked(demand: &Demand) -> (u32, u32) {
-    let gpus = demand.total_gpus().min(u32::MAX.into()) as u32;
-    match demand.spread {
-        Spread::Nodes { nodes, .. } => (nodes, gpus),
-        Spread::Gpus { .. } => (0, gpus),
     }
 }
 
@@ -171,7 +169,7 @@ fn refusal(state: &State, refusal: &Refusal) -> String {
 }
 
 /// Of all attempts, as far as they are remembered.
-fn suspensions(state: &State, task: &Task) -> Vec<SuspensionRow> {
+pub fn suspensions(state: &State, task: &Task) -> Vec<SuspensionRow> {
     let row = |nap: &Nap| SuspensionRow {
         why: nap.why.clone(),
         since: nap.since,

@@ -9,9 +9,9 @@ mod report;
 mod words;
 
 pub use gpu::{gpu_rows, held_gpus, node_names};
-pub use job::{detail, progress, row, without_secrets};
+pub use job::{detail, ended_row, progress, row, suspensions, without_secrets};
 pub use load::{HeldGpu, HeldNode, Holdings, holdings};
 pub use node::{cluster, counted, node_row, trouble};
-pub use page::{BadFilter, Filter, Page, ROWS_MAX};
+pub use page::{ARCHIVE, BadFilter, Filter, Page, ROWS_MAX};
 pub use report::{Wanted, job_line, report};
 pub use words::{cause_words, end_note};

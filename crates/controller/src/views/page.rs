@@ -7,6 +7,7 @@ use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use tutti_archive::{BadPosition, Position, Search};
 use tutti_model::{Job, JobId, JobState, TaskId, Tasks, Time};
 use tutti_wire::api::{JobQuery, JobRow};
 
@@ -29,6 +30,8 @@ pub enum BadFilter {
     State(String),
     #[error("{0}: {1}")]
     Id(&'static str, tutti_model::BadId),
+    #[error("after: {0}")]
+    Position(#[from] BadPosition),
 }
 
 /// A query, understood.
@@ -42,7 +45,29 @@ pub struct Filter {
     tasks: bool,
     newest: bool,
     limit: usize,
-    after: Option<TaskId>,
+    after: Option<After>,
+    since: Option<Time>,
+    until: Option<Time>,
+}
+
+/// What is in memory comes first, then the archive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum After {
+    Task(TaskId),
+    Archive(Option<Position>),
+}
+
+/// Behind everything that is in memory.
+pub const ARCHIVE: &str = "archive";
+
+impl After {
+    fn parse(text: &str) -> Result<After, BadFilter> {
+        match text {
+            ARCHIVE => Ok(After::Archive(None)),
+            _ if text.contains(':') => Ok(After::Archive(Some(text.parse()?))),
+            _ => text.parse().map(After::Task).map_err(|e| BadFilter::Id("after", e)),
+        }
+    }
 }
 
 impl Filter {
@@ -50,7 +75,7 @@ impl Filter {
         let ids = query.id.as_deref().map(|list| {
             list.split(',').map(|s| s.trim().parse::<TaskId>().map(|t| t.job)).collect()
         });
-        let after = query.after.as_deref().map(str::parse);
+        let windowed = query.since.is_some() || query.until.is_some();
         Ok(Filter {
             states: states(query.state.as_deref())?,
             user: query.user,
@@ -58,10 +83,50 @@ impl Filter {
             name: query.name,
             ids: ids.transpose().map_err(|e| BadFilter::Id("id", e))?,
             tasks: query.tasks,
-            newest: query.newest,
+            newest: query.newest || windowed,
             limit: query.limit.unwrap_or(ROWS_DEFAULT).clamp(1, ROWS_MAX) as usize,
-            after: after.transpose().map_err(|e| BadFilter::Id("after", e))?,
+            after: query.after.as_deref().map(After::parse).transpose()?,
+            since: query.since,
+            until: query.until,
         })
+    }
+
+    /// The same for the archive, and from where on, if it is asked at all.
+    pub fn of_archive(&self) -> Option<(Search, Option<Position>)> {
+        (self.since.is_some() || self.until.is_some()).then(|| {
+            let search = Search {
+                since: self.since,
+                until: self.until,
+                states: self.states.clone(),
+                user: self.user.clone(),
+                team: self.team.clone(),
+                name: self.name.clone(),
+                tasks: self.tasks,
+            };
+            let from = match self.after {
+                Some(After::Archive(from)) => from,
+                _ => None,
+            };
+            (search, from)
+        })
+    }
+
+    pub fn wants_id(&self, job: JobId) -> bool {
+        self.ids.as_ref().is_none_or(|ids| ids.contains(&job))
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// What has not ended may still end at any time.
+    fn is_then(&self, row: &JobRow) -> bool {
+        match row.ended_at.filter(|_| row.state.is_final()) {
+            None => self.until.is_none(),
+            Some(at) => {
+                self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|u| at < u)
+            }
+        }
     }
 
     fn wants(&self, job: &Job) -> bool {
@@ -99,13 +164,23 @@ pub struct Page {
 }
 
 impl Page {
+    pub fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
     pub fn new(filter: Filter) -> Page {
-        let position = filter.after;
+        let position = match filter.after {
+            Some(After::Task(task)) => Some(task),
+            _ => None,
+        };
         Page { filter: Arc::new(filter), rows: Vec::new(), position, next: None }
     }
 
     /// True when the page is complete; else call again.
     pub fn fill(&mut self, world: &World, now: Time) -> bool {
+        if matches!(self.filter.after, Some(After::Archive(_))) {
+            return true;
+        }
         let rows_before = self.rows.len();
         let filter = Arc::clone(&self.filter);
         let candidates = Candidates::new(&filter, world, self.position);
@@ -129,7 +204,8 @@ impl Page {
                 self.next = self.rows.last().map(|r| r.id);
                 return false;
             }
-            self.rows.extend(row(world, job, index, now));
+            let row = row(world, job, index, now);
+            self.rows.extend(row.filter(|row| self.filter.is_then(row)));
         }
         true
     }

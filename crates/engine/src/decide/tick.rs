@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Epoch, JobId, LeaseId, Link, NodeId, Part, PartState, StopCause, TaskId,
-    Time,
+    Attempt, AttemptPhase, Epoch, LeaseId, Link, NodeId, Part, PartState, StopCause, TaskId, Time,
 };
 
-use super::{View, ledger, suspend};
+use super::{View, forget, ledger, suspend};
 use crate::command::Reply;
 use crate::event::Event;
 use crate::stall;
@@ -33,10 +32,7 @@ pub(super) fn tick(view: View<'_>) -> Vec<Event> {
     let slow = held_back(view).filter(|(at, _)| *at <= view.now);
     events.extend(slow.map(|(_, lease)| Event::LetGo { lease }));
     events.extend(due(view).into_iter().map(|task| Event::Ready { task }));
-    let old = forgettable(view);
-    if !old.is_empty() {
-        events.push(Event::JobsForgotten { jobs: old });
-    }
+    events.extend(forget::by_the_clock(view));
     events.extend(old_keys(view));
     events.extend(ledger::day_turned(view));
     events
@@ -98,22 +94,6 @@ fn due(view: View<'_>) -> Vec<TaskId> {
     let upto = view.now;
     let back_off = view.state.index.back_off.iter();
     back_off.take_while(|(at, _)| *at <= upto).map(|(_, task)| *task).collect()
-}
-
-/// Ended jobs that are too old or too many, unless somebody still waits for them.
-fn forgettable(view: View<'_>) -> Vec<JobId> {
-    let index = &view.state.index;
-    let surplus = index.ended.len().saturating_sub(view.settings.jobs_kept);
-    let too_old = |at: Time| view.now.since(at) >= view.settings.keep_jobs_for;
-    index
-        .ended
-        .iter()
-        .enumerate()
-        .take_while(|(n, (at, _))| *n < surplus || too_old(*at))
-        .map(|(_, (_, id))| *id)
-        .filter(|id| !index.dependents.contains_key(id))
-        .take(1000)
-        .collect()
 }
 
 /// Once an hour is often enough: keys are small, and each round looks at all of them.

@@ -16,7 +16,7 @@ use axum::extract::State;
 use tokio::task::JoinSet;
 use tutti_engine::Rejected;
 use tutti_model::{ArraySpec, IndexRanges, Rank, TaskId, Tasks};
-use tutti_wire::api::{LogEvent, LogQuery};
+use tutti_wire::api::{JobDetail, JobRow, LogEvent, LogQuery};
 
 use super::App;
 use super::auth::Caller;
@@ -25,7 +25,9 @@ use super::jobs::{find, find_row};
 use super::openapi::Problems;
 use super::problem::Problem;
 use super::sse::{self, Left, Sender, Stream};
+use crate::archive::SearchError;
 use crate::core::{Stopped, World};
+use crate::error::chain;
 use plan::Plan;
 use pull::Pull;
 
@@ -34,6 +36,7 @@ enum Broken {
     Left,
     Stopped,
     Refused(Rejected),
+    Unreadable(SearchError),
 }
 
 impl From<Left> for Broken {
@@ -49,6 +52,15 @@ impl From<Stopped> for Broken {
 impl From<Rejected> for Broken {
     fn from(rejected: Rejected) -> Broken {
         Broken::Refused(rejected)
+    }
+}
+
+impl From<SearchError> for Broken {
+    fn from(error: SearchError) -> Broken {
+        match error {
+            SearchError::Stopped(_) => Broken::Stopped,
+            error => Broken::Unreadable(error),
+        }
     }
 }
 
@@ -71,9 +83,20 @@ pub async fn logs(
     Params(query): Params<LogQuery>,
 ) -> Result<Stream, Problem> {
     let ranks = query.rank.as_deref().map(ranks).transpose()?;
+    let here = app.core.read(|world| find(world, task).is_ok()).await?;
+    let left = if here { None } else { app.archive.find(task).await? };
     let look = |world: &World| {
-        check(world, &caller, task)?;
-        wanted(world, task, query.attempt, ranks.as_ref())
+        let newest = match &left {
+            None => {
+                check(world, &caller, task)?;
+                Plan::new(world, task, None)
+            }
+            Some(job) => {
+                check_archived(&caller, job)?;
+                Some(Plan::archived(world, job, None))
+            }
+        };
+        wanted(newest, task, query.attempt, ranks.as_ref())
     };
     app.core.read(look).await??;
     let (sender, stream) = sse::channel();
@@ -87,6 +110,7 @@ pub async fn logs(
             Ok(()) | Err(Broken::Left) => return,
             Err(Broken::Stopped) => "the controller is stopping: call again when it is back".into(),
             Err(Broken::Refused(rejected)) => rejected.to_string(),
+            Err(Broken::Unreadable(error)) => chain(&error),
         };
         // The reader may leave meanwhile.
         let _ = note(&sender, last_words).await;
@@ -101,6 +125,20 @@ fn ranks(text: &str) -> Result<IndexRanges, Problem> {
     }
 }
 
+fn check_archived(caller: &Caller, job: &JobDetail) -> Result<(), Problem> {
+    let (id, owner) = (job.row.id, job.row.user.clone());
+    if !caller.may_look_inside(&owner) {
+        let user = caller.actor.user.clone();
+        return Err(Rejected::NotYours { job: id.job, owner, user }.into());
+    }
+    if job.row.array.is_some() { Err(is_array(id)) } else { Ok(()) }
+}
+
+fn is_array(id: TaskId) -> Problem {
+    Problem::invalid(format!("{id} is an array"))
+        .hint(format!("name one of its tasks, such as {id}_0"))
+}
+
 fn check(world: &World, caller: &Caller, task: TaskId) -> Result<(), Problem> {
     let job = find(world, task)?;
     if !caller.may_look_inside(&job.user) {
@@ -108,20 +146,19 @@ fn check(world: &World, caller: &Caller, task: TaskId) -> Result<(), Problem> {
         return Err(Rejected::NotYours { job: job.id, owner, user }.into());
     }
     if task.index.is_none() && matches!(job.tasks, Tasks::Array(_)) {
-        return Err(Problem::invalid(format!("{task} is an array"))
-            .hint(format!("name one of its tasks, such as {task}_0")));
+        return Err(is_array(task));
     }
     if job.has_task(task.index) { Ok(()) } else { Err(Rejected::NoSuchTask(task).into()) }
 }
 
 /// What never was can't be shown; something else instead would mislead.
 fn wanted(
-    world: &World,
+    newest: Option<Plan>,
     task: TaskId,
     attempt: Option<u32>,
     ranks: Option<&IndexRanges>,
 ) -> Result<(), Problem> {
-    let Some(newest) = Plan::new(world, task, None) else { return Ok(()) };
+    let Some(newest) = newest else { return Ok(()) };
     if let Some(n) = attempt.filter(|n| *n == 0 || *n > newest.attempt) {
         let had = match newest.attempt {
             0 => "it has not started yet".to_owned(),
@@ -176,11 +213,26 @@ impl Reading {
     }
 
     async fn plan(&self) -> Result<Plan, Broken> {
-        let look = |world: &World| {
-            let plan = Plan::new(world, self.task, self.query.attempt);
-            plan.ok_or(Rejected::NoSuchTask(self.task))
-        };
-        Ok(self.app.core.read(look).await??)
+        let (task, attempt) = (self.task, self.query.attempt);
+        let plan = self.app.core.read(|world| Plan::new(world, task, attempt)).await?;
+        if let Some(plan) = plan {
+            return Ok(plan);
+        }
+        let job = self.archived().await?;
+        Ok(self.app.core.read(|world| Plan::archived(world, &job, attempt)).await?)
+    }
+
+    /// It may leave memory while it is read.
+    async fn archived(&self) -> Result<JobDetail, Broken> {
+        let job = self.app.archive.find(self.task).await?;
+        job.ok_or(Broken::Refused(Rejected::NoSuchTask(self.task)))
+    }
+
+    async fn row(&self) -> Result<JobRow, Broken> {
+        match self.app.core.read(|world| find_row(world, self.task)).await? {
+            Err(Rejected::NoSuchJob(_)) => Ok(self.archived().await?.row),
+            row => Ok(row?),
+        }
     }
 
     async fn until_changed(
@@ -195,7 +247,7 @@ impl Reading {
     }
 
     async fn unstarted(&self) -> Result<String, Broken> {
-        let row = self.app.core.read(|world| find_row(world, self.task)).await??;
+        let row = self.row().await?;
         Ok(match row.note.as_str() {
             "" => format!("{} has not run: it is {}", self.task, row.state.as_str()),
             why => format!("{} has not run: {why}", self.task),
@@ -230,7 +282,7 @@ impl Reading {
     }
 
     async fn end(&self) -> Result<(), Broken> {
-        let row = self.app.core.read(|world| find_row(world, self.task)).await??;
+        let row = self.row().await?;
         let end = LogEvent::End { state: Some(row.state), exit_code: row.exit_code };
         Ok(self.sender.send("end", &end).await?)
     }

@@ -1,6 +1,7 @@
 //! Which attempt to read, how many ranks it has, and which nodes may have their logs.
 
-use tutti_model::{Attempt, Demand, Job, JobState, NodeId, RankRule, Spread, State, TaskId};
+use tutti_model::{Attempt, Demand, JobSpec, JobState, NodeId, RankRule, Spread, State, TaskId};
+use tutti_wire::api::JobDetail;
 
 use crate::core::World;
 
@@ -32,10 +33,26 @@ impl Plan {
         let active = task.and_then(|t| t.attempt()).filter(|a| a.number == attempt);
         let (world_size, places) = match (active, job.ended(id.index)) {
             (Some(active), _) => (active.world_size(), known(active)),
-            (None, Some(ended)) if attempt == newest => from_ended(job, &ended.nodes),
-            _ => (ranks(job, 1), Places::Among(everywhere(state))),
+            (None, Some(ended)) if attempt == newest => from_ended(&job.spec, &ended.nodes),
+            _ => (ranks(&job.spec, 1), Places::Among(everywhere(state))),
         };
         Some(Plan { state: now, attempt, world_size, places })
+    }
+
+    /// Of a job that has left memory: its nodes are known by name.
+    pub fn archived(world: &World, job: &JobDetail, wanted: Option<u32>) -> Plan {
+        let state = world.engine.state();
+        let newest = job.attempt.unwrap_or(0);
+        let attempt = wanted.unwrap_or(newest).min(newest);
+        let nodes = job.row.node_names.iter().filter_map(|name| state.node_named(name));
+        let nodes: Vec<NodeId> = nodes.map(|node| node.id).collect();
+        let whole = nodes.len() == job.row.node_names.len();
+        let (world_size, places) = if attempt == newest && whole {
+            from_ended(&job.spec, &nodes)
+        } else {
+            (ranks(&job.spec, 1), Places::Among(everywhere(state)))
+        };
+        Plan { state: job.row.state, attempt, world_size, places }
     }
 
     /// Yes also where that is not known.
@@ -61,9 +78,9 @@ fn known(attempt: &Attempt) -> Places {
 
 /// Of an attempt that is over only the nodes are remembered; the spec says the rest, except how
 /// many GPUs each node gave when the scheduler was free to choose.
-fn from_ended(job: &Job, nodes: &[NodeId]) -> (u32, Places) {
-    let demand = Demand::of(&job.spec);
-    let world_size = ranks(job, nodes.len() as u32);
+fn from_ended(spec: &JobSpec, nodes: &[NodeId]) -> (u32, Places) {
+    let demand = Demand::of(spec);
+    let world_size = ranks(spec, nodes.len() as u32);
     let each = match (demand.spread, demand.ranks) {
         (Spread::Nodes { gpus_each, .. }, _) => demand.ranks_for(gpus_each),
         (Spread::Gpus { .. }, RankRule::PerNode(n)) => n.max(1),
@@ -75,8 +92,8 @@ fn from_ended(job: &Job, nodes: &[NodeId]) -> (u32, Places) {
     (world_size, Places::Known(parts.collect()))
 }
 
-fn ranks(job: &Job, nodes: u32) -> u32 {
-    let demand = Demand::of(&job.spec);
+fn ranks(spec: &JobSpec, nodes: u32) -> u32 {
+    let demand = Demand::of(spec);
     match (demand.spread, demand.ranks) {
         (Spread::Nodes { nodes, gpus_each }, _) => {
             nodes.saturating_mul(demand.ranks_for(gpus_each))

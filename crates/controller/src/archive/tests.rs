@@ -1,0 +1,237 @@
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tutti_archive::Step;
+use tutti_engine::{Actor, Engine, Event, Record, Reply, apply};
+use tutti_journal::MemoryJournal;
+use tutti_model::{
+    Amounts, ArraySpec, EndReason, Ended, Gpu, GpuIndex, JobSpec, JobState, NodeFacts, NodeId,
+    Outcome, Rank, Restarts, Role, RowKey, Seq, TimeClass,
+};
+
+use super::*;
+use crate::core::{SnapshotRule, Started, World, start};
+use crate::links::{GangKeys, Links};
+use crate::views;
+
+fn settings() -> Settings {
+    Settings { keep_jobs_for: Span(0), archived: true, ..Settings::default() }
+}
+
+fn world(state: State) -> World {
+    World::new(Engine::restore(state, settings()))
+}
+
+/// A state made by its events.
+#[derive(Default)]
+struct Past {
+    state: State,
+}
+
+impl Past {
+    fn put(&mut self, event: Event) {
+        let seq = Seq(self.state.seq.0 + 1);
+        apply(&mut self.state, &Record { seq, at: Time(1_794_787_200_000 + seq.0), event });
+    }
+
+    fn node(&mut self) {
+        let gpu = Gpu {
+            index: GpuIndex(0),
+            model: "h100".into(),
+            uuid: "u".into(),
+            mem: tutti_model::Bytes::gib(80),
+            island: None,
+        };
+        let facts = NodeFacts {
+            name: "n1".into(),
+            cpus: 8,
+            mem: tutti_model::Bytes::gib(8),
+            gpus: vec![gpu],
+            ..NodeFacts::default()
+        };
+        self.put(Event::NodeJoined { node: NodeId(1), facts: Box::new(facts) });
+    }
+
+    fn job(&mut self, id: u64, spec: JobSpec) -> JobId {
+        let (job, user) = (JobId(id), "ada".to_owned());
+        let (key, team) = (None, Some("vision".to_owned()));
+        self.put(Event::JobSubmitted { job, user, spec: Arc::new(spec), key, team });
+        job
+    }
+
+    fn end(&mut self, task: TaskId, outcome: Outcome, reason: EndReason) {
+        let at = self.state.at;
+        let ended = Ended {
+            outcome,
+            exit_code: Some(if outcome == Outcome::Completed { 0 } else { 137 }),
+            reason,
+            started_at: Some(at),
+            ended_at: Time(at.0 + 5),
+            attempts: 2,
+            restarts: Restarts { node_failure: 1, ..Restarts::default() },
+            nodes: vec![NodeId(1)],
+            gpus: 1,
+            away: Span(0),
+            last_ran: None,
+        };
+        self.put(Event::TaskEnded { task, ended });
+    }
+}
+
+fn past() -> Past {
+    let mut past = Past::default();
+    past.node();
+    let mut spec = JobSpec::shell("python train.py");
+    spec.env.insert("TOKEN".into(), "secret".into());
+    let one = past.job(1, spec);
+    past.end(TaskId::single(one), Outcome::Completed, EndReason::Finished);
+    let two = past.job(2, JobSpec::shell("false"));
+    let reason = EndReason::RankFailed { rank: Rank(0), signal: Some(9), saw: None };
+    past.end(TaskId::single(two), Outcome::Failed, reason);
+    let array: ArraySpec = "0-99".parse().unwrap();
+    let three = past.job(3, JobSpec { array: Some(array), ..JobSpec::shell("true") });
+    past.end(TaskId::of_array(three, 0), Outcome::Completed, EndReason::Finished);
+    past.end(TaskId::of_array(three, 7), Outcome::Completed, EndReason::Finished);
+    let ended = Ended {
+        outcome: Outcome::Cancelled,
+        exit_code: None,
+        reason: EndReason::Cancelled { by: "bob".into() },
+        started_at: None,
+        ended_at: past.state.at,
+        attempts: 0,
+        restarts: Restarts::default(),
+        nodes: Vec::new(),
+        gpus: 0,
+        away: Span(0),
+        last_ran: None,
+    };
+    past.put(Event::WaitingEnded { job: three, ended });
+    past.job(4, JobSpec::shell("sleep 1"));
+    past
+}
+
+#[test]
+fn what_is_archived_reads_as_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(past().state);
+    let state = world.engine.state();
+    let jobs = due(state, world.engine.settings(), now());
+    assert_eq!(jobs.iter().map(|j| j.job.id.0).collect::<Vec<_>>(), [1, 2, 3], "4 has not ended");
+    let table = Table::at(dir.path());
+    write(&table, &entries::names(state), &jobs).unwrap();
+    for id in ["1", "2", "3_0", "3_7", "3_50", "3"] {
+        let id: TaskId = id.parse().unwrap();
+        let job = state.job(id.job).unwrap();
+        let live = views::detail(&world, job, id.index, false, now()).unwrap();
+        assert_eq!(table.find(id).unwrap().unwrap(), live, "{id}");
+    }
+    assert_eq!(table.find("4".parse().unwrap()).unwrap(), None);
+}
+
+/// A disk that is full while it is told so.
+fn archive(folder: &Path) -> (Arc<Archive>, &'static AtomicBool) {
+    let full: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let table = Table::gated(folder, move |step: Step| {
+        if full.load(Ordering::SeqCst) && step == Step::Fill {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    });
+    (Arc::new(Archive::with(folder, table)), full)
+}
+
+fn run(state: State) -> Core {
+    let links = Arc::new(Links::new(GangKeys::fixed(1)));
+    let journal = Box::new(MemoryJournal::default());
+    let Started { core, ended } =
+        start(world(state), journal, links, SnapshotRule::default()).unwrap();
+    // Nobody asks how it ended.
+    drop(ended);
+    core
+}
+
+fn in_memory(core: &Core) -> usize {
+    core.peek(|world| world.engine.state().jobs.len()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_leave_once_they_are_on_disk_and_stay_while_they_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, full) = archive(dir.path());
+    let core = run(past().state);
+    full.store(true, Ordering::SeqCst);
+    let result = pass(&core, &archive).await;
+    let Err(PassError::Archive(error)) = result else { panic!("{result:?}") };
+    archive.note(Err(&error));
+    assert_eq!(in_memory(&core), 4);
+    assert!(archive.trouble().unwrap().contains("jobs"), "{:?}", archive.trouble());
+
+    full.store(false, Ordering::SeqCst);
+    let forgotten = pass(&core, &archive).await.unwrap();
+    archive.note(Ok(()));
+    assert_eq!((forgotten, in_memory(&core), archive.trouble()), (3, 1, None));
+    assert_eq!(pass(&core, &archive).await.unwrap(), 0);
+    let page = archive.list(Search::all(), None, 10).await.unwrap();
+    let ids: Vec<String> = page.rows.iter().map(|row| row.id.to_string()).collect();
+    assert_eq!(ids, ["3", "2", "1"]);
+    assert_eq!(page.rows[0].state, JobState::Cancelled);
+    core.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_somebody_waits_for_stays_and_is_written_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, _) = archive(dir.path());
+    let state = past().state;
+    let jobs = due(&state, &settings(), now());
+    // As if it had been killed between the file and the event.
+    write(&archive.jobs, &entries::names(&state), &jobs).unwrap();
+    let core = run(state);
+    let actor = Actor { user: "ada".into(), role: Role::Admin };
+    let spec = JobSpec { after: vec!["1".parse().unwrap()], hold: true, ..JobSpec::shell("true") };
+    let command = Command::Submit { actor, spec: Box::new(spec), user: None, key: None };
+    let reply = core.call(command).await;
+    assert!(matches!(reply, Ok(Reply::Submitted { .. })), "{reply:?}");
+    assert_eq!(pass(&core, &archive).await.unwrap(), 2);
+    assert_eq!(in_memory(&core), 3, "1, which 5 waits for, 4 and 5");
+    let page = archive.list(Search::all(), None, 10).await.unwrap();
+    assert_eq!(page.rows.len(), 3);
+    core.stop().await;
+}
+
+#[test]
+fn they_go_in_batches() {
+    let state = past().state;
+    let ended = state.index.ended.first().unwrap().0;
+    let kept =
+        |keep, jobs_kept| Settings { keep_jobs_for: Span::secs(keep), jobs_kept, ..settings() };
+    let after = |s: u64| Time(ended.0 + s * 1000 + 100);
+    assert!(is_time(&state, &kept(0, 100), after(0)));
+    assert!(!is_time(&state, &kept(86_400, 100), after(86_400)), "more will be due soon");
+    assert!(is_time(&state, &kept(86_400, 100), after(90_000)));
+    assert!(is_time(&state, &kept(86_400, 1), after(1)), "too many");
+    assert!(!is_time(&state, &kept(86_400, 3), after(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_days_of_the_ledger_leave_and_the_one_that_is_not_over_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, _) = archive(dir.path());
+    let today = Day::of(now());
+    let mut state = past().state;
+    let key = RowKey { team: "vision".into(), user: "ada".into(), model: "h100".into() };
+    let amounts = Amounts([(TimeClass::Productive, 42), (TimeClass::Idle, 7)].into());
+    for day in [Day(today.0 - 2), Day(today.0 - 1), today] {
+        state.goodput.days.insert(day, [(key.clone(), amounts.clone())].into());
+    }
+    state.goodput.settled = now();
+    let core = run(state);
+    while pass_ledger(&core, &archive).await.unwrap() {}
+    let left: Vec<Day> =
+        core.peek(|world| world.engine.state().goodput.days.keys().copied().collect()).unwrap();
+    assert_eq!(left, [today]);
+    let rows = archive.ledger(Day(0)..=today).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.gpu_micros).collect::<Vec<_>>(), [42, 7, 42, 7]);
+    assert_eq!(rows[0].day, Day(today.0 - 2));
+    core.stop().await;
+}
