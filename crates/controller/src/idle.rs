@@ -10,6 +10,7 @@ use tutti_model::{GoodputRule, GpuIndex, LeaseId, NodeId, Span, State, Time};
 
 use crate::api::App;
 use crate::clock::now;
+use crate::core::Stopped;
 use crate::telemetry::series::Layout;
 use crate::telemetry::{Of, Store};
 
@@ -31,13 +32,7 @@ struct Held {
 pub async fn watch(app: Arc<App>) {
     let mut stopping = app.stopping();
     loop {
-        let Ok((rule, held)) = app.core.peek(|world| {
-            let state = world.engine.state();
-            (state.policy.goodput.clone(), held(state))
-        }) else {
-            return;
-        };
-        let changed = changes(&app.telemetry, &rule, held, now());
+        let Ok((rule, changed)) = turned(&app, now()) else { return };
         if !changed.is_empty() && app.core.tell(changed).await.is_err() {
             return;
         }
@@ -47,6 +42,16 @@ pub async fn watch(app: Arc<App>) {
             _ = stopping.wait_for(|s| *s) => return,
         }
     }
+}
+
+/// What turned idle or busy, as commands, and the rule that says so.
+pub fn turned(app: &App, now: Time) -> Result<(GoodputRule, Vec<Command>), Stopped> {
+    let (rule, held) = app.core.peek(|world| {
+        let state = world.engine.state();
+        (state.policy.goodput.clone(), held(state))
+    })?;
+    let changed = changes(&app.telemetry, &rule, held, now);
+    Ok((rule, changed))
 }
 
 fn held(state: &State) -> Vec<Held> {

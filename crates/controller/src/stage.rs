@@ -11,7 +11,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tutti_engine::{Command, Record};
-use tutti_model::{NodeSample, Role, Time};
+use tutti_model::{NodeSample, Role, Span, Time};
 
 use crate::api::App;
 use crate::clock;
@@ -20,9 +20,13 @@ use crate::core::{self, Scene, Started, World};
 use crate::dash;
 use crate::error::ControllerError;
 use crate::identity::{self, Identity};
+use crate::idle;
 use crate::links::{GangKeys, Links};
 use crate::start::{self, Handle, Inside};
 use crate::telemetry::Store;
+
+/// How often it is looked for GPUs that do nothing.
+const IDLE_EVERY: Span = Span::secs(300);
 
 /// Where a simulated cluster is shown.
 pub struct Stage {
@@ -92,6 +96,14 @@ impl Stage {
     /// A point of the cluster's past; `teams` too now and then.
     pub fn beat(&self, at: Time, teams: bool) {
         dash::beat(&self.app, at, teams);
+        // Dear with many GPUs, and who idles does so for minutes.
+        if !at.0.is_multiple_of(IDLE_EVERY.0) {
+            return;
+        }
+        if let Ok((_, turned)) = idle::turned(&self.app, at) {
+            let step = |world: &mut World, command| world.step(command, at).records;
+            self.play(|world| turned.into_iter().flat_map(|c| step(world, c)).collect());
+        }
     }
 
     /// Nobody looks any more.

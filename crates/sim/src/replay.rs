@@ -82,6 +82,9 @@ pub enum Misfortune {
     Hold {
         job: usize,
     },
+    Release {
+        job: usize,
+    },
 }
 
 /// Whoever has the engine: the engine itself, or somebody who keeps more of what it does.

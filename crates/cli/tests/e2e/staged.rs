@@ -37,13 +37,14 @@ fn a_simulated_day_is_on_every_page() {
     let live = "document.getElementById('link').dataset.state === 'live'";
     for (path, there) in [
         ("/queue", "document.querySelector('h1')"),
-        ("/jobs", "document.querySelectorAll('tbody tr').length > 20"),
+        ("/jobs", "document.querySelectorAll('tbody tr').length > 5"),
         // The first to be submitted is a training that goes on and says how far it is.
         ("/jobs?q=llm-70b-pretrain", "document.querySelectorAll('tbody tr').length == 1"),
         ("/jobs/6", "document.querySelector('[data-testid=story]')"),
         ("/nodes", "document.querySelectorAll('tbody tr').length == 8"),
         ("/nodes/n1", "document.querySelector('canvas')"),
         ("/teams", "document.body.textContent.includes('biology')"),
+        ("/cost", "document.querySelector('table')"),
         ("/timeline", "document.querySelector('canvas')"),
     ] {
         browser.go(&format!("{base}{path}"));
@@ -57,7 +58,7 @@ fn a_simulated_day_is_on_every_page() {
     let at = dir.display().to_string();
     let nodes = tutti(&["nodes", "--cluster", &at]).ok();
     assert!(nodes.contains("n8") && nodes.contains("simulated"), "{nodes}");
-    tutti(&["submit", "--cluster", &at, "--", "true"]).call().exited(1);
+    tutti(&["submit", "--cluster", &at, "--", "true"]).call().exited(4);
     show.signal(Signal::SIGTERM);
     show.finish().exited(0);
     assert!(!dir.exists(), "its data dir is removed");

@@ -75,7 +75,12 @@ fn people(rng: &mut ChaCha8Rng, jobs: &[TraceJob], all: &mut Vec<Incident>) {
         let minutes = job.submit.0 / 60_000 + rng.random_range(2..40);
         match rng.random_range(0..60) {
             0..=2 => all.push(at(minutes, Misfortune::Cancel { job: place })),
-            3 => all.push(at(job.submit.0 / 60_000 + 1, Misfortune::Hold { job: place })),
+            3 => {
+                let held = job.submit.0 / 60_000 + 1;
+                all.push(at(held, Misfortune::Hold { job: place }));
+                let later = held + rng.random_range(60..480);
+                all.push(at(later, Misfortune::Release { job: place }));
+            }
             _ => {}
         }
     }

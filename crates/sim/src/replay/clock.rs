@@ -33,6 +33,10 @@ impl Agenda {
     pub fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
+    /// Nothing will happen but that agents speak up.
+    pub fn is_quiet(&self) -> bool {
+        self.due.iter().all(|(_, due)| *due == Due::Heartbeat)
+    }
     pub fn pop(&mut self, now: Time) -> Option<Due> {
         if self.next()? > now { None } else { self.due.pop_first().map(|(_, due)| due) }
     }

@@ -258,6 +258,11 @@ impl<'a, H: Host> World<'a, H> {
         let all_up = state.nodes.values().all(|n| n.drain.is_none())
             || self.idle_failures > idle_failures_max(state.nodes.len());
         let none_comes = self.next_arrival >= self.trace.jobs.len();
+        if self.heartbeat.is_some() {
+            // Somebody always speaks, and the engine always waits for the next word.
+            let quiet = self.agenda.is_quiet() && state.index.back_off.is_empty();
+            return idle && none_comes && quiet;
+        }
         let none_due = self.host.engine().next_wakeup().is_none_or(|at| at <= self.now);
         idle && all_up && none_comes && none_due
     }

@@ -193,10 +193,11 @@ impl<H: Host> World<'_, H> {
                 let (session, findings) = (self.session(node), findings.iter().map(seen).collect());
                 Command::Findings { node, session, findings }
             }
-            Misfortune::Cancel { job } | Misfortune::Hold { job } => {
+            Misfortune::Cancel { job } | Misfortune::Hold { job } | Misfortune::Release { job } => {
                 let Some(job) = self.job_of(*job) else { return Ok(()) };
                 match &incident.what {
                     Misfortune::Hold { .. } => Command::Hold { actor, job },
+                    Misfortune::Release { .. } => Command::Release { actor, job },
                     _ => Command::Cancel { actor, target: TaskId::single(job) },
                 }
             }
