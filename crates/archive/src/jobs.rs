@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Amounts, ArraySpec, EndReason, IndexRanges, JobId, JobSpec, JobState, Milli, Priority,
-    Restarts, SavedPoint, Span, TaskId, Time, TimeClass,
+    ReportLine, Restarts, SavedPoint, Span, TaskId, Time, TimeClass,
 };
 use tutti_wire::api::{JobDetail, JobRow, SuspensionRow};
 
@@ -48,6 +48,9 @@ pub struct More {
     pub suspensions: Vec<SuspensionRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_before: Option<String>,
+    /// Where the GPU-hours of the whole job went, at the prices of the day; with the first of its rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<ReportLine>,
 }
 
 impl JobEntry {
@@ -69,7 +72,7 @@ impl JobEntry {
             checkpoints: more.checkpoints,
             stopped_before: more.stopped_before,
             suspensions: more.suspensions,
-            goodput: None,
+            goodput: more.goodput,
         })
     }
 }

@@ -60,6 +60,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             checkpoints: Vec::new(),
             suspensions: Vec::new(),
             stopped_before: Some("n1 was lost".into()),
+            goodput: None,
         }),
     }
 }

@@ -26,6 +26,7 @@ use tutti_wire::api::JobDetail;
 use crate::clock::now;
 use crate::core::{CallError, Core, Stopped};
 use crate::error::chain;
+use crate::views::job_line;
 use entries::Leaving;
 
 /// Below the data dir, unless it is elsewhere.
@@ -35,6 +36,9 @@ pub const ARCHIVE_DIR: &str = "archive";
 const ROWS_MAX: usize = 50_000;
 /// Jobs forgotten by one command: each is applied while everybody waits.
 const FORGET_MAX: usize = 500;
+
+/// Days of the ledger are small, and most questions are about the last month.
+const LEDGER_KEPT: Span = Span::secs(35 * 86_400);
 
 /// Searches at once; others wait. They read files, and each takes a core while it does.
 const SEARCHES_MAX: usize = 2;
@@ -172,7 +176,7 @@ pub async fn keep(core: Core, archive: Arc<Archive>, mut stopping: watch::Receiv
 async fn round(core: &Core, archive: &Arc<Archive>) -> Result<(), PassError> {
     let due = || core.peek(|w| is_time(w.engine.state(), w.engine.settings(), now()));
     while due()? && pass(core, archive).await? > 0 {}
-    while pass_ledger(core, archive).await? {}
+    while pass_ledger(core, archive, LEDGER_KEPT).await? {}
     Ok(())
 }
 
@@ -218,10 +222,9 @@ async fn pass(core: &Core, archive: &Arc<Archive>) -> Result<usize, PassError> {
 }
 
 /// The oldest day of the ledger that can't change any more and is old enough. False if there is none.
-async fn pass_ledger(core: &Core, archive: &Arc<Archive>) -> Result<bool, PassError> {
+async fn pass_ledger(core: &Core, archive: &Arc<Archive>, keep: Span) -> Result<bool, PassError> {
     let sealed = core.read(|world| {
         let goodput = &world.engine.state().goodput;
-        let keep = world.engine.settings().keep_jobs_for;
         let old = |day: &Day| now().since(day.next().begins()) >= keep;
         let day = goodput.sealed_days().into_iter().find(old)?;
         Some((day, goodput.rows_of(day)))
@@ -250,7 +253,11 @@ fn due(state: &State, settings: &Settings, now: Time) -> Vec<Leaving> {
         rows += entries::rows(job);
         before == 0 || rows <= ROWS_MAX
     };
-    let leaving = |job: &Arc<Job>| Leaving { job: job.clone(), time: state.goodput.of_job(job.id) };
+    let leaving = |job: &Arc<Job>| Leaving {
+        job: Arc::clone(job),
+        time: state.goodput.of_job(job.id),
+        goodput: Some(job_line(state, job.id, now)).filter(|line| line.held_hours > 0.0),
+    };
     jobs.take_while(room).map(leaving).collect()
 }
 

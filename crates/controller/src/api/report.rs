@@ -1,5 +1,6 @@
 //! Where GPU-hours and money went.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -15,6 +16,7 @@ use super::body::{Named, Params};
 use super::openapi::Problems;
 use super::problem::Problem;
 use crate::clock::now;
+use crate::core::World;
 use crate::views::{self, Wanted};
 
 const SINCE: Span = Span::secs(29 * 86_400);
@@ -29,8 +31,23 @@ pub async fn report(
 ) -> Result<Json<Report>, Problem> {
     let now = now();
     let wanted = wanted(query, now)?;
-    let report = app.core.read(|world| views::report(world.engine.state(), &wanted, now));
-    Ok(Json(report.await?))
+    // Again if a day has left for the archive between the two looks.
+    loop {
+        let before = app.core.peek(days_here)?;
+        let archived = app.archive.ledger(wanted.since..=wanted.until).await?;
+        let look = |world: &World| {
+            let report = views::report(world.engine.state(), &wanted, &archived, now);
+            (report, days_here(world))
+        };
+        let (report, after) = app.core.read(look).await?;
+        if before.is_subset(&after) {
+            return Ok(Json(report));
+        }
+    }
+}
+
+fn days_here(world: &World) -> BTreeSet<Day> {
+    world.engine.state().goodput.days.keys().copied().collect()
 }
 
 pub(crate) fn wanted(query: ReportQuery, now: Time) -> Result<Wanted, Problem> {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tutti_archive::jobs::{reason_word, spec_json};
 use tutti_archive::{JobEntry, More};
 use tutti_model::{
-    Amounts, Day, Demand, Ended, IndexRanges, Job, Node, NodeFacts, Shape, State, Task, Tasks,
+    Amounts, Day, Demand, Ended, IndexRanges, Job, Node, NodeFacts, ReportLine, Shape, State, Task,
+    Tasks,
 };
 
 use crate::views::{cause_words, ended_row, suspensions, without_secrets};
@@ -28,14 +29,19 @@ pub fn rows(job: &Job) -> usize {
 pub struct Leaving {
     pub job: Arc<Job>,
     pub time: Amounts,
+    pub goodput: Option<ReportLine>,
 }
 
 /// Made one by one: an array may have a million tasks. `names` knows the nodes, see [`names`].
 pub fn entries<'a>(names: &'a State, leaving: &'a Leaving) -> impl Iterator<Item = JobEntry> + 'a {
     // Of the whole job, so that sums over rows come out right.
-    let time = |n| (n == 0).then(|| leaving.time.clone());
     let rows = of_job(names, &leaving.job).enumerate();
-    rows.map(move |(n, entry)| JobEntry { time: time(n), ..entry })
+    rows.map(move |(n, entry)| if n == 0 { first(entry, leaving) } else { entry })
+}
+
+fn first(entry: JobEntry, leaving: &Leaving) -> JobEntry {
+    let more = entry.more.map(|more| More { goodput: leaving.goodput.clone(), ..more });
+    JobEntry { time: Some(leaving.time.clone()), more, ..entry }
 }
 
 fn of_job<'a>(names: &'a State, job: &'a Job) -> Box<dyn Iterator<Item = JobEntry> + 'a> {
@@ -94,6 +100,7 @@ fn entry(
             stopped_before: past
                 .and_then(|past| past.stopped.as_deref())
                 .map(|why| cause_words(names, why)),
+            goodput: None,
         }),
         row,
     }

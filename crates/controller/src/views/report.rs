@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use tutti_engine::{goodput_at, job_goodput_at};
 use tutti_model::{
-    Amounts, Day, Goodput, Job, JobId, Policy, Report, ReportBy, ReportLine, Reporter, State, Time,
-    Waster,
+    Amounts, Day, Goodput, Job, JobId, LedgerRow, Policy, Report, ReportBy, ReportLine, Reporter,
+    State, Time, Waster,
 };
 
 /// So many of the worst are named.
@@ -31,10 +31,15 @@ impl Wanted {
     }
 }
 
-pub fn report(state: &State, wanted: &Wanted, now: Time) -> Report {
+/// `archived` are rows of days that may have left memory; those that have not count as they are here.
+pub fn report(state: &State, wanted: &Wanted, archived: &[LedgerRow], now: Time) -> Report {
     let goodput = goodput_at(state, now);
     let policy = &state.policy;
     let mut reporter = Reporter::new(wanted.by, wanted.since, wanted.until, &policy.prices);
+    let left = archived.iter().filter(|row| !goodput.days.contains_key(&row.day));
+    for row in left.filter(|r| wanted.concerns(policy, &r.team, &r.user)) {
+        reporter.add(row);
+    }
     for &day in goodput.days.range(wanted.since..=wanted.until).map(|(day, _)| day) {
         let rows = goodput.rows_of(day).into_iter();
         rows.filter(|r| wanted.concerns(policy, &r.team, &r.user)).for_each(|r| reporter.add(&r));

@@ -21,7 +21,9 @@ pub async fn view(app: &App, by: ReportBy) -> Result<View, Problem> {
     let days = Wanted { by: ReportBy::Day, ..table.clone() };
     let view = app.core.read(|world| {
         let state = world.engine.state();
-        View { days: views::report(state, &days, now), table: views::report(state, &table, now) }
+        // A month is in memory.
+        let report = |wanted: &Wanted| views::report(state, wanted, &[], now);
+        View { days: report(&days), table: report(&table) }
     });
     Ok(view.await?)
 }
