@@ -3,6 +3,10 @@ import { palette } from "./colours.js";
 import { now, pointWords } from "./live.js";
 
 const LEFT = 92, TOP = 22;
+// What is over is paler.
+const OVER = 0.62;
+// Of the 16 that a frame has.
+const FRAME_MS = 6;
 const OPEN = 0, FAILED = 2, REQUEUED = 4;
 const ends = ["goes on", "completed", "failed", "cancelled", "to be started again"];
 const steps = [60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400];
@@ -11,7 +15,6 @@ class Gantt {
   constructor(box) {
     this.box = box;
     this.canvas = box.querySelector("canvas");
-    this.pen = this.canvas.getContext("2d");
     this.out = document.getElementById("bar");
     this.span = null;
     this.end = null;
@@ -73,24 +76,47 @@ class Gantt {
     // At first as much as there is to see, a day at most.
     const oldest = data.bars.reduce((least, bar) => Math.min(least, bar[3]), now() / 1000 - 120);
     this.span ??= Math.min(86400, (now() / 1000 - oldest) * 1.1);
-    this.redraw();
+    this.redraw(true);
   }
 
-  redraw() {
-    const { data, pen, canvas } = this, width = this.box.clientWidth;
-    if (!data || !width || !this.span) return;
+  /** `bit` by bit, beside what is seen, if it is only news that came; at once if somebody moves it. */
+  redraw(bit = false) {
+    const { data, box } = this;
+    cancelAnimationFrame(this.asked);
+    if (!data || !box.clientWidth || !this.span) return;
+    this.begin();
+    let next = 0;
+    const draw = () => {
+      const until = performance.now() + FRAME_MS;
+      while (next < data.bars.length) {
+        this.bar(data.bars[next], this.ink, this.from, this.to);
+        next += 1;
+        if (bit && next % 16 === 0 && performance.now() > until) {
+          this.asked = requestAnimationFrame(draw);
+          return;
+        }
+      }
+      this.finish();
+    };
+    draw();
+  }
+
+  /** The ground, on a canvas that is not shown yet. */
+  begin() {
+    const { data } = this, width = this.box.clientWidth;
     const gpus = data.nodes.reduce((sum, [, n]) => sum + Math.max(1, n), 0);
     // Without scrolling where that leaves something to see.
     const room = (innerHeight * 0.66 - TOP) / gpus, row = Math.min(12, Math.max(2, Math.floor(room * 0.92))), gap = row > 4 ? 5 : 2;
     const height = TOP + data.nodes.reduce((sum, [, n]) => sum + Math.max(1, n) * row + gap, 0), ratio = devicePixelRatio || 1;
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
+    this.back = document.createElement("canvas");
+    this.back.width = width * ratio;
+    this.back.height = height * ratio;
+    const pen = this.back.getContext("2d"), ink = palette();
+    this.pen = pen;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const ink = palette(), until = this.until(), from = until - this.span;
+    const until = this.until(), from = until - this.span;
+    Object.assign(this, { ink, from, to: until, wideAll: width, high: height, row, drawn: [] });
     this.x = (t) => LEFT + ((t - from) / this.span) * this.wide();
-    pen.clearRect(0, 0, width, height);
     pen.font = "11px system-ui, sans-serif";
     this.axis(ink, from, until, height);
     let y = TOP;
@@ -104,11 +130,18 @@ class Gantt {
       y += tall + gap;
       return top;
     });
-    this.row = row;
-    this.hits = [];
-    for (const bar of data.bars) this.bar(bar, ink, from, until);
-    const x = this.x(now() / 1000);
-    if (x <= width) { pen.fillStyle = ink.accent; pen.fillRect(x - 1, TOP - 4, 1.5, height); }
+  }
+
+  /** Shows what was drawn. */
+  finish() {
+    const { pen, ink, canvas, back, wideAll, high } = this, x = this.x(now() / 1000);
+    if (x <= wideAll) { pen.fillStyle = ink.accent; pen.fillRect(x - 1, TOP - 4, 1.5, high); }
+    this.hits = this.drawn;
+    canvas.width = back.width;
+    canvas.height = back.height;
+    canvas.style.width = `${wideAll}px`;
+    canvas.style.height = `${high}px`;
+    canvas.getContext("2d").drawImage(back, 0, 0);
   }
 
   axis(ink, from, until, height) {
@@ -133,16 +166,16 @@ class Gantt {
     for (const run of runs(lanes)) {
       const y = this.tops[node] + run[0] * row, tall = (run[1] - run[0] + 1) * row - (row > 4 ? 1 : 0);
       pen.fillStyle = ink.kind(number);
-      pen.globalAlpha = end === OPEN ? 1 : 0.62;
+      pen.globalAlpha = end === OPEN ? 1 : OVER;
       pen.fillRect(x, y, wide, tall);
       pen.globalAlpha = 1;
       if (end === FAILED) { pen.fillStyle = ink.bad; pen.fillRect(x + wide - 3, y, 3, tall); }
       if (end === REQUEUED) { pen.fillStyle = ink.warn; pen.fillRect(x + wide - 3, y, 3, tall / 2); }
       if (wide > 60 && tall >= 11) {
-        pen.fillStyle = ink.ground;
+        pen.fillStyle = onto(ink.kind(number), ink.ground, end === OPEN ? 1 : OVER);
         pen.fillText(`${this.data.jobs[job][0]} ${this.data.jobs[job][1]}`, x + 4, y + Math.min(tall, 12) - 2, wide - 8);
       }
-      this.hits.push([x, y, wide, tall, bar]);
+      this.drawn.push([x, y, wide, tall, bar]);
     }
   }
 
@@ -156,6 +189,14 @@ class Gantt {
     const on = gpus.length ? ` GPU ${gpus.join(" ")}` : "";
     this.out.textContent = `job ${id} ${name} (${user}) · ${this.data.nodes[node][0]}${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
   }
+}
+
+/** Dark or bright words, whichever can be read on this colour over this ground. */
+function onto(colour, ground, alpha) {
+  const parts = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16) / 255);
+  const under = parts(ground), mixed = parts(colour).map((part, i) => part * alpha + under[i] * (1 - alpha));
+  const [r, g, b] = mixed.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.2 ? "#11151a" : "#ffffff";
 }
 
 /** Indices that follow each other are one block. */

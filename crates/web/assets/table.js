@@ -3,6 +3,14 @@ import { localise } from "./live.js";
 
 const tellers = [];
 const orders = new Map();
+const filtered = new Set();
+
+// Rows that nobody sees are changed when they are looked at: a table of a thousand nodes changes all the time.
+const later = new Map();
+const watcher = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
+  target.unseen = !isIntersecting;
+  if (isIntersecting && later.has(target)) change(target, later.get(target));
+}), { rootMargin: "300px" });
 
 export function onPicked(teller) {
   tellers.push(teller);
@@ -14,7 +22,8 @@ function rowsOf(table) {
 
 export function picked(id) {
   const table = document.getElementById(id);
-  return rowsOf(table).filter((row) => !row.hidden && row.querySelector(".pick input")?.checked).map((row) => row.dataset.key);
+  const checked = [...table.tBodies[0].querySelectorAll(".pick input:checked")].map((box) => box.closest("tr"));
+  return checked.filter((row) => !row.hidden).map((row) => row.dataset.key);
 }
 
 function tell(table) {
@@ -46,13 +55,19 @@ function sort(table) {
 function filter(table) {
   const box = document.querySelector(`[data-filter="${table.id}"]`);
   const words = (box?.value ?? "").toLowerCase().split(/\s+/).map((word) => word.replace(/^\w+:/, "")).filter(Boolean);
+  const empty = document.querySelector(`[data-empty="${table.id}"]`);
+  if (!words.length && !filtered.has(table.id)) {
+    if (empty) empty.hidden = table.tBodies[0].rows.length > 0;
+    return;
+  }
+  if (words.length) filtered.add(table.id);
+  else filtered.delete(table.id);
   let shown = 0;
   for (const row of rowsOf(table)) {
     const text = row.textContent.toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
     shown += row.hidden ? 0 : 1;
   }
-  const empty = document.querySelector(`[data-empty="${table.id}"]`);
   if (empty) empty.hidden = shown > 0;
 }
 
@@ -65,6 +80,7 @@ export function startTables() {
         table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
         orders.set(table.id, { column: head.cellIndex, sign });
+        catchUp(table);
         sort(table);
       });
     });
@@ -73,7 +89,7 @@ export function startTables() {
       tell(table);
     });
     table.addEventListener("change", () => tell(table));
-    document.querySelector(`[data-filter="${table.id}"]`)?.addEventListener("input", () => { filter(table); tell(table); });
+    document.querySelector(`[data-filter="${table.id}"]`)?.addEventListener("input", () => { catchUp(table); filter(table); tell(table); });
     rowsOf(table).forEach(ready);
     filter(table);
   }
@@ -81,6 +97,29 @@ export function startTables() {
 
 function ready(row) {
   row.tabIndex = -1;
+  watcher.observe(row);
+}
+
+function gone(row) {
+  watcher.unobserve(row);
+  later.delete(row);
+  row.remove();
+}
+
+/** A new row in place of an old one. */
+function change(old, html) {
+  const row = made(html), check = old.querySelector(".pick input"), had = old.contains(document.activeElement);
+  if (check?.checked) row.querySelector(".pick input").checked = true;
+  row.hidden = old.hidden;
+  old.replaceWith(row);
+  gone(old);
+  if (had) row.focus();
+  return row;
+}
+
+/** Everything that was left for later: the order of rows, or which are shown, depends on what they say. */
+function catchUp(table) {
+  for (const row of rowsOf(table)) if (later.has(row)) change(row, later.get(row));
 }
 
 function made(html) {
@@ -93,30 +132,25 @@ function made(html) {
 }
 
 /** Rows that are new, changed, gone or elsewhere. */
-export function applyRows({ table: id, set, gone, order }) {
+export function applyRows({ table: id, set, gone: left, order }) {
   const table = document.getElementById(id);
   if (!table) return;
   const body = table.tBodies[0];
   const known = new Map(rowsOf(table).map((row) => [row.dataset.key, row]));
-  for (const key of gone) {
-    known.get(key)?.remove();
+  for (const key of left) {
+    if (known.has(key)) gone(known.get(key));
     known.delete(key);
   }
+  const all = orders.has(id) || filtered.has(id);
   for (const [key, html] of set) {
-    const row = made(html), old = known.get(key);
-    if (old) {
-      const check = old.querySelector(".pick input"), had = old.contains(document.activeElement);
-      if (check?.checked) row.querySelector(".pick input").checked = true;
-      old.replaceWith(row);
-      if (had) row.focus();
-    } else {
-      body.append(row);
-    }
-    known.set(key, row);
+    const old = known.get(key);
+    if (old?.unseen && !all) later.set(old, html);
+    else if (old) known.set(key, change(old, html));
+    else known.set(key, body.appendChild(made(html)));
   }
   if (order) {
     const wanted = new Set(order);
-    known.forEach((row, key) => { if (!wanted.has(key)) { row.remove(); known.delete(key); } });
+    known.forEach((row, key) => { if (!wanted.has(key)) { gone(row); known.delete(key); } });
     const now = rowsOf(table).map((row) => row.dataset.key);
     if (!orders.has(id) && order.some((key, i) => now[i] !== key)) body.append(...order.map((key) => known.get(key)).filter(Boolean));
   }
