@@ -82,7 +82,7 @@ impl View {
         let row = &self.detail.row;
         let ended = row.ended_at;
         html! {
-            dl.facts data-testid="facts" data-verbs=(self.verbs().join(" ")) {
+            dl.facts data-testid="facts" data-can=(self.verbs().join(" ")) {
                 (fact("State", html! {
                     span data-testid="state" { (words::job_state(row.state)) }
                     @if self.detail.held { " " (words::badge("held", "‖", "held")) }

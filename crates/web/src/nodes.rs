@@ -221,7 +221,7 @@ impl View {
         let (row, facts) = (&self.entry.row, &self.entry.row.facts);
         let drains = row.drain_reason.is_some();
         html! {
-            dl.facts data-verbs=(if drains { "resume" } else { "drain" }) {
+            dl.facts data-can=(if drains { "resume" } else { "drain" }) {
                 div {
                     dt { "State" }
                     dd {

@@ -42,7 +42,7 @@ fn a_simulated_day_is_on_every_page() {
         ("/jobs?q=llm-70b-pretrain", "document.querySelectorAll('tbody tr').length == 1"),
         ("/jobs/6", "document.querySelector('[data-testid=story]')"),
         ("/nodes", "document.querySelectorAll('tbody tr').length == 8"),
-        ("/nodes/n1", "document.querySelector('canvas')"),
+        ("/nodes/dgx-h100-1", "document.querySelector('canvas')"),
         ("/teams", "document.body.textContent.includes('biology')"),
         ("/cost", "document.querySelector('table')"),
         ("/timeline", "document.querySelector('canvas')"),
@@ -57,7 +57,7 @@ fn a_simulated_day_is_on_every_page() {
 
     let at = dir.display().to_string();
     let nodes = tutti(&["nodes", "--cluster", &at]).ok();
-    assert!(nodes.contains("n8") && nodes.contains("simulated"), "{nodes}");
+    assert!(nodes.contains("dgx-h100-8") && nodes.contains("simulated"), "{nodes}");
     tutti(&["submit", "--cluster", &at, "--", "true"]).call().exited(4);
     show.signal(Signal::SIGTERM);
     show.finish().exited(0);

@@ -136,14 +136,14 @@ fn reservations_need_dates() {
 #[test]
 fn flags_that_do_nothing_are_refused() {
     for (line, hint) in [
-        ("openb --csv x", "muri, philly, lingjun, sacct, csv, journal"),
-        ("openb --failures 5", "philly, lingjun, sacct, csv, journal"),
-        ("openb --load 2", "muri, philly, lingjun, sacct, csv, journal"),
-        ("openb --add 1xh100:8", "philly, lingjun, sacct, csv, journal"),
-        ("openb --remove-rack r1", "philly, lingjun, sacct, csv, journal"),
-        ("muri --team-quota red=8", "philly, lingjun, sacct, csv, journal"),
-        ("muri --slowdown x", "philly, lingjun, sacct, csv, journal"),
-        ("muri --policy-file x", "openb, philly, lingjun, sacct, csv, journal"),
+        ("openb --csv x", "muri, philly, lingjun, sacct, csv, journal, day"),
+        ("openb --failures 5", "philly, lingjun, sacct, csv, journal, day"),
+        ("openb --load 2", "muri, philly, lingjun, sacct, csv, journal, day"),
+        ("openb --add 1xh100:8", "philly, lingjun, sacct, csv, journal, day"),
+        ("openb --remove-rack r1", "philly, lingjun, sacct, csv, journal, day"),
+        ("muri --team-quota red=8", "philly, lingjun, sacct, csv, journal, day"),
+        ("muri --slowdown x", "philly, lingjun, sacct, csv, journal, day"),
+        ("muri --policy-file x", "openb, philly, lingjun, sacct, csv, journal, day"),
         ("philly --topology x", "lingjun"),
         ("csv --pods x", "openb"),
     ] {
