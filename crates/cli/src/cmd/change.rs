@@ -43,7 +43,7 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
         }
         let done = match change {
             Change::Cancel => format!("cancelled {id}"),
-            Change::Hold => format!("held {id}"),
+            Change::Hold => held(id, client.job(id)?.row.state),
             Change::Release => format!("released {id}"),
             // Of one that lost its node, nothing is there any more but its place in the queue.
             Change::Suspend if client.job(id)?.row.state == JobState::Pending => {
@@ -52,11 +52,21 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
             Change::Suspend => format!("{id} leaves its GPUs; `tutti resume {id}` lets it go on"),
         };
         // What has to be undone by hand is said to scripts' logs, too.
-        if matches!(change, Change::Suspend) || terminal::stderr_is_terminal() {
+        if matches!(change, Change::Hold | Change::Suspend) || terminal::stderr_is_terminal() {
             terminal::complain(&done);
         }
     }
     Ok(worst)
+}
+
+/// A hold keeps a job from starting; it stops nothing.
+fn held(id: TaskId, state: JobState) -> String {
+    match state {
+        JobState::Starting | JobState::Running => {
+            format!("held {id}: it runs on, but would not start again by itself")
+        }
+        _ => format!("held {id}; `tutti release {id}` lets it start"),
+    }
 }
 
 fn whole(id: TaskId) -> Result<tutti_model::JobId, Fail> {

@@ -89,7 +89,10 @@ pub fn resolve(cluster: Option<&str>, args: ResolveArgs) -> Result<ExitCode, Fai
     if stays.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    terminal::complain("`tutti nodes resolve --unchecked` lifts a fence without a check");
+    terminal::complain(&format!(
+        "`tutti nodes resolve {} --unchecked` lifts a fence without a check",
+        args.node
+    ));
     Ok(ExitCode::FAILURE)
 }
 
