@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tutti_archive::Step;
 use tutti_engine::{Actor, Engine, Event, Record, Reply, apply};
-use tutti_journal::MemoryJournal;
+use tutti_journal::{Journal, MemoryJournal};
 use tutti_model::{
     Amounts, ArraySpec, EndReason, Ended, Gpu, GpuIndex, JobSpec, JobState, NodeFacts, NodeId,
     Outcome, Rank, Restarts, Role, RowKey, Seq, TimeClass,
@@ -144,7 +144,9 @@ fn archive(folder: &Path) -> (Arc<Archive>, &'static AtomicBool) {
 
 fn run(state: State) -> Core {
     let links = Arc::new(Links::new(GangKeys::fixed(1)));
-    let journal = Box::new(MemoryJournal::default());
+    // Its records are those that come after the state.
+    let mut journal = Box::new(MemoryJournal::default());
+    journal.write_snapshot(state.seq, &[]).unwrap();
     let Started { core, ended } =
         start(world(state), journal, links, SnapshotRule::default()).unwrap();
     // Nobody asks how it ended.

@@ -42,6 +42,7 @@ pub(super) fn scope(state: &mut State, event: &Event, at: Time) -> Scope {
 
 /// After it was applied.
 pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
+    let mut woken = Vec::new();
     match event {
         Event::PolicyChanged { .. } => return open_all(state, at),
         Event::LedgerSettled => return settled(state, at),
@@ -55,12 +56,18 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
         }
         // Whoever had them before says nothing about those who have them now.
         Event::Placed { parts, .. } => {
-            parts.iter().for_each(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+            let woke = parts.iter().filter(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+            woken.extend(woke.map(|p| p.node));
         }
         Event::Waking { parts, .. } => {
-            parts.iter().for_each(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+            let woke = parts.iter().filter(|p| in_use(&mut state.goodput, p.node, &p.gpus));
+            woken.extend(woke.map(|p| p.node));
         }
         _ => {}
+    }
+    for lease in on_nodes(state, &woken) {
+        // It may have a part of the same GPU.
+        open_run(state, lease, None, at);
     }
     for lease in leases(state, event) {
         change_run(state, lease, event, at);
@@ -68,10 +75,17 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
     scope.nodes.iter().for_each(|&node| open_node(state, node, at));
 }
 
-fn in_use(goodput: &mut Goodput, node: NodeId, gpus: &[GpuIndex]) {
-    if let Some(book) = goodput.nodes.get_mut(&node) {
-        book.idle.retain(|gpu| !gpus.contains(gpu));
-    }
+/// True if one of them was idle.
+fn in_use(goodput: &mut Goodput, node: NodeId, gpus: &[GpuIndex]) -> bool {
+    let Some(book) = goodput.nodes.get_mut(&node) else { return false };
+    let before = book.idle.len();
+    book.idle.retain(|gpu| !gpus.contains(gpu));
+    book.idle.len() < before
+}
+
+fn on_nodes(state: &State, nodes: &[NodeId]) -> Vec<LeaseId> {
+    let nodes = nodes.iter().filter_map(|node| state.nodes.get(node));
+    nodes.flat_map(|node| node.used.leases.iter().copied()).collect()
 }
 
 /// Everything as of now, without changing the state: for those who read.
@@ -251,10 +265,7 @@ fn leases(state: &State, event: &Event) -> Vec<LeaseId> {
             state.goodput.runs.range(lease(0)..=lease(u64::MAX)).map(|(l, _)| *l).collect()
         }
         // Its GPUs may be others than before, or busy now.
-        Event::NodeUp { node, .. } | Event::GpusIdle { node, .. } => {
-            let node = state.nodes.get(node);
-            node.into_iter().flat_map(|n| n.used.leases.iter().copied()).collect()
-        }
+        Event::NodeUp { node, .. } | Event::GpusIdle { node, .. } => on_nodes(state, &[*node]),
         _ => Vec::new(),
     }
 }
