@@ -225,7 +225,7 @@ fn now() -> Time {
 mod tests {
     use std::sync::mpsc;
 
-    use tutti_gpu::sample::{DeviceProcess, Devices, Host, Owners};
+    use tutti_gpu::sample::{DeviceProcess, Devices, Host, Owners, Tasks};
     use tutti_model::{Generation, GpuSample, JobId};
 
     use super::*;
@@ -237,7 +237,8 @@ mod tests {
     fn sampler(devices: impl Devices + 'static) -> Sampler {
         let host = Host::new("/nowhere".into(), "/nowhere".into());
         let owners = Owners::new("/nowhere".into(), Marks::default());
-        Sampler::new(vec![Box::new(devices)], host, owners)
+        let tasks = Tasks::new("/nowhere".into(), Marks::default());
+        Sampler::new(vec![Box::new(devices)], host, owners, tasks)
     }
 
     #[tokio::test]

@@ -66,6 +66,8 @@ struct Kept {
     /// When the tokens were how many.
     tokens: VecDeque<(Time, u64)>,
     history: History,
+    /// The step at which the curve goes on: where it was when one more rank was heard.
+    curve_waits_until: Option<u64>,
 }
 
 /// A rank, when that was heard, and when it had done its last step.
@@ -158,6 +160,7 @@ impl Kept {
             ranks: BTreeMap::new(),
             tokens: VecDeque::new(),
             history: History::default(),
+            curve_waits_until: None,
         }
     }
 
@@ -167,15 +170,29 @@ impl Kept {
             *self = Kept { history: std::mem::take(&mut self.history), ..Kept::new(generation) };
         }
         self.heard = now;
+        let known = self.ranks.len();
         for said in &progress.ranks {
             let stepped_at = Time(now.0.saturating_sub(said.age.0));
             self.ranks.insert(said.rank, Heard { said: said.clone(), at: now, stepped_at });
         }
+        if known > 0 && self.ranks.len() > known {
+            self.curve_waits_until = self.history.last_step();
+        }
         self.note_tokens();
+        self.note_point();
+    }
+
+    /// A curve goes back where the program does, and not because a rank that is further behind is
+    /// heard later than others: for that one it waits.
+    fn note_point(&mut self) {
         // A loss belongs to the step of who gives it.
         let teller = self.ranks.values().find(|heard| heard.said.loss.is_some());
         if let Some(heard) = teller.or_else(|| self.slowest().map(|(_, heard)| heard)) {
             let (at, step) = (heard.stepped_at, heard.said.step);
+            if self.curve_waits_until.is_some_and(|far| step < far) {
+                return;
+            }
+            self.curve_waits_until = None;
             self.history.push(ProgressPoint { at, step, loss: number(heard.said.loss) });
         }
     }

@@ -8,10 +8,11 @@
 //! ```
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tutti_engine::{Command, Record};
 use tutti_model::{NodeSample, Role, Span, Time};
+use tutti_watch::Watcher;
 
 use crate::api::App;
 use crate::clock;
@@ -22,16 +23,30 @@ use crate::error::ControllerError;
 use crate::identity::{self, Identity};
 use crate::idle;
 use crate::links::{GangKeys, Links};
+use crate::lock::lock;
 use crate::start::{self, Handle, Inside};
 use crate::telemetry::Store;
+use crate::watch;
 
 /// How often it is looked for GPUs that do nothing.
 const IDLE_EVERY: Span = Span::secs(300);
+
+/// And for what else is wrong.
+const WATCH_EVERY: Span = Span::secs(60);
 
 /// Where a simulated cluster is shown.
 pub struct Stage {
     scene: Scene,
     app: Arc<App>,
+    rounds: Mutex<Rounds>,
+}
+
+/// What is done now and then, and when it is next.
+#[derive(Default)]
+struct Rounds {
+    watcher: Watcher,
+    watch_at: Time,
+    idle_at: Time,
 }
 
 /// Shows a world, at this moment, in the current tokio runtime. The clock of the process is the
@@ -52,7 +67,7 @@ pub async fn stage(
     let telemetry = Arc::new(Store::default());
     let inside = Inside { core, ended, links, identity, telemetry, keeper: None };
     let (handle, app) = start::open(config, inside).await?;
-    Ok((handle, Stage { scene, app }))
+    Ok((handle, Stage { scene, app, rounds: Mutex::default() }))
 }
 
 /// Runs a stage until SIGTERM or SIGINT.
@@ -96,10 +111,16 @@ impl Stage {
     /// A point of the cluster's past; `teams` too now and then.
     pub fn beat(&self, at: Time, teams: bool) {
         dash::beat(&self.app, at, teams);
-        // Dear with many GPUs, and who idles does so for minutes.
-        if !at.0.is_multiple_of(IDLE_EVERY.0) {
+        let mut rounds = lock(&self.rounds);
+        if at >= rounds.watch_at {
+            rounds.watch_at = at.plus(WATCH_EVERY);
+            watch::look_on(&self.app, &mut rounds.watcher, at);
+        }
+        if at < rounds.idle_at {
             return;
         }
+        // Dear with many GPUs, and who idles does so for minutes.
+        rounds.idle_at = at.plus(IDLE_EVERY);
         if let Ok((_, turned)) = idle::turned(&self.app, at) {
             let step = |world: &mut World, command| world.step(command, at).records;
             self.play(|world| turned.into_iter().flat_map(|c| step(world, c)).collect());

@@ -20,7 +20,7 @@ mod track;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 
-use tutti_model::{GpuIndex, NodeSample, Span, Time};
+use tutti_model::{Bytes, GpuIndex, NodeSample, Span, TaskId, Time};
 
 use clock::Aligned;
 use series::{GPU, HOST, Layout};
@@ -34,6 +34,8 @@ pub use query::{Curve, Range};
 
 /// More devices than any machine has; an agent that names more is not believed.
 const GPUS_MAX: usize = 256;
+/// Tasks of a node whose peaks are remembered.
+const PEAKS_MAX: usize = 4096;
 /// How long a node that is gone is remembered.
 const FORGET_AFTER: u64 = 7 * 24 * 3600;
 
@@ -78,6 +80,15 @@ struct Book {
     newest: Option<Newest>,
     aligned: Aligned,
     tracks: BTreeMap<Of, Track>,
+    /// The most that tasks took of the machine, as far as is remembered.
+    peaks: BTreeMap<TaskId, Peak>,
+}
+
+/// The most of each that was ever seen, not all in one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peak {
+    pub cpus: f32,
+    pub mem: Bytes,
 }
 
 impl Book {
@@ -86,6 +97,15 @@ impl Book {
         self.track(Of::Host).seconds.put(second, &series::row(HOST, &sample.host));
         for gpu in sample.gpus.iter().take(GPUS_MAX) {
             self.track(Of::Gpu(gpu.index)).seconds.put(second, &series::row(GPU, gpu));
+        }
+        for task in &sample.tasks {
+            let peak = self.peaks.entry(task.task).or_default();
+            peak.cpus = peak.cpus.max(task.cpus);
+            peak.mem = peak.mem.max(task.mem);
+        }
+        // The oldest jobs have the smallest ids.
+        while self.peaks.len() > PEAKS_MAX {
+            self.peaks.pop_first();
         }
         self.newest = Some(Newest { sample: Arc::new(sample), heard: now });
     }
@@ -122,6 +142,12 @@ impl Store {
     pub fn newest(&self, node: &str) -> Option<Newest> {
         let book = self.known(node)?;
         lock(&book).newest.clone()
+    }
+
+    /// The most that a task took of this node. None if it was never seen there.
+    pub fn peak(&self, node: &str, task: TaskId) -> Option<Peak> {
+        let book = self.known(node)?;
+        lock(&book).peaks.get(&task).copied()
     }
 
     fn known(&self, node: &str) -> Option<Arc<Mutex<Book>>> {

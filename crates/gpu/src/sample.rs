@@ -15,6 +15,7 @@ mod nvidia;
 mod owners;
 mod rate;
 mod simulated;
+mod tasks;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ pub use host::Host;
 pub use nvidia::{Card, Nvidia};
 pub use owners::{Marks, Owners};
 pub use simulated::Simulated;
+pub use tasks::Tasks;
 
 /// Memory that one process has on one GPU, before it is known whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,18 +128,26 @@ pub struct Sampler {
     devices: Vec<Box<dyn Devices>>,
     host: Host,
     owners: Owners,
+    tasks: Tasks,
 }
 
 impl Sampler {
-    pub fn new(devices: Vec<Box<dyn Devices>>, host: Host, owners: Owners) -> Sampler {
-        Sampler { devices, host, owners }
+    pub fn new(
+        devices: Vec<Box<dyn Devices>>,
+        host: Host,
+        owners: Owners,
+        tasks: Tasks,
+    ) -> Sampler {
+        Sampler { devices, host, owners, tasks }
     }
 
     /// For this machine. `data_dir` is where disk space matters; `marks` tell whose a process is.
     pub fn open(machine: &Machine, data_dir: PathBuf, marks: Marks) -> Sampler {
         let root = PathBuf::from("/");
         let devices = machine.devices(&root);
-        Sampler::new(devices, Host::new(root.clone(), data_dir), Owners::new(root, marks))
+        let tasks = Tasks::new(root.clone(), marks.clone());
+        let host = Host::new(root.clone(), data_dir);
+        Sampler::new(devices, host, Owners::new(root, marks), tasks)
     }
 
     pub fn round(&mut self, round: Round<'_>) -> NodeSample {
@@ -148,7 +158,8 @@ impl Sampler {
         }
         gpus.sort_by_key(|gpu| gpu.index);
         let processes = self.owners.join(on);
-        NodeSample { at: round.at, gpus, host: self.host.read(round.clock), processes }
+        let (host, tasks) = (self.host.read(round.clock), self.tasks.read(round.clock));
+        NodeSample { at: round.at, gpus, host, processes, tasks }
     }
 }
 

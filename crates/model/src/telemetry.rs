@@ -16,6 +16,19 @@ pub struct NodeSample {
     /// Memory on GPUs by process, with the task that it belongs to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<GpuProcess>,
+    /// What tasks take of the machine besides, as of some seconds ago.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskSample>,
+}
+
+/// The processes of one task on a machine, together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskSample {
+    pub task: TaskId,
+    /// Processors that they keep busy.
+    pub cpus: f32,
+    /// Memory that they have. What several share is counted once.
+    pub mem: Bytes,
 }
 
 /// None: the device does not tell. Counters count since the driver was loaded.

@@ -70,6 +70,23 @@ impl WatchRule {
         }
     }
 
+    /// What is wrong when it fires.
+    pub fn looks_for(self) -> &'static str {
+        match self {
+            WatchRule::Idle => "a GPU of a running job does nothing",
+            WatchRule::Stalled => "a job does no step any more",
+            WatchRule::Straggler => "one rank is behind the others",
+            WatchRule::Hang => "GPUs are busy with little power, and there is no step",
+            WatchRule::Memory => "a GPU's memory is nearly full and grows",
+            WatchRule::HostMemory => "a node's memory is nearly used up",
+            WatchRule::CrashLoop => "a job fails and gets nowhere",
+            WatchRule::Budget => "a team has used up its budget",
+            WatchRule::Flapping => "a node leaves and comes back",
+            WatchRule::Certificate => "a certificate ends soon",
+            WatchRule::Disk => "a disk is nearly full",
+        }
+    }
+
     /// It is about a job, which can be warned, started again or stopped.
     pub fn is_of_jobs(self) -> bool {
         matches!(

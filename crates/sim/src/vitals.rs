@@ -48,6 +48,7 @@ fn sample(state: &State, node: &Node, now: Time) -> NodeSample {
         gpus: uses.iter().map(|(gpu, used)| gpu_sample(node, gpu, *used, now)).collect(),
         host: host_sample(node, share, now),
         processes: processes(node, &uses),
+        ..NodeSample::default()
     }
 }
 

@@ -2,7 +2,10 @@
 import { moveRow, openRow, pickRow } from "./table.js";
 import { press } from "./act.js";
 
-const pages = { o: "/", q: "/queue", j: "/jobs", n: "/nodes", t: "/teams", c: "/cost", l: "/timeline" };
+// The page that a key goes to after `g`, as the navigation has it.
+function pageOf(key) {
+  return document.querySelector(`nav a[data-go="${CSS.escape(key)}"]`)?.href;
+}
 
 function writes(target) {
   return target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
@@ -14,9 +17,10 @@ export function startKeys({ does, grid }) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape" && writes(event.target)) return event.target.blur();
     if (writes(event.target) || document.querySelector("dialog[open]")) return;
-    if (event.timeStamp - going < 1500 && pages[event.key]) {
+    const page = event.timeStamp - going < 1500 && pageOf(event.key);
+    if (page) {
       going = 0;
-      location.href = pages[event.key];
+      location.href = page;
       return;
     }
     going = 0;

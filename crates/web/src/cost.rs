@@ -4,6 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use tutti_model::{Report, ReportBy, ReportLine, TaskId, TimeClass};
 
 use crate::live::Shown;
+use crate::overview::figure;
 use crate::shell::{Page, Reader, Tab, document, region};
 use crate::words;
 
@@ -144,9 +145,6 @@ fn figures(report: &Report) -> Markup {
     let total = &report.total;
     let used = |part: f64| if total.total_hours > 0.0 { part / total.total_hours } else { 0.0 };
     let percent = |share: f64| html! { (format!("{:.1}", share * 100.0)) small { " %" } };
-    let figure = |name: &str, value: Markup, below: Markup| {
-        html! { div { dt { (name) } dd { (value) } dd.below { (below) } } }
-    };
     html! {
         dl.figures data-testid="sums" {
             (figure("Goodput", match total.goodput { Some(share) => percent(share), None => html! { "–" } },
@@ -168,6 +166,8 @@ fn figures(report: &Report) -> Markup {
     }
 }
 
+/// Columns are never wider than those of so many days.
+const DAYS_WIDE: usize = 14;
 const WIDE: f64 = 1000.0;
 const TALL: f64 = 200.0;
 
@@ -177,7 +177,7 @@ fn columns(lines: &[ReportLine]) -> Markup {
     if most <= 0.0 {
         return html! { p.calm { "Nothing is on record for these days." } };
     }
-    let step = WIDE / lines.len() as f64;
+    let step = WIDE / lines.len().max(DAYS_WIDE) as f64;
     let column = |n: usize, line: &ReportLine| {
         let mut below = 0.0;
         let piece = |class: TimeClass| {
@@ -200,7 +200,12 @@ fn columns(lines: &[ReportLine]) -> Markup {
             @for (n, line) in lines.iter().enumerate() { (column(n, line)) }
         }
         @if let [first, .., last] = lines {
-            p.axis { span { (first.name) } span { (hours(most)) " GPU-hours at most" } span { (last.name) } }
+            @let few = lines.len() < DAYS_WIDE;
+            p.axis {
+                span { (first.name) @if few { " to " (last.name) } }
+                span { (hours(most)) " GPU-hours at most" }
+                @if !few { span { (last.name) } }
+            }
         }
     }
 }

@@ -212,7 +212,7 @@ impl JobsView {
     fn totals(&self) -> Markup {
         html! {
             ul.chips aria-label="Tasks by state" {
-                @for (state, n) in &self.totals {
+                @for (state, n) in self.totals.iter().filter(|(_, n)| *n > 0) {
                     li {
                         a href={ "/jobs?q=state:" (state) } {
                             (state) " " b { (words::number(*n)) }

@@ -19,8 +19,9 @@
 //! | [`assets`] | scripts, styles and uPlot, in the binary |
 //! | [`live`], [`grid`] | what changes on a page, and how it is sent |
 //! | [`shell`], [`login`] | the frame of every page, and the door |
-//! | [`overview`], [`jobs`], [`job`], [`nodes`], [`teams`], [`cost`], [`timeline`] | the pages |
+//! | [`overview`], [`jobs`], [`job`], [`nodes`], [`teams`], [`cost`], [`alerts`], [`timeline`] | the pages |
 
+pub mod alerts;
 pub mod assets;
 pub mod cost;
 pub mod grid;

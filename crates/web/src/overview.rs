@@ -2,8 +2,9 @@
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{TaskId, Time};
+use tutti_model::Time;
 
+use crate::alerts::{self, Alert};
 use crate::grid::Grid;
 use crate::live::Shown;
 use crate::shell::{Page, Reader, Tab, document, region};
@@ -37,24 +38,6 @@ pub struct Figures {
     pub suspended: u64,
     /// How long the job waits that has waited longest.
     pub waits_since: Option<Time>,
-}
-
-/// Something that somebody should know.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Alert {
-    pub grave: bool,
-    pub about: About,
-    pub text: String,
-    pub since: Option<Time>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum About {
-    Node(String),
-    Job(TaskId),
-    Team(String),
-    /// Of the controller itself: its disk, a certificate.
-    Controller,
 }
 
 /// The last hours, a point each minute.
@@ -122,30 +105,10 @@ impl View {
 
     fn alerts(&self) -> Markup {
         html! {
-            h2 #alerts-title { "Needs attention" }
-            @if self.alerts.is_empty() {
-                p.calm { span.sign aria-hidden="true" { "✓" } " Nothing does." }
-            } @else {
-                ul.alerts aria-labelledby="alerts-title" {
-                    @for alert in &self.alerts {
-                        li.grave[alert.grave] {
-                            span.sign aria-hidden="true" { @if alert.grave { "▲" } @else { "△" } }
-                            span.text {
-                                @match &alert.about {
-                                    About::Node(name) => (words::node_link(name)),
-                                    About::Job(id) => { "job " (words::job_link(*id)) },
-                                    About::Team(name) => { "team " (name) },
-                                    About::Controller => { "controller" },
-                                }
-                                " " (alert.text)
-                            }
-                            @if let Some(since) = alert.since { span.sub { (words::ago(since)) } }
-                        }
-                    }
-                }
-                @if self.more_alerts > 0 {
-                    p.sub { "and " (self.more_alerts) " more on the " a href="/nodes" { "nodes" } }
-                }
+            h2 #alerts-title { a href="/alerts" { "Needs attention" } }
+            (alerts::list(&self.alerts, "alerts-title"))
+            @if self.more_alerts > 0 {
+                p.sub { a href="/alerts" { "and " (self.more_alerts) " more" } }
             }
         }
     }
@@ -155,7 +118,7 @@ fn of(part: u64, whole: u64) -> Markup {
     html! { (words::number(part)) small { " of " (words::number(whole)) } }
 }
 
-fn figure(name: &str, value: Markup, below: Markup) -> Markup {
+pub(crate) fn figure(name: &str, value: Markup, below: Markup) -> Markup {
     html! { div { dt { (name) } dd { span.value { (value) } (below) } } }
 }
 
@@ -224,8 +187,9 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alerts::About;
     use crate::shell::tests::reader;
-    use tutti_model::{JobId, Role};
+    use tutti_model::{JobId, Role, TaskId};
 
     fn view() -> View {
         View {

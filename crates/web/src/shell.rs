@@ -41,6 +41,7 @@ pub enum Tab {
     Nodes,
     Teams,
     Cost,
+    Alerts,
     Timeline,
     None,
 }
@@ -53,6 +54,7 @@ const TABS: &[(Tab, &str, &str, &str)] = &[
     (Tab::Nodes, "/nodes", "Nodes", "n"),
     (Tab::Teams, "/teams", "Teams", "t"),
     (Tab::Cost, "/cost", "Cost", "c"),
+    (Tab::Alerts, "/alerts", "Alerts", "a"),
     (Tab::Timeline, "/timeline", "Timeline", "l"),
 ];
 
@@ -118,8 +120,10 @@ fn top(reader: &Reader, tab: Tab) -> Markup {
                 span.mark aria-hidden="true" {} "tutti"
             }
             nav aria-label="Pages" {
-                @for (of, href, name, _) in TABS {
-                    a href=(href) aria-current=[(*of == tab).then_some("page")] { (name) }
+                @for (of, href, name, key) in TABS {
+                    a href=(href) data-go=(key) aria-current=[(*of == tab).then_some("page")] {
+                        (name)
+                    }
                 }
             }
             div.who {
@@ -228,7 +232,7 @@ pub(crate) mod tests {
     #[test]
     fn the_page_says_who_and_where() {
         let text = page(Role::Viewer);
-        assert!(text.contains("href=\"/queue\" aria-current=\"page\""), "{text}");
+        assert!(text.contains("href=\"/queue\" data-go=\"q\" aria-current=\"page\""), "{text}");
         assert!(text.contains("data-role=\"viewer\"") && text.contains(">simulated<"), "{text}");
         assert!(text.contains("data-live=\"/live?page=overview\""), "{text}");
         assert!(text.contains("class=\"skip\" href=\"#main\""), "{text}");

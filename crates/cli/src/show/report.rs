@@ -220,7 +220,8 @@ pub fn job(job: &JobGoodput, style: Style) -> String {
     for (key, mem) in [("GPU memory", job.gpu_mem), ("memory", job.mem)] {
         if let Some(mem) = mem {
             let size = |bytes: tutti_model::Bytes| indicatif::BinaryBytes(bytes.0);
-            add(key, format!("{} used at most, of {}", size(mem.peak), size(mem.asked)));
+            let of = (mem.asked.0 > 0).then(|| format!(", of {}", size(mem.asked)));
+            add(key, format!("{} used at most{}", size(mem.peak), of.unwrap_or_default()));
         }
     }
     if let Some(cpus) = job.cpus {

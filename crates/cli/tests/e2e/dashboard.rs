@@ -188,7 +188,8 @@ fn people_use_the_dashboard() {
     let held = cluster.submit(JobSpec { gpus: Some(8), hold: true, ..JobSpec::shell("true") });
     let running = until_file(&cluster, "fourth", "true");
     cluster.wait_state(running, JobState::Running);
-    let pages = ["/", "/queue", "/jobs", "/nodes", "/nodes/n1", "/teams", "/cost", "/timeline"];
+    let pages =
+        ["/", "/queue", "/jobs", "/nodes", "/nodes/n1", "/teams", "/cost", "/alerts", "/timeline"];
     let mut pages: Vec<String> = pages.map(str::to_owned).into();
     pages.extend([done, held, running].map(|id| format!("/jobs/{id}")));
     no_barriers(&mut browser, &base, &pages, &axe);

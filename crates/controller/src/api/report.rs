@@ -7,9 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use tutti_engine::Rejected;
 use tutti_model::{
-    Attempt, Bytes, Day, GpuIndex, PartState, Rank, Report, Span, State as Cluster, TaskId, Time,
+    Attempt, Bytes, Day, Demand, Ended, GpuIndex, PartState, Rank, Report, Span, State as Cluster,
+    TaskId, Time,
 };
-use tutti_wire::api::{IdleGpu, JobGoodput, MemUse, ReportQuery};
+use tutti_wire::api::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};
 
 use super::App;
 use super::body::{Named, Params};
@@ -108,10 +109,16 @@ pub(crate) async fn job_goodput(app: &App, id: TaskId) -> Result<JobGoodput, Pro
             cpus: None,
             advice: Vec::new(),
         })
-        .map(|goodput| (goodput, attempt.map(|attempt| held(state, attempt))))
+        .map(|goodput| {
+            let over = || Some(had(state, &Demand::of(&job.spec), job.ended(id.index)?));
+            (goodput, attempt.map(|attempt| held(state, attempt)).or_else(over))
+        })
     });
     let (mut goodput, held) = seen.await??;
-    goodput.gpu_mem = held.and_then(|held| gpu_mem(app, &held, now));
+    if let Some(held) = held {
+        goodput.gpu_mem = gpu_mem(app, &held, now);
+        (goodput.mem, goodput.cpus) = of_hosts(app, &held, id).unzip();
+    }
     goodput.advice = advice(&goodput);
     Ok(goodput)
 }
@@ -131,10 +138,15 @@ fn idle(state: &Cluster, attempt: &Attempt) -> Vec<IdleGpu> {
     running.flat_map(of_part).collect()
 }
 
-/// Since when, and which GPUs with what memory.
+/// What a task has, or had in its last attempt.
+#[derive(Default)]
 struct Held {
     since: Time,
+    /// With the memory of each; unknown once it is over.
     gpus: Vec<(String, GpuIndex, Bytes)>,
+    nodes: Vec<String>,
+    cpus: u32,
+    mem: Bytes,
 }
 
 fn held(state: &Cluster, attempt: &Attempt) -> Held {
@@ -143,8 +155,26 @@ fn held(state: &Cluster, attempt: &Attempt) -> Held {
         let gpus = node.facts.gpus.iter().filter(|g| part.gpus.contains(&g.index));
         Some(gpus.map(|g| (node.facts.name.clone(), g.index, g.mem)).collect::<Vec<_>>())
     };
-    let gpus = attempt.parts.iter().filter_map(of_part).flatten().collect();
-    Held { since: attempt.placed_at, gpus }
+    Held {
+        since: attempt.placed_at,
+        gpus: attempt.parts.iter().filter_map(of_part).flatten().collect(),
+        nodes: attempt.parts.iter().map(|part| state.node_name(part.node)).collect(),
+        cpus: attempt.parts.iter().map(|part| part.cpus).sum(),
+        mem: Bytes(attempt.parts.iter().map(|part| part.mem.0).sum()),
+    }
+}
+
+fn had(state: &Cluster, demand: &Demand, ended: &Ended) -> Held {
+    let (nodes, gpus) = (ended.nodes.len() as u64, u64::from(ended.gpus));
+    let total = |per_node: u64, per_gpu: u64| {
+        per_node.saturating_mul(nodes).saturating_add(per_gpu.saturating_mul(gpus))
+    };
+    Held {
+        nodes: ended.nodes.iter().map(|node| state.node_name(*node)).collect(),
+        cpus: total(demand.cpus_per_node.into(), demand.cpus_per_gpu.into()) as u32,
+        mem: Bytes(total(demand.mem_per_node.0, demand.mem_per_gpu.0)),
+        ..Held::default()
+    }
 }
 
 fn gpu_mem(app: &App, held: &Held, now: Time) -> Option<MemUse> {
@@ -154,6 +184,15 @@ fn gpu_mem(app: &App, held: &Held, now: Time) -> Option<MemUse> {
     let peaks: Vec<u64> = held.gpus.iter().filter_map(peak).collect();
     let asked = Bytes(held.gpus.iter().map(|(.., mem)| mem.0).sum());
     (!peaks.is_empty()).then(|| MemUse { asked, peak: Bytes(peaks.iter().sum()) })
+}
+
+/// What it asked for of its nodes, and the most that it took; known if each of them has seen it.
+fn of_hosts(app: &App, held: &Held, id: TaskId) -> Option<(MemUse, CpuUse)> {
+    let peaks = held.nodes.iter().map(|node| app.telemetry.peak(node, id));
+    let peaks = peaks.collect::<Option<Vec<_>>>().filter(|peaks| !peaks.is_empty())?;
+    let mem = MemUse { asked: held.mem, peak: Bytes(peaks.iter().map(|peak| peak.mem.0).sum()) };
+    let cpus = CpuUse { asked: held.cpus, peak: peaks.iter().map(|peak| peak.cpus).sum() };
+    Some((mem, cpus))
 }
 
 /// Below this part of what was asked for, somebody else could have had the rest.

@@ -34,6 +34,7 @@ pub enum Topic {
     Teams,
     /// What the lines of its table are.
     Cost(String),
+    Alerts,
     Timeline,
 }
 
@@ -42,7 +43,7 @@ impl Topic {
     fn every(&self) -> Duration {
         Duration::from_secs(match self {
             Topic::Overview => 2,
-            Topic::Nodes | Topic::Node(_) | Topic::Job(_) | Topic::Jobs(_) => 5,
+            Topic::Nodes | Topic::Node(_) | Topic::Job(_) | Topic::Jobs(_) | Topic::Alerts => 5,
             Topic::Queue(_) | Topic::Teams => 10,
             Topic::Timeline | Topic::Cost(_) => 30,
         })

@@ -66,6 +66,7 @@ pub fn router(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/nodes/{name}", get(pages::node))
         .route("/teams", get(pages::teams))
         .route("/cost", get(pages::cost))
+        .route("/alerts", get(pages::alerts))
         .route("/timeline", get(pages::timeline))
         .route("/live", get(stream::live))
         .route("/logout", post(login::logout))

@@ -148,6 +148,11 @@ pub async fn cost(visit: Visit, RawQuery(query): RawQuery) -> Response {
     visit.page(view, tutti_web::cost::page)
 }
 
+pub async fn alerts(visit: Visit) -> Response {
+    let view = gather::alerts::view(&visit.app).await;
+    visit.page(view, tutti_web::alerts::page)
+}
+
 pub async fn timeline(visit: Visit) -> Response {
     let view = gather::timeline::view(&visit.app).await;
     visit.page(view, tutti_web::timeline::page)

@@ -40,6 +40,7 @@ impl Query {
             ("node", _) => Topic::Node(self.name),
             ("teams", _) => Topic::Teams,
             ("cost", _) => Topic::Cost(self.q),
+            ("alerts", _) => Topic::Alerts,
             ("timeline", _) => Topic::Timeline,
             (page, _) => return Err(Problem::not_found(format!("there is no live page '{page}'"))),
         })

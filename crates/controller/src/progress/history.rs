@@ -51,6 +51,10 @@ impl History {
         self.offered += 1;
     }
 
+    pub fn last_step(&self) -> Option<u64> {
+        self.last.map(|last| last.step)
+    }
+
     pub fn points(&self) -> Vec<ProgressPoint> {
         self.points.iter().copied().chain(self.last).collect()
     }

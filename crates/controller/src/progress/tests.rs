@@ -82,6 +82,24 @@ fn tokens_per_second_are_those_of_late() {
 }
 
 #[test]
+fn the_curve_waits_for_a_rank_that_is_heard_late_and_follows_one_that_goes_back() {
+    let mut book = Book::default();
+    let lossy = |n, step| RankProgress { loss: Some(4.0), ..rank(n, step, 0) };
+    for (now, said) in [(1, lossy(1, 3)), (2, lossy(1, 5)), (3, lossy(0, 1)), (4, lossy(0, 4))] {
+        note(&mut book, 1, vec![said], now * 1000);
+    }
+    let steps =
+        |book: &Book| kept(book).history.points().iter().map(|p| p.step).collect::<Vec<_>>();
+    assert_eq!(steps(&book), [3, 5]);
+    note(&mut book, 1, vec![lossy(0, 6), lossy(1, 6)], 5000);
+    // The program threw the last steps away by itself.
+    note(&mut book, 1, vec![lossy(0, 2), lossy(1, 2)], 6000);
+    assert_eq!(steps(&book), [3, 5, 6, 2]);
+    note(&mut book, 2, vec![lossy(0, 1)], 7000);
+    assert_eq!(steps(&book), [3, 5, 6, 2, 1], "a new attempt");
+}
+
+#[test]
 fn what_is_over_is_forgotten_in_the_end() {
     let mut book = Book::default();
     let state = Engine::new(Settings::default()).state().clone();

@@ -15,7 +15,7 @@ fn sample(at: u64, watts: u32) -> NodeSample {
     let mem_total = Bytes(100);
     let host =
         HostSample { cpu: 0.5, mem_total, mem_available: Bytes(25), ..HostSample::default() };
-    NodeSample { at: Time(at * 1000), gpus: vec![gpu(0), gpu(1)], host, processes: Vec::new() }
+    NodeSample { at: Time(at * 1000), gpus: vec![gpu(0), gpu(1)], host, ..NodeSample::default() }
 }
 
 fn fill(store: &Store, node: &str, seconds: std::ops::Range<u64>, watts: u32) {

@@ -18,6 +18,7 @@ use tutti_wire::pki::Validity;
 
 use crate::api::App;
 use crate::chronicle::Fate;
+use crate::clock::patience;
 use crate::core::{Stopped, World};
 use crate::telemetry::series::Layout;
 use crate::telemetry::{Newest, Of, Store};
@@ -243,7 +244,7 @@ fn memory_total(sample: &GpuSample) -> Option<f64> {
 }
 
 fn fresh(store: &Store, node: &str, now: Time) -> Option<Newest> {
-    store.newest(node).filter(|newest| newest.age(now) <= OLD)
+    store.newest(node).filter(|newest| newest.age(now) <= patience(OLD))
 }
 
 /// Adds what hosts say of their memory and disks.

@@ -47,6 +47,14 @@ impl Owners {
         joined
     }
 
+    /// The task of each of these processes that is somebody's. Forgets all others.
+    pub fn tasks(&mut self, pids: &[u32]) -> Vec<(u32, TaskId)> {
+        self.known.values_mut().for_each(|known| known.seen = false);
+        let tasks = pids.iter().filter_map(|&pid| Some((pid, self.task(pid)?))).collect();
+        self.known.retain(|_, known| known.seen);
+        tasks
+    }
+
     fn task(&mut self, pid: u32) -> Option<TaskId> {
         let dir = self.root.join("proc").join(pid.to_string());
         let started = started(&fs::read_to_string(dir.join("stat")).ok()?)?;

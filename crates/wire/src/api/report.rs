@@ -40,7 +40,8 @@ pub struct JobGoodput {
     /// Memory of its GPUs, what it holds and the most that was used of it in this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_mem: Option<MemUse>,
-    /// The same of its nodes' memory. None: agents do not measure it yet.
+    /// Memory of its nodes that it asked for, 0 if it said nothing of it, and the most that it took on
+    /// each of them in any attempt. None: they were not heard of, or have forgotten it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<MemUse>,
     /// And of their CPUs.

@@ -1,5 +1,6 @@
 //! From the state and telemetry to what pages show.
 
+pub mod alerts;
 pub mod cost;
 pub mod job;
 pub mod jobs;
@@ -26,6 +27,7 @@ pub async fn shown(app: &Arc<App>, topic: &Topic) -> Result<Shown, Problem> {
         Topic::Node(name) => nodes::one(app, name).await?.shown(),
         Topic::Teams => teams(app).await?.shown(),
         Topic::Cost(by) => cost::view(app, cost::by(by)).await?.shown(),
+        Topic::Alerts => alerts::view(app).await?.shown(),
         Topic::Timeline => timeline::view(app).await?.shown(),
     })
 }

@@ -7,8 +7,9 @@ use tutti_model::{
     Time, WatchRule,
 };
 use tutti_web::grid::{Cell, Grid, Holding, JobWords, NodeLayout, RackLayout, SiteLayout};
-use tutti_web::overview::{About, Alert, Figures, View};
+use tutti_web::overview::{Figures, View};
 
+use super::alerts;
 use crate::api::{App, Problem};
 use crate::clock::{now, patience};
 use crate::core::World;
@@ -21,7 +22,7 @@ const STALE: tutti_model::Span = tutti_model::Span::secs(30);
 
 pub async fn view(app: &App) -> Result<View, Problem> {
     let view = app.core.read(|world| {
-        let (alerts, more_alerts) = alerts(world);
+        let (alerts, more_alerts) = alerts::now(world, ALERTS_MAX);
         View {
             figures: figures(world, &app.telemetry, now()),
             alerts,
@@ -86,72 +87,6 @@ pub fn figures(world: &World, store: &Store, now: Time) -> Figures {
     figures.activity = (told > 0).then(|| busy / f64::from(told));
     figures.power = powered.then_some(watts);
     figures
-}
-
-fn alerts(world: &World) -> (Vec<Alert>, usize) {
-    let state = world.engine.state();
-    let mut alerts: Vec<Alert> =
-        state.nodes.values().flat_map(|node| node_alerts(world, node)).collect();
-    alerts.extend(stalled(world));
-    alerts.extend(world.alerts.standing().into_iter().filter_map(watched));
-    alerts.sort_by_key(|alert| (!alert.grave, std::cmp::Reverse(alert.since)));
-    let more = alerts.len().saturating_sub(ALERTS_MAX);
-    alerts.truncate(ALERTS_MAX);
-    (alerts, more)
-}
-
-fn node_alerts(world: &World, node: &Node) -> Vec<Alert> {
-    let about = || About::Node(node.facts.name.clone());
-    let alert = |grave, text: String, since| Alert { grave, about: about(), text, since };
-    let mut alerts: Vec<Alert> = node
-        .findings
-        .iter()
-        .map(|found| {
-            // The text names the GPU.
-            alert(found.action >= HealthAction::FenceGpu, found.text.clone(), Some(found.since))
-        })
-        .collect();
-    match node.link {
-        Link::Lost { since } => alerts.push(alert(true, "is lost".to_owned(), Some(since))),
-        Link::Away { since } => alerts.push(alert(true, "is away".to_owned(), Some(since))),
-        Link::Up => {}
-    }
-    if let Some(drain) = node.drain.as_ref().filter(|drain| drain.finding.is_none()) {
-        let reason =
-            if drain.reason.is_empty() { String::new() } else { format!(": {}", drain.reason) };
-        alerts.push(alert(
-            drain.auto,
-            format!("is drained by {}{reason}", drain.by),
-            Some(drain.since),
-        ));
-    }
-    alerts.extend(views::trouble(world, node, now()).map(|text| alert(false, text, None)));
-    alerts
-}
-
-/// What rules have found. That a job is stalled is shown above from the first moment on.
-fn watched(alert: tutti_model::Alert) -> Option<Alert> {
-    let about = match alert.subject {
-        Subject::Job { .. } if alert.rule == WatchRule::Stalled => return None,
-        Subject::Job { id } => About::Job(id),
-        Subject::Node { name } => About::Node(name),
-        Subject::Team { name } => About::Team(name),
-        Subject::Controller { .. } => About::Controller,
-    };
-    let grave = !matches!(alert.rule, WatchRule::Straggler | WatchRule::Budget);
-    Some(Alert { grave, about, text: alert.text, since: Some(alert.since) })
-}
-
-/// Jobs that run and get nowhere.
-fn stalled(world: &World) -> Vec<Alert> {
-    let running = world.engine.state().index.active.iter();
-    let stalled = running.filter_map(|task| {
-        let stalled = world.engine.stalled(*task, now())?;
-        let since = Time(now().0.saturating_sub(stalled.idle.0));
-        let text = format!("did no step, usually one in {}", stalled.pace);
-        Some(Alert { grave: true, about: About::Job(*task), text, since: Some(since) })
-    });
-    stalled.collect()
 }
 
 /// Nodes by site, rack and name, as people count.

@@ -18,7 +18,7 @@ fn sample(second: u64, gpu: GpuSample) -> NodeSample {
         mem_available: Bytes::gib(50),
         ..HostSample::default()
     };
-    NodeSample { at: at(second), gpus: vec![gpu], host, processes: Vec::new() }
+    NodeSample { at: at(second), gpus: vec![gpu], host, ..NodeSample::default() }
 }
 
 fn found(seen: &[Seen]) -> Vec<(&str, HealthAction)> {
