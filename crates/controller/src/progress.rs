@@ -187,13 +187,11 @@ impl Kept {
     fn note_point(&mut self) {
         // A loss belongs to the step of who gives it.
         let teller = self.ranks.values().find(|heard| heard.said.loss.is_some());
-        if let Some(heard) = teller.or_else(|| self.slowest().map(|(_, heard)| heard)) {
-            let (at, step) = (heard.stepped_at, heard.said.step);
-            if self.curve_waits_until.is_some_and(|far| step < far) {
-                return;
-            }
+        let Some(heard) = teller.or_else(|| self.slowest().map(|(_, heard)| heard)) else { return };
+        let (at, step, loss) = (heard.stepped_at, heard.said.step, number(heard.said.loss));
+        if self.curve_waits_until.is_none_or(|far| step >= far) {
             self.curve_waits_until = None;
-            self.history.push(ProgressPoint { at, step, loss: number(heard.said.loss) });
+            self.history.push(ProgressPoint { at, step, loss });
         }
     }
 

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{
-    Finding, GpuIndex, GpuSample, HealthAction, JobState, Link, Node, NodeState, State, Subject,
-    Time, WatchRule,
-};
+use tutti_model::{Finding, GpuIndex, GpuSample, JobState, Link, Node, NodeState, State, Time};
 use tutti_web::grid::{Cell, Grid, Holding, JobWords, NodeLayout, RackLayout, SiteLayout};
 use tutti_web::overview::{Figures, View};
 
