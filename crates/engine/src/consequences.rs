@@ -15,6 +15,8 @@ use crate::event::Event;
 use crate::health;
 use crate::index::{DependencyState, dependency};
 
+pub(crate) use ending::gets_further;
+
 pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
     let View { state, now, .. } = view;
     match event {

@@ -10,7 +10,7 @@ use crate::apply::apply;
 use crate::carry_out::{self, touched};
 use crate::check::sift;
 use crate::command::{Command, Reply};
-use crate::consequences::consequences;
+use crate::consequences::{consequences, gets_further};
 use crate::decide::{View, answer, decide, next_due};
 use crate::effect::Effect;
 use crate::effects::{effects, find_attempt, reconcile};
@@ -82,6 +82,12 @@ impl Engine {
     /// Whether this task runs and makes no steps any more.
     pub fn stalled(&self, task: TaskId, now: Time) -> Option<Stalled> {
         stall::stalled(self.view(now), task)
+    }
+
+    /// Whether the attempt of this task that is under way has got further than those before it: what
+    /// failed until then is made good.
+    pub fn gets_further(&self, task: TaskId, now: Time) -> bool {
+        gets_further(self.view(now), task)
     }
 
     pub fn settings(&self) -> &Settings {

@@ -326,6 +326,24 @@ impl OwnTerms {
             );
             found.push(("action", problem));
         }
+        if rule == WatchRule::CrashLoop && self.action == Some(WatchAction::Requeue) {
+            let problem = "a job that fails is started again anyway, as its retry says: write tell, \
+                           warn or kill";
+            found.push(("action", problem.to_owned()));
+        }
+        found
+    }
+
+    /// What can't be meant in a job's own file, which anybody may write: one that fires and ends at
+    /// every look would drown what others have to say.
+    fn problems_of_job(&self, rule: WatchRule) -> Vec<(&'static str, String)> {
+        let mut found = self.problems(rule);
+        for (key, given) in [("for", self.lasts), ("clear", self.clear)] {
+            if let Some(given) = given.filter(|given| *given < JobWatch::SHORTEST) {
+                let least = JobWatch::SHORTEST;
+                found.push((key, format!("must be at least {least} in a job file, not {given}")));
+            }
+        }
         found
     }
 }
@@ -428,14 +446,29 @@ pub struct Notify {
     /// To whom mail goes: the program `email` in the `hooks` directory gets the message.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub email: Vec<String>,
+    /// Of alerts that jobs asked for in their own files as well. Anybody can write such a file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_jobs: bool,
 }
 
 const EMAILS_MAX: usize = 100;
 const TEXT_MAX: usize = 2000;
+/// Stands for what is not shown. No address has it in it, so one that was read so can't be set.
+const HIDDEN: &str = "…";
 
 impl Notify {
     pub fn is_default(&self) -> bool {
         *self == Notify::default()
+    }
+
+    /// Whether anybody wants to be told of this one.
+    pub fn wants(&self, alert: &Alert) -> bool {
+        self.of_jobs || alert.asked_by == AskedBy::Policy
+    }
+
+    /// As those see it who may not change it: who knows the whole address of a webhook can post there.
+    pub fn without_secrets(&self) -> Notify {
+        Notify { webhook: self.webhook.as_deref().map(only_host), ..self.clone() }
     }
 
     fn problems(&self) -> Vec<(&'static str, String)> {
@@ -443,12 +476,8 @@ impl Notify {
         let plain = |text: &str| {
             text.len() <= TEXT_MAX && !text.chars().any(|c| c.is_control() || c.is_whitespace())
         };
-        let is_url = |url: &str| {
-            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-            plain(url) && rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
-        };
-        if let Some(url) = self.webhook.as_deref().filter(|url| !is_url(url)) {
-            found.push(("webhook", format!("'{url}' is no address: write http://… or https://…")));
+        if let Some(problem) = self.webhook.as_deref().and_then(bad_address) {
+            found.push(("webhook", problem));
         }
         let is_name = |name: &str| {
             let sane = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -474,6 +503,59 @@ impl Notify {
     }
 }
 
+/// Scheme, host with port, and the rest, which is empty or begins with `/`, `?` or `#`. None: it is no
+/// address of the web.
+fn address(url: &str) -> Option<(&str, &str, &str)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let known = matches!(scheme, "http" | "https");
+    (known && is_host(host)).then_some((scheme, host, path))
+}
+
+/// A name or an address, and a port if it is not the usual one.
+fn is_host(text: &str) -> bool {
+    let is_port = |port: &str| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    if let Some(rest) = text.strip_prefix('[') {
+        let Some((ip, port)) = rest.split_once(']') else { return false };
+        let port_is_good = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        return port_is_good && ip.parse::<std::net::Ipv6Addr>().is_ok();
+    }
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let sane = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.chars().all(sane) && port.is_none_or(is_port)
+}
+
+/// An address without what follows the host, which is often a secret: `https://example.org/…`.
+pub fn only_host(url: &str) -> String {
+    match address(url) {
+        Some((scheme, host, "" | "/")) => format!("{scheme}://{host}/"),
+        Some((scheme, host, _)) => format!("{scheme}://{host}/{HIDDEN}"),
+        None => HIDDEN.to_owned(),
+    }
+}
+
+/// What is wrong with the address of a webhook, without repeating what may be a secret.
+fn bad_address(url: &str) -> Option<String> {
+    let form = "write http://HOST/PATH or https://HOST/PATH";
+    if url.contains(HIDDEN) {
+        return Some(format!("what follows the host was hidden where this was read: {form}"));
+    }
+    let place = url.split_once("://").map_or(url, |(_, rest)| rest).split(['/', '?', '#']).next();
+    if place.is_some_and(|place| place.contains('@')) {
+        return Some(format!("may not have a user or a password before its host: {form}"));
+    }
+    let Some((_, _, path)) = address(url) else {
+        return Some(format!("is no address: {form}"));
+    };
+    let sane = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);
+    if let Some(c) = path.chars().find(|c| !sane(*c)) {
+        return Some(format!("is no address: {c:?} must be written as %XX"));
+    }
+    (url.len() > TEXT_MAX).then(|| format!("is longer than {TEXT_MAX} bytes"))
+}
+
 /// What a job asks to be watched for on top of what the operator has: `[watch]` of the job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -491,6 +573,10 @@ pub struct JobWatch {
 }
 
 impl JobWatch {
+    /// Of `for` and `clear`: at the usual pace two looks must agree. Tests and people who try rules out
+    /// need no more.
+    pub const SHORTEST: Span = Span::secs(1);
+
     /// None: it does not ask.
     pub fn own(&self, rule: WatchRule) -> Option<&OwnTerms> {
         match rule {
@@ -506,7 +592,7 @@ impl JobWatch {
 
     pub fn problems(&self) -> Vec<(String, String)> {
         let of_rule = |rule: WatchRule| {
-            let found = self.own(rule).map(|own| own.problems(rule)).unwrap_or_default();
+            let found = self.own(rule).map(|own| own.problems_of_job(rule)).unwrap_or_default();
             found.into_iter().map(move |(key, p)| (format!("{}.{key}", rule.as_str()), p))
         };
         WatchRule::ALL.into_iter().flat_map(of_rule).collect()

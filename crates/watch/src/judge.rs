@@ -3,7 +3,8 @@
 use tutti_model::{Period, Span, Terms, Time, WatchRule};
 
 use crate::seen::{
-    CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, NodeSeen, Steps, TaskSeen, TeamSeen,
+    Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, NodeSeen, Steps, TaskSeen,
+    TeamSeen,
 };
 use crate::track::Signal;
 
@@ -41,14 +42,24 @@ impl Judged {
     fn if_good(good: bool) -> Judged {
         if good { Judged::GOOD } else { Judged::BETWEEN }
     }
+
+    /// Of several, those that are known decide. If none is, nothing ends.
+    fn if_all_good(known: impl Iterator<Item = bool>) -> Judged {
+        let known: Vec<bool> = known.collect();
+        Judged::if_good(!known.is_empty() && known.iter().all(|good| *good))
+    }
 }
 
-/// None: the rule is not about running tasks.
+/// None: the rule is not about such a task.
 pub(crate) fn task(rule: WatchRule, terms: &Terms, task: &TaskSeen) -> Option<Judged> {
+    // A new controller does not know them at first, and that mends nothing.
+    let by_steps = |judge: fn(&Terms, &Steps) -> Judged| {
+        task.steps.as_ref().map_or(Judged::BETWEEN, |steps| judge(terms, steps))
+    };
     match rule {
         WatchRule::Idle if !task.gpus.is_empty() => Some(idle(terms, &task.gpus)),
-        WatchRule::Stalled => task.steps.as_ref().map(|steps| stalled(terms, steps)),
-        WatchRule::Straggler => task.steps.as_ref().map(|steps| straggler(terms, steps)),
+        WatchRule::Stalled => Some(by_steps(stalled)),
+        WatchRule::Straggler => Some(by_steps(straggler)),
         WatchRule::Hang if !task.gpus.is_empty() => Some(hang(terms, task)),
         WatchRule::Memory if !task.gpus.is_empty() => Some(memory(terms, &task.gpus)),
         _ => None,
@@ -65,8 +76,11 @@ fn idle(terms: &Terms, gpus: &[GpuSeen]) -> Judged {
     let is_idle = |gpu: &&GpuSeen| gpu.activity.is_some_and(|a| a < limit) && !spins(gpu);
     let idle: Vec<&GpuSeen> = gpus.iter().filter(is_idle).collect();
     if idle.is_empty() {
-        let works = |gpu: &GpuSeen| spins(gpu) || gpu.activity.is_some_and(|a| a >= limit * AGAIN);
-        return Judged::if_good(gpus.iter().all(works));
+        let works = |gpu: &GpuSeen| match spins(gpu) {
+            true => Some(true),
+            false => gpu.activity.map(|activity| activity >= limit * AGAIN),
+        };
+        return Judged::if_all_good(gpus.iter().filter_map(works));
     }
     let (n, all) = (idle.len(), gpus.len());
     let which = match (n, all) {
@@ -167,9 +181,10 @@ fn memory(terms: &Terms, gpus: &[GpuSeen]) -> Judged {
     let soonest = gpus.iter().filter_map(|gpu| Some((gpu, full_in(gpu)?)));
     let Some((gpu, secs)) = soonest.min_by(|a, b| a.1.total_cmp(&b.1)) else {
         let well = |gpu: &GpuSeen| {
-            gpu.memory.is_some_and(|m| m < limit - LESS) || gpu.growth.is_some_and(|g| g <= 0.0)
+            let used = gpu.memory?;
+            Some(used < limit - LESS || gpu.growth.is_some_and(|growth| growth <= 0.0))
         };
-        return Judged::if_good(gpus.iter().all(well));
+        return Judged::if_all_good(gpus.iter().filter_map(well));
     };
     let used = percent(gpu.memory.unwrap_or_default());
     let left = Span::secs(secs.round() as u64);
@@ -181,9 +196,10 @@ fn memory(terms: &Terms, gpus: &[GpuSeen]) -> Judged {
 
 pub(crate) fn circling(terms: &Terms, task: &CirclingSeen) -> Judged {
     match task.failures {
-        0 => Judged::GOOD,
-        n if n < terms.limit.count() => Judged::BETWEEN,
-        n => {
+        None => Judged::BETWEEN,
+        Some(0) => Judged::GOOD,
+        Some(n) if n < terms.limit.count() => Judged::BETWEEN,
+        Some(n) => {
             let end = if task.over { ", and was given up" } else { "" };
             Judged::bad(format!("failed {n} times in a row and got nowhere{end}"))
         }
@@ -248,7 +264,14 @@ pub(crate) fn certificate(terms: &Terms, certificate: &CertificateSeen) -> Judge
         (false, 1) => "ends in 1 day".to_owned(),
         (false, days) => format!("ends in {days} days"),
     };
-    Judged::bad(format!("the {} {what}: restart the controller to renew it", certificate.what))
+    let mend = match certificate.which {
+        Certificate::Server => "restart the controller to renew it",
+        Certificate::Ca => {
+            "it does not renew itself, and all tokens and certificates of nodes end with it; \
+             docs/guide/alerts.md says how to make a new one"
+        }
+    };
+    Judged::bad(format!("the {} {what}: {mend}", certificate.which.as_str()))
 }
 
 fn percent(share: f64) -> String {

@@ -17,8 +17,8 @@ mod track;
 mod watcher;
 
 pub use seen::{
-    CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps, TaskSeen,
-    TeamSeen,
+    Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps,
+    TaskSeen, TeamSeen,
 };
 pub use track::Signal;
 pub use watcher::{Change, Standing, Watcher};

@@ -24,7 +24,7 @@ pub struct TaskSeen {
     pub job: AlertJob,
     pub asks: Option<Box<JobWatch>>,
     pub gpus: Vec<GpuSeen>,
-    /// If it reports any.
+    /// None if it reports none, or none is known yet.
     pub steps: Option<Steps>,
 }
 
@@ -69,8 +69,8 @@ pub struct CirclingSeen {
     pub id: TaskId,
     pub job: AlertJob,
     pub asks: Option<Box<JobWatch>>,
-    /// In a row, without getting anywhere.
-    pub failures: u32,
+    /// In a row, without getting anywhere. None: nobody can tell yet whether it still gets nowhere.
+    pub failures: Option<u32>,
     /// It has ended for that.
     pub over: bool,
 }
@@ -102,7 +102,22 @@ pub struct DiskSeen {
 
 #[derive(Clone, Debug)]
 pub struct CertificateSeen {
-    /// "server certificate", "CA".
-    pub what: String,
+    pub which: Certificate,
     pub left: Span,
+}
+
+/// Each is mended in another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    Server,
+    Ca,
+}
+
+impl Certificate {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Certificate::Server => "server certificate",
+            Certificate::Ca => "CA",
+        }
+    }
 }

@@ -107,6 +107,94 @@ fn a_gpu_of_which_nothing_is_known_is_not_idle() {
     assert_eq!(until_fired(&policy, |_| tasks(task(vec![unknown(), gpu(1)]))), None);
 }
 
+/// One node that can't be asked holds up no alert about the rest.
+#[test]
+fn what_is_known_decides_whether_an_alert_ends() {
+    let unknown = || GpuSeen { node: "n2".into(), ..GpuSeen::default() };
+    let text = "1 of its 2 GPUs does nothing (under 3% busy): n1 GPU 0";
+    let good = tasks(task(vec![gpu(0), unknown()]));
+    fires(|_| tasks(task(vec![idle_gpu(0), unknown()])), good, WatchRule::Idle, text);
+    let full = || GpuSeen { memory: Some(0.96), growth: Some(1e-4), ..gpu(0) };
+    let text = "the memory of n1 GPU 0 is 96% full and grows: nothing is left in 6m40s";
+    let good = tasks(task(vec![gpu(0), unknown()]));
+    fires(|_| tasks(task(vec![full(), unknown()])), good, WatchRule::Memory, text);
+}
+
+#[test]
+fn nothing_ends_while_nothing_is_known() {
+    let unknown = || tasks(task(vec![GpuSeen { node: "n1".into(), ..GpuSeen::default() }]));
+    let full = GpuSeen { memory: Some(0.96), growth: Some(1e-4), ..gpu(0) };
+    for bad in [idle_gpu(0), full.clone()] {
+        let (mut watcher, policy) = fired(|_| tasks(task(vec![bad.clone()])));
+        let over = run(
+            &mut watcher,
+            &policy,
+            4000..8000,
+            |_| unknown(),
+            |change| match change {
+                Change::Ended(alert) => Some(alert),
+                Change::Began(_) => None,
+            },
+        );
+        assert_eq!(over, None);
+        assert!(!watcher.standing()[0].bad, "and nobody is accused");
+    }
+    // How full it is is known, but not yet whether it still grows.
+    let (mut watcher, policy) = fired(|_| tasks(task(vec![full.clone()])));
+    let still = || GpuSeen { growth: None, ..full.clone() };
+    run(&mut watcher, &policy, 4000..8000, |_| tasks(task(vec![still(), gpu(1)])), |_| None);
+    assert_eq!(watcher.standing().len(), 1);
+}
+
+/// A watcher that has found this bad for so long that one alert stands.
+#[track_caller]
+fn fired(bad: impl Fn(u64) -> Seen) -> (Watcher, WatchPolicy) {
+    let (mut watcher, policy) = (Watcher::default(), WatchPolicy::default());
+    run(&mut watcher, &policy, 0..4000, bad, |_| None);
+    assert_eq!(watcher.standing().len(), 1, "{:?}", watcher.standing());
+    (watcher, policy)
+}
+
+/// As a new controller has it from the file.
+fn restored(watcher: &Watcher) -> Watcher {
+    let text = serde_json::to_string(&watcher.standing()).unwrap();
+    Watcher::restore(serde_json::from_str(&text).unwrap(), watcher.next())
+}
+
+#[test]
+fn steps_that_nobody_has_told_yet_end_nothing() {
+    let with = |steps: Option<Steps>| tasks(TaskSeen { steps, ..task(vec![gpu(0)]) });
+    let stalled = Steps { stalled: true, ..stepping(660) };
+    let lag = Lag { rank: Rank(3), node: None, steps: 14 };
+    let behind = Steps { behind: Some(lag), ..stepping(1) };
+    for bad in [stalled, behind] {
+        let (watcher, policy) = fired(|_| with(Some(bad.clone())));
+        let mut next = restored(&watcher);
+        let seen = |at: u64| if at < 4030 { with(None) } else { with(Some(bad.clone())) };
+        for at in (4000..4100).step_by(ROUND as usize) {
+            let seen = Seen { now: Time((START + at) * 1000), ..seen(at) };
+            assert_eq!(next.round(&policy, &seen), [], "at {at}");
+            assert_eq!(next.standing()[0].bad, at >= 4030, "at {at}");
+        }
+    }
+    assert_eq!(until_fired(&WatchPolicy::default(), |_| with(None)), None);
+}
+
+#[test]
+fn only_what_is_bad_now_is_acted_upon() {
+    let (watcher, policy) = fired(|_| tasks(task(vec![idle_gpu(0)])));
+    assert!(watcher.standing()[0].bad);
+    let mut next = restored(&watcher);
+    assert!(!next.standing()[0].bad, "nobody has looked yet");
+    let unknown = GpuSeen { node: "n1".into(), ..GpuSeen::default() };
+    for (at, gpu, bad) in [(4000, unknown, false), (4005, idle_gpu(0), true), (4010, gpu(0), false)]
+    {
+        let seen = Seen { now: Time((START + at) * 1000), ..tasks(task(vec![gpu])) };
+        assert_eq!(next.round(&policy, &seen), [], "it stands at {at}");
+        assert_eq!(next.standing()[0].bad, bad, "at {at}");
+    }
+}
+
 #[test]
 fn stalled() {
     let steps = |at: u64| Steps { stalled: true, ..stepping(660 + at) };
@@ -173,7 +261,7 @@ fn host_memory() {
 
 #[test]
 fn crash_loop() {
-    let failed = |failures| Seen {
+    let failed = |failures: Option<u32>| Seen {
         circling: vec![CirclingSeen {
             id: TaskId::single(JobId(7)),
             job: AlertJob { name: "train".into(), user: "ada".into() },
@@ -184,8 +272,15 @@ fn crash_loop() {
         ..Seen::default()
     };
     let text = "failed 3 times in a row and got nowhere";
-    fires(|_| failed(3), failed(0), WatchRule::CrashLoop, text);
-    assert_eq!(until_fired(&WatchPolicy::default(), |_| failed(1)), None);
+    fires(|_| failed(Some(3)), failed(Some(0)), WatchRule::CrashLoop, text);
+    let policy = WatchPolicy::default();
+    assert_eq!(until_fired(&policy, |_| failed(Some(1))), None);
+    // It may have got further before the controller was started again.
+    assert_eq!(until_fired(&policy, |_| failed(None)), None);
+    let (mut watcher, policy) = fired(|_| failed(Some(3)));
+    run(&mut watcher, &policy, 4000..8000, |_| failed(None), |_| None);
+    assert_eq!(watcher.standing().len(), 1);
+    assert!(!watcher.standing()[0].bad);
 }
 
 #[test]
@@ -219,15 +314,23 @@ fn flapping() {
 
 #[test]
 fn certificate() {
-    let left = |days: u64| Seen {
-        certificates: vec![CertificateSeen {
-            what: "server certificate".into(),
-            left: Span::secs(days * 86_400),
-        }],
+    let left = |which: Certificate, days: u64| Seen {
+        certificates: vec![CertificateSeen { which, left: Span::secs(days * 86_400) }],
         ..Seen::default()
     };
-    let text = "the server certificate ends in 9 days: restart the controller to renew it";
-    fires(|_| left(9), left(90), WatchRule::Certificate, text);
+    for (which, text) in [
+        (
+            Certificate::Server,
+            "the server certificate ends in 9 days: restart the controller to renew it",
+        ),
+        (
+            Certificate::Ca,
+            "the CA ends in 9 days: it does not renew itself, and all tokens and certificates of \
+             nodes end with it; docs/guide/alerts.md says how to make a new one",
+        ),
+    ] {
+        fires(|_| left(which, 9), left(which, 90), WatchRule::Certificate, text);
+    }
 }
 
 #[test]
@@ -290,8 +393,7 @@ fn a_new_controller_goes_on_where_the_old_one_was() {
     let idle = || tasks(task(vec![idle_gpu(0)]));
     let mut watcher = Watcher::default();
     run(&mut watcher, &policy, 0..905, |_| idle(), |_| None);
-    let text = serde_json::to_string(&watcher.standing()).unwrap();
-    let mut next = Watcher::restore(serde_json::from_str(&text).unwrap(), watcher.next());
+    let mut next = restored(&watcher);
     let seen = Seen { now: Time((START + 990) * 1000), ..idle() };
     assert_eq!(next.round(&policy, &seen), [], "it was told already");
     // A job that ended meanwhile is not seen any more.

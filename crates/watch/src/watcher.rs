@@ -9,7 +9,7 @@ use tutti_model::{
 
 use crate::judge::{self, Judged};
 use crate::seen::{CertificateSeen, DiskSeen, NodeSeen, Seen, TeamSeen};
-use crate::track::{Track, Turn};
+use crate::track::{Signal, Track, Turn};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -28,7 +28,14 @@ impl Key {
 struct Kept {
     era: u64,
     track: Track,
+    bad: bool,
     alert: Option<Alert>,
+}
+
+impl Kept {
+    fn new(era: u64) -> Kept {
+        Kept { era, track: Track::Quiet, bad: false, alert: None }
+    }
 }
 
 /// An alert that goes on, and the attempt that it is about; 0 where there is none.
@@ -36,6 +43,10 @@ struct Kept {
 pub struct Standing {
     pub alert: Alert,
     pub era: u64,
+    /// The newest look found it bad. It stands for a while without that, but nothing is done to
+    /// anybody for what is past or not known.
+    #[serde(skip)]
+    pub bad: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +73,9 @@ struct Look<'a> {
 impl Watcher {
     /// Goes on where an earlier one was. What only threatened begins anew.
     pub fn restore(standing: Vec<Standing>, next: u64) -> Watcher {
-        let kept = |Standing { alert, era }: Standing| {
-            (Key::of(&alert), Kept { era, track: Track::restored(), alert: Some(alert) })
+        let kept = |Standing { alert, era, .. }: Standing| {
+            let (key, track) = (Key::of(&alert), Track::restored());
+            (key, Kept { track, alert: Some(alert), ..Kept::new(era) })
         };
         Watcher { kept: standing.into_iter().map(kept).collect(), next }
     }
@@ -75,7 +87,9 @@ impl Watcher {
 
     /// What stands, oldest first.
     pub fn standing(&self) -> Vec<Standing> {
-        let stands = |kept: &Kept| Some(Standing { alert: kept.alert.clone()?, era: kept.era });
+        let stands = |kept: &Kept| {
+            Some(Standing { alert: kept.alert.clone()?, era: kept.era, bad: kept.bad })
+        };
         let mut all: Vec<Standing> = self.kept.values().filter_map(stands).collect();
         all.sort_by_key(|standing| standing.alert.id);
         all
@@ -102,7 +116,7 @@ impl Watcher {
                 }
                 None => None,
             };
-            let mut kept = was.unwrap_or(Kept { era: look.era, track: Track::Quiet, alert: None });
+            let mut kept = was.unwrap_or_else(|| Kept::new(look.era));
             changes.extend(self.step(&mut kept, &look, seen.now));
             if kept.track != Track::Quiet {
                 self.kept.insert(look.key, kept);
@@ -115,6 +129,7 @@ impl Watcher {
     }
 
     fn step(&mut self, kept: &mut Kept, look: &Look<'_>, now: Time) -> Option<Change> {
+        kept.bad = look.judged.signal == Signal::Bad;
         let turn = kept.track.step(look.judged.signal, &look.terms, now);
         match turn {
             Turn::Fires { since } => {
@@ -230,7 +245,8 @@ fn of_others(rule: WatchRule, terms: Terms, seen: &Seen) -> Vec<Look<'_>> {
             seen.disks.iter().map(of).collect()
         }
         WatchRule::Certificate => {
-            let of = |c: &CertificateSeen| look(own(&c.what), judge::certificate(&terms, c));
+            let of =
+                |c: &CertificateSeen| look(own(c.which.as_str()), judge::certificate(&terms, c));
             seen.certificates.iter().map(of).collect()
         }
         _ => Vec::new(),

@@ -6,8 +6,8 @@ use tutti_model::{
     AlertJob, Budget, JobId, Period, Rank, Span, TaskId, Time, WatchPolicy, WatchRule,
 };
 use tutti_watch::{
-    CertificateSeen, Change, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps, TaskSeen,
-    TeamSeen, Watcher,
+    Certificate, CertificateSeen, Change, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen,
+    Steps, TaskSeen, TeamSeen, Watcher,
 };
 
 const ROUND: u64 = 5;
@@ -194,7 +194,7 @@ fn look(now: u64) -> Seen {
         id: tasks[0].id,
         job: tasks[0].job.clone(),
         asks: None,
-        failures: u32::from((12 * 3600..12 * 3600 + 900).contains(&now)),
+        failures: Some(u32::from((12 * 3600..12 * 3600 + 900).contains(&now))),
         over: false,
     };
     let filled = between(0.5, 0.9, now as f64 / DAY as f64);
@@ -215,7 +215,7 @@ fn look(now: u64) -> Seen {
             free_bytes: 1 << 38,
         }],
         certificates: vec![CertificateSeen {
-            what: "CA".into(),
+            which: Certificate::Ca,
             left: Span::secs(400 * DAY - now),
         }],
     }

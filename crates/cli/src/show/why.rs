@@ -140,20 +140,34 @@ mod tests {
     use super::*;
     use tutti_model::{Blocked, Fence, GpuIndex, Holder, Shortage, Span, SuspendCause, WakeNeed};
 
+    /// Job 12, of which no more is known than this.
+    fn because(verdict: Verdict) -> Explanation {
+        Explanation {
+            task: "12".parse().unwrap(),
+            verdict,
+            ahead: 0,
+            holders: Vec::new(),
+            starts_by: None,
+            forecast: None,
+            advice: Vec::new(),
+            fences: Vec::new(),
+            gives_up_at: None,
+        }
+    }
+
     #[test]
     fn a_busy_cluster_in_sentences() {
         let now = Time(1_000_000);
+        let busy = Verdict::Busy(Shortage {
+            nodes_wanted: 2,
+            gpus_wanted: 16,
+            nodes_fitting: 1,
+            gpus_free: 11,
+            nodes_total: 4,
+            blocked: Blocked { gpus_busy: 2, draining: 1, ..Blocked::default() },
+            ..Shortage::default()
+        });
         let e = Explanation {
-            task: "12".parse().unwrap(),
-            verdict: Verdict::Busy(Shortage {
-                nodes_wanted: 2,
-                gpus_wanted: 16,
-                nodes_fitting: 1,
-                gpus_free: 11,
-                nodes_total: 4,
-                blocked: Blocked { gpus_busy: 2, draining: 1, ..Blocked::default() },
-                ..Shortage::default()
-            }),
             ahead: 1,
             holders: vec![Holder {
                 task: "7".parse().unwrap(),
@@ -163,8 +177,6 @@ mod tests {
                 nodes: 1,
                 ends_by: Some(now.plus(Span::secs(90))),
             }],
-            starts_by: None,
-            forecast: None,
             advice: vec!["ask for 8 GPUs on 1 node".into()],
             fences: vec![Fence {
                 node: "n2".into(),
@@ -173,7 +185,7 @@ mod tests {
                 text: "XID 48".into(),
                 since: Time(0),
             }],
-            gives_up_at: None,
+            ..because(busy)
         };
         let text = explanation(&e, now, Style::PLAIN);
         assert_eq!(
@@ -195,20 +207,7 @@ what would help
 
     #[test]
     fn times_are_told_from_now_and_names_are_harmless() {
-        let text = |verdict: Verdict| {
-            let e = Explanation {
-                task: "12".parse().unwrap(),
-                verdict,
-                ahead: 0,
-                holders: Vec::new(),
-                starts_by: None,
-                forecast: None,
-                advice: Vec::new(),
-                fences: Vec::new(),
-                gives_up_at: None,
-            };
-            explanation(&e, Time(0), Style::PLAIN)
-        };
+        let text = |verdict: Verdict| explanation(&because(verdict), Time(0), Style::PLAIN);
         let reserved = text(Verdict::Reserved {
             reservation: "power\u{1b} work".into(),
             until: Time(90_000),
@@ -225,18 +224,8 @@ what would help
     #[test]
     fn the_start_is_a_range() {
         let at = |early: u64, late: Option<u64>| {
-            let e = Explanation {
-                task: "12".parse().unwrap(),
-                verdict: Verdict::Next,
-                ahead: 0,
-                holders: Vec::new(),
-                starts_by: None,
-                forecast: Some(Forecast { early: Time(early), late: late.map(Time) }),
-                advice: Vec::new(),
-                fences: Vec::new(),
-                gives_up_at: None,
-            };
-            start(&e, Time(60_000)).unwrap()
+            let forecast = Some(Forecast { early: Time(early), late: late.map(Time) });
+            start(&Explanation { forecast, ..because(Verdict::Next) }, Time(60_000)).unwrap()
         };
         assert!(at(90_000, Some(120_000)).starts_with("it is expected to start in 30s to 1m, by "));
         assert!(at(90_000, None).starts_with("it is expected to start in 30s ("));
@@ -247,18 +236,8 @@ what would help
     /// Where nobody holds anything, nobody's time limit is to blame.
     #[test]
     fn holders_are_blamed_only_if_there_are_any() {
-        let e = Explanation {
-            task: "12".parse().unwrap(),
-            verdict: Verdict::Busy(Shortage { nodes_wanted: 2, ..Shortage::default() }),
-            ahead: 0,
-            holders: Vec::new(),
-            starts_by: None,
-            forecast: None,
-            advice: Vec::new(),
-            fences: Vec::new(),
-            gives_up_at: None,
-        };
-        assert_eq!(start(&e, Time(0)), None);
+        let busy = Verdict::Busy(Shortage { nodes_wanted: 2, ..Shortage::default() });
+        assert_eq!(start(&because(busy), Time(0)), None);
     }
 
     #[test]
@@ -272,17 +251,8 @@ what would help
             fenced: vec![GpuIndex(3)],
         };
         let why = SuspendCause::Preempted { for_job: tutti_model::JobId(9) };
-        let e = Explanation {
-            task: "12".parse().unwrap(),
-            verdict: Verdict::Suspended { why, stays: false, needs: vec![need], held_up: None },
-            ahead: 0,
-            holders: Vec::new(),
-            starts_by: None,
-            forecast: None,
-            advice: Vec::new(),
-            fences: Vec::new(),
-            gives_up_at: Some(Time(480_000)),
-        };
+        let suspended = Verdict::Suspended { why, stays: false, needs: vec![need], held_up: None };
+        let e = Explanation { gives_up_at: Some(Time(480_000)), ..because(suspended) };
         let text = explanation(&e, Time(0), Style::PLAIN);
         for want in [
             "wakes when 2 h100 are free on n1 (GPU 3 is fenced)",

@@ -325,6 +325,30 @@ fn memory_that_fills_and_a_job_that_fails_in_circles() {
 }
 
 #[test]
+fn a_job_that_failed_twice_and_then_works_is_well_again() {
+    let cluster = cluster(1);
+    apply(&cluster, "[watch.crash_loop]\nclear = \"1s\"\n");
+    let (tries, script) = (cluster.scratch().join("tries"), cluster.scratch().join("steps.py"));
+    std::fs::write(&script, STEPS).unwrap();
+    let line = format!(
+        "echo once >> {0}; [ $(wc -l < {0}) -gt 2 ] || exit 3; exec python3 {1}",
+        tries.display(),
+        script.display()
+    );
+    let orders = Device::new(&cluster, "orders", "halt");
+    let mut spec = JobSpec::shell(line);
+    spec.retry.job_failure = 50;
+    spec.env.insert("ORDERS".into(), orders.0.display().to_string());
+    let id = cluster.submit(spec);
+    let alert = fires(&cluster, WatchRule::CrashLoop, &job(id), Span(0));
+    assert_eq!(alert.text, "failed 2 times in a row and got nowhere");
+    // The third attempt makes steps, which none before it did.
+    orders.does("go");
+    ends(&cluster, WatchRule::CrashLoop, &job(id));
+    assert_eq!(cluster.job(id).row.state, JobState::Running);
+}
+
+#[test]
 fn nodes_teams_and_the_controller_are_watched_too() {
     let mut cluster = cluster(2);
     let budget = "[teams.vision]\nmembers = [\"*\"]\nbudget = { gpu_hours = 1, per = \"day\" }\n";
@@ -392,13 +416,22 @@ fn nodes_teams_and_the_controller_are_watched_too() {
 fn work_as_usual_is_quiet_and_bad_terms_are_refused() {
     let cluster = cluster(1);
     let path = cluster.scratch().join("policy.toml");
-    std::fs::write(&path, "[watch.disk]\naction = \"kill\"\n\n[watch.idle]\nlimit = 3\n").unwrap();
+    let bad = "[watch.disk]\naction = \"kill\"\n\n[watch.idle]\nlimit = 3\n\n[watch.crash_loop]\n\
+               action = \"requeue\"\n";
+    std::fs::write(&path, bad).unwrap();
     let refused = cluster.cli(&["policy", "apply", path.to_str().unwrap()]).call();
-    refused.exited(2).says(&["watch.disk.action", "watch.idle.limit: is a share such as 3%"]);
+    refused.exited(2).says(&[
+        "watch.disk.action",
+        "watch.idle.limit: is a share such as 3%",
+        "watch.crash_loop.action: a job that fails is started again anyway",
+    ]);
     let file = cluster.scratch().join("job.toml");
     std::fs::write(&file, "run = \"true\"\n[watch.idle]\nlimit = \"1h\"\n").unwrap();
     let refused = cluster.cli(&["submit", file.to_str().unwrap()]).call();
     refused.exited(2).says(&["watch.idle.limit", "is a share such as 3%"]);
+    std::fs::write(&file, "run = \"true\"\n[watch.idle]\nclear = \"0s\"\n").unwrap();
+    let refused = cluster.cli(&["submit", file.to_str().unwrap()]).call();
+    refused.exited(2).says(&["watch.idle.clear", "must be at least 1s in a job file"]);
 
     apply(&cluster, "");
     let id = cluster.submit(JobSpec { gpus: Some(8), ..JobSpec::shell("sleep 3") });

@@ -15,6 +15,7 @@ use super::App;
 use super::auth::Caller;
 use super::body::Params;
 use super::openapi::Problems;
+use super::policy::as_seen_by;
 use super::problem::Problem;
 use super::sse::{self, Left, Sender, Stream};
 use crate::feed::Pulled;
@@ -101,8 +102,9 @@ async fn send_records(
     }
 }
 
-/// The record without what is not the reader's to know: hashes, idempotency keys, and what others
-/// set in their environments. None for records about tokens, which are for admins.
+/// The record without what is not the reader's to know: hashes, idempotency keys, what others set in
+/// their environments, and where exactly alerts are posted. None for records about tokens, which are
+/// for admins.
 fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
     let event = match &record.event {
         Event::TokenAdded { .. } | Event::TokenUsed { .. } | Event::TokenRevoked { .. }
@@ -123,7 +125,36 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
             let (user, team) = (user.clone(), team.clone());
             Event::JobSubmitted { job: *job, user, spec, key: None, team }
         }
+        Event::PolicyChanged { policy, by } => {
+            Event::PolicyChanged { policy: as_seen_by(policy, caller), by: by.clone() }
+        }
         _ => return Some(Cow::Borrowed(record)),
     };
     Some(Cow::Owned(Record { event, ..record.clone() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use tutti_engine::Actor;
+    use tutti_model::{Policy, Time};
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_policy_does_not_tell_everybody_where_alerts_are_posted() {
+        let mut policy = Policy::default();
+        policy.watch.notify.webhook = Some("https://hooks.example.org/T00/secret".to_owned());
+        let event = Event::PolicyChanged { policy: Arc::new(policy), by: "root".to_owned() };
+        let record = Record { seq: Seq(1), at: Time(0), event };
+        let seen_by = |role| {
+            let caller = Caller { actor: Actor { user: "ada".to_owned(), role } };
+            serde_json::to_string(&shown(&record, &caller).unwrap()).unwrap()
+        };
+        assert!(seen_by(Role::Admin).contains("/T00/secret"));
+        for role in [Role::Viewer, Role::User] {
+            let text = seen_by(role);
+            assert!(text.contains("https://hooks.example.org/"), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
 }

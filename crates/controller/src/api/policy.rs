@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use http::{HeaderMap, StatusCode};
 use tutti_engine::{Command, Rejected};
-use tutti_model::{Policy, TeamShare};
+use tutti_model::{Policy, Role, TeamShare};
 use tutti_wire::api::{ApiError, Changed, ProblemRow};
 use tutti_wire::policyfile::{self, BadPolicyFile};
 
@@ -20,14 +20,30 @@ use super::openapi::Problems;
 use super::problem::{Problem, bad_policy, exit};
 use crate::clock::now;
 
-/// The policy that runs now. Its `ETag` changes whenever the policy does.
+/// The policy that runs now. Its `ETag` changes whenever the policy does. Of the address of the webhook
+/// only admins see what follows the host.
 #[utoipa::path(get, path = "/api/v1/policy", tag = "policy",
     responses((status = 200, body = Policy,
         headers(("ETag" = String, description = "Names this very policy, for `If-Match`"))),
     Problems))]
-pub async fn show(State(app): State<Arc<App>>) -> Result<impl IntoResponse, Problem> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<impl IntoResponse, Problem> {
     let policy = running(&app).await?;
-    Ok(([(ETAG, tag(&policy)?)], Json(Policy::clone(&policy))))
+    // Of the policy as it is: two that differ in what is hidden are not the same.
+    let tag = tag(&policy)?;
+    Ok(([(ETAG, tag)], Json(Policy::clone(&as_seen_by(&policy, &caller)))))
+}
+
+/// The policy without what is for admins alone.
+pub(super) fn as_seen_by(policy: &Arc<Policy>, caller: &Caller) -> Arc<Policy> {
+    if caller.actor.role >= Role::Admin {
+        return Arc::clone(policy);
+    }
+    let mut seen = Policy::clone(policy);
+    seen.watch.notify = policy.watch.notify.without_secrets();
+    Arc::new(seen)
 }
 
 /// Replaces the running policy as a whole. Takes JSON, or a policy file as `application/toml`. What
@@ -140,6 +156,25 @@ fn refused(bad: BadPolicyFile) -> Problem {
 mod tests {
     use super::*;
     use http::HeaderValue;
+    use tutti_engine::Actor;
+
+    #[test]
+    fn only_admins_see_the_whole_address_of_the_webhook() {
+        let mut policy = Policy::default();
+        policy.watch.notify.webhook = Some("https://hooks.example.org/T00/secret".to_owned());
+        let policy = Arc::new(policy);
+        let seen_by = |role| {
+            let caller = Caller { actor: Actor { user: "ada".to_owned(), role } };
+            as_seen_by(&policy, &caller)
+        };
+        assert_eq!(seen_by(Role::Admin), policy);
+        for role in [Role::Viewer, Role::User] {
+            let seen = seen_by(role);
+            let webhook = seen.watch.notify.webhook.as_deref();
+            assert_eq!(webhook, Some("https://hooks.example.org/…"));
+            assert_ne!(tag(&seen), tag(&policy));
+        }
+    }
 
     fn read(values: &[&'static str]) -> Result<Wanted, Problem> {
         let mut headers = HeaderMap::new();

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
-use tutti_model::{Alert, TaskId, WatchPolicy, WatchRule};
+use tutti_model::{Alert, AskedBy, TaskId, WatchPolicy, WatchRule};
 use tutti_wire::api::{AlertList, RuleRow};
 
-/// Alerts that are over and still shown.
+/// Alerts that are over and still shown, and how many of them jobs may have asked for: anybody can ask
+/// for many, and must not hide by that what the operator wants to see.
 const HISTORY: usize = 500;
+const HISTORY_OF_JOBS: usize = 100;
 
 #[derive(Default)]
 pub struct Board {
@@ -45,7 +47,7 @@ impl Board {
     ) {
         let mut over = self.shown().over.clone();
         ended.for_each(|alert| over.push_front(alert));
-        over.truncate(HISTORY);
+        shorten(&mut over);
         let mut by_task: BTreeMap<TaskId, Vec<usize>> = BTreeMap::new();
         for (i, alert) in standing.iter().enumerate() {
             if let Some(task) = alert.subject.task() {
@@ -70,10 +72,16 @@ impl Board {
         of.map(|i| shown.standing[*i].clone()).collect()
     }
 
-    /// Of this task and its array, in a few words; none if nothing is wrong.
+    /// Of this very task, in a few words; none if nothing is wrong.
     pub fn note(&self, task: TaskId) -> Option<String> {
         let alerts = self.of_task(task);
-        let texts: Vec<&str> = alerts.iter().map(|alert| alert.text.as_str()).collect();
+        let mut texts: Vec<&str> = Vec::new();
+        for alert in &alerts {
+            // The policy and the job may ask for the same.
+            if !texts.contains(&alert.text.as_str()) {
+                texts.push(&alert.text);
+            }
+        }
         (!texts.is_empty()).then(|| format!("alert: {}", texts.join("; ")))
     }
 
@@ -98,9 +106,19 @@ impl Board {
     }
 }
 
+/// The newest are kept.
+fn shorten(over: &mut VecDeque<Alert>) {
+    let mut of_jobs = 0;
+    over.retain(|alert| {
+        of_jobs += usize::from(alert.asked_by == AskedBy::Job);
+        alert.asked_by == AskedBy::Policy || of_jobs <= HISTORY_OF_JOBS
+    });
+    over.truncate(HISTORY);
+}
+
 #[cfg(test)]
 mod tests {
-    use tutti_model::{AskedBy, JobId, Subject, Time, WatchAction};
+    use tutti_model::{JobId, Subject, Time, WatchAction};
 
     use super::*;
 
@@ -134,5 +152,35 @@ mod tests {
         assert_eq!(ids(false), [2]);
         assert_eq!((ids(true).len(), ids(true)[1]), (HISTORY + 1, 10 + HISTORY as u64 + 4));
         assert_eq!(board.list(false).rules.len(), WatchRule::ALL.len());
+    }
+
+    fn asked(alert: Alert) -> Alert {
+        Alert { asked_by: AskedBy::Job, ..alert }
+    }
+
+    #[test]
+    fn what_policy_and_job_both_ask_for_is_said_once() {
+        let board = Board::default();
+        let same = Alert { text: "wrong 1".into(), ..asked(alert(2, 7)) };
+        let standing = vec![alert(1, 7), same, asked(alert(3, 7))];
+        board.show(standing, std::iter::empty(), WatchPolicy::default());
+        let note = board.note(TaskId::single(JobId(7)));
+        assert_eq!(note.as_deref(), Some("alert: wrong 1; wrong 3"));
+    }
+
+    #[test]
+    fn jobs_do_not_push_out_what_the_operator_wants_to_see() {
+        let board = Board::default();
+        let policys = (0..5).map(|id| alert(id, 7));
+        board.show(Vec::new(), policys, WatchPolicy::default());
+        for round in 1..=3 {
+            let jobs = (0..400).map(|n| asked(alert(round * 1000 + n, 8)));
+            board.show(Vec::new(), jobs, WatchPolicy::default());
+        }
+        let over = board.history();
+        assert_eq!(over.len(), 5 + HISTORY_OF_JOBS);
+        assert_eq!(over[0].id, 3399, "the newest first");
+        let kept: Vec<u64> = over.range(HISTORY_OF_JOBS..).map(|alert| alert.id).collect();
+        assert_eq!(kept, [4, 3, 2, 1, 0]);
     }
 }

@@ -56,7 +56,7 @@ pub async fn keep_watch(app: Arc<App>) {
                 Change::Began(alert) => Event::began(alert),
                 Change::Ended(alert) => Event::ended(alert),
             };
-            notifier.tell(&policy.watch.notify, event);
+            notifier.tell(&policy.watch.notify, &event);
         }
         show(&app, &watcher, &changes, &policy);
         if !changes.is_empty() {

@@ -1,18 +1,16 @@
 //! Tells those who do not look: a webhook, a program, mail by a program. Each has a queue and a task
 //! of its own, so that one that hangs holds up neither the others nor the watch.
 
+mod hook;
 mod mail;
 mod post;
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 use tokio::sync::mpsc;
-use tutti_model::{Alert, Notify};
+use tutti_model::{Alert, Notify, only_host};
 
 /// Messages of one kind that may wait; beyond it they are only shown.
 const QUEUE: usize = 1000;
@@ -54,8 +52,8 @@ pub enum NotTold {
     Status(hyper::StatusCode),
     #[error("{path} can't be run: {source}")]
     Run { path: PathBuf, source: std::io::Error },
-    #[error("{path} ended with {status}")]
-    Failed { path: PathBuf, status: std::process::ExitStatus },
+    #[error("{path} ended with {status} and said: {said}")]
+    Failed { path: PathBuf, status: std::process::ExitStatus, said: String },
     #[error("it took longer than {} s", WITHIN.as_secs())]
     Late,
 }
@@ -69,15 +67,21 @@ impl Errand {
     async fn run(&self) -> Result<(), NotTold> {
         match self {
             Errand::Post { url, body } => post::post(url, body).await,
-            Errand::Run { program, input } => feed(program, input).await,
+            Errand::Run { program, input } => hook::feed(program, input).await,
         }
     }
 
+    /// For the log, which more people read than may post there.
     fn to(&self) -> String {
         match self {
-            Errand::Post { url, .. } => url.clone(),
+            Errand::Post { url, .. } => only_host(url),
             Errand::Run { program, .. } => program.display().to_string(),
         }
+    }
+
+    /// A program that took too long may have done its work, and would do it twice.
+    fn may_be_repeated(&self, error: &NotTold) -> bool {
+        !matches!((self, error), (Errand::Run { .. }, NotTold::Late))
     }
 }
 
@@ -100,8 +104,11 @@ impl Notifier {
     }
 
     /// Never waits.
-    pub fn tell(&self, notify: &Notify, event: Event) {
-        let body = match serde_json::to_string(&event) {
+    pub fn tell(&self, notify: &Notify, event: &Event) {
+        if !notify.wants(&event.alert) {
+            return;
+        }
+        let body = match serde_json::to_string(event) {
             Ok(body) => body,
             Err(error) => return tracing::error!(%error, "an alert can't be written down"),
         };
@@ -126,13 +133,13 @@ fn put(queue: &mpsc::Sender<Errand>, errand: Errand) {
 
 async fn run(mut inbox: mpsc::Receiver<Errand>) {
     while let Some(errand) = inbox.recv().await {
-        if let Err(error) = insist(&errand).await {
+        if let Err(error) = insist(&errand, WITHIN).await {
             tracing::warn!(to = errand.to(), %error, "nobody was told of an alert");
         }
     }
 }
 
-async fn insist(errand: &Errand) -> Result<(), NotTold> {
+async fn insist(errand: &Errand, within: Duration) -> Result<(), NotTold> {
     let mut pause = PAUSE;
     let mut last = NotTold::Late;
     for again in 0..TRIES {
@@ -140,36 +147,13 @@ async fn insist(errand: &Errand) -> Result<(), NotTold> {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
-        match tokio::time::timeout(WITHIN, errand.run()).await.unwrap_or(Err(NotTold::Late)) {
+        match tokio::time::timeout(within, errand.run()).await.unwrap_or(Err(NotTold::Late)) {
             Ok(()) => return Ok(()),
-            Err(error) => last = error,
+            Err(error) if errand.may_be_repeated(&error) => last = error,
+            Err(error) => return Err(error),
         }
     }
     Err(last)
-}
-
-/// Runs a program with this on its standard input. One that takes too long is killed.
-async fn feed(program: &Path, input: &str) -> Result<(), NotTold> {
-    let failed = |source| NotTold::Run { path: program.to_owned(), source };
-    let mut child = Command::new(program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read may still do its work.
-        if let Err(error) = stdin.write_all(input.as_bytes()).await {
-            tracing::debug!(%error, "a hook did not read its input");
-        }
-    }
-    let status = child.wait().await.map_err(failed)?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(NotTold::Failed { path: program.to_owned(), status }),
-    }
 }
 
 #[cfg(test)]

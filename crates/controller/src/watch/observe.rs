@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tutti_engine::Engine;
 use tutti_model::{
-    AlertJob, Attempt, AttemptPhase, DAY, EndReason, GpuIndex, GpuSample, Job, JobWatch, Node,
-    NodeId, Policy, Rank, Span, State, Subject, TaskId, Time, WatchRule,
+    AlertJob, Attempt, AttemptPhase, DAY, EndReason, GpuIndex, GpuSample, Job, JobWatch, Link,
+    Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
 };
 use tutti_watch::{
-    CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps, TaskSeen,
-    TeamSeen, Watcher,
+    Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps,
+    TaskSeen, TeamSeen, Watcher,
 };
 use tutti_wire::pki::Validity;
 
@@ -48,7 +49,7 @@ pub fn look(app: &App, watcher: &Watcher, now: Time) -> Result<(Arc<Policy>, See
         let state = world.engine.state();
         let seen = Seen {
             now,
-            circling: circling(state, eyed, now),
+            circling: circling(&world.engine, eyed, now),
             nodes: state.nodes.values().map(|node| node_seen(world, node)).collect(),
             teams: teams(state, now),
             ..Seen::default()
@@ -84,7 +85,7 @@ fn running(world: &World, now: Time) -> Vec<Found> {
             gpus: Vec::new(),
             steps: steps(world, *id, attempt, now),
         };
-        let of_part = |part: &tutti_model::Part| {
+        let of_part = |part: &Part| {
             let name = state.node_name(part.node);
             part.gpus.iter().map(|gpu| (name.clone(), *gpu)).collect::<Vec<_>>()
         };
@@ -93,7 +94,7 @@ fn running(world: &World, now: Time) -> Vec<Found> {
     state.index.active.iter().filter_map(found).collect()
 }
 
-/// None before it has said anything.
+/// None before it has said anything, and before a new controller has heard of it.
 fn steps(world: &World, id: TaskId, attempt: &Attempt, now: Time) -> Option<Steps> {
     let state = world.engine.state();
     let progress = world.progress.of_task(state, id, now)?;
@@ -109,7 +110,8 @@ fn steps(world: &World, id: TaskId, attempt: &Attempt, now: Time) -> Option<Step
 
 /// Tasks that have failed without getting anywhere, those that a rule has its eye on, and those that
 /// were given up for it a while ago.
-fn circling(state: &State, eyed: Vec<TaskId>, now: Time) -> Vec<CirclingSeen> {
+fn circling(engine: &Engine, eyed: Vec<TaskId>, now: Time) -> Vec<CirclingSeen> {
+    let state = engine.state();
     let waiting = state.index.back_off.iter().map(|(_, id)| *id);
     let ids: BTreeSet<TaskId> = state.index.active.iter().copied().chain(waiting).collect();
     let eyed: BTreeSet<TaskId> = eyed.into_iter().collect();
@@ -122,8 +124,8 @@ fn circling(state: &State, eyed: Vec<TaskId>, now: Time) -> Vec<CirclingSeen> {
     };
     let live = ids.union(&eyed).filter_map(|id| {
         let job = state.job(id.job)?;
-        let failures = job.task(id.index)?.past().fruitless;
-        let worth = job.ended(id.index).is_none() && (failures > 0 || eyed.contains(id));
+        let failures = failures(engine, *id, job.task(id.index)?, now);
+        let worth = job.ended(id.index).is_none() && (failures != Some(0) || eyed.contains(id));
         worth.then(|| seen(id, job, failures, false))
     });
     let mut all: Vec<CirclingSeen> = live.collect();
@@ -132,9 +134,23 @@ fn circling(state: &State, eyed: Vec<TaskId>, now: Time) -> Vec<CirclingSeen> {
     all.extend(ended.take_while(|(at, _)| now.since(*at) < lately).filter_map(|(_, id)| {
         let job = state.job(*id)?;
         let EndReason::CrashLoop { attempts, .. } = job.ended(None)?.reason else { return None };
-        Some(seen(&TaskId::single(*id), job, attempts, true))
+        Some(seen(&TaskId::single(*id), job, Some(attempts), true))
     }));
     all
+}
+
+/// How often it has failed in a row and got nowhere. The state counts that when an attempt ends; one
+/// that has got further meanwhile has made it good. None: nobody can tell.
+fn failures(engine: &Engine, id: TaskId, task: &Task, now: Time) -> Option<u32> {
+    let failed = task.past().fruitless;
+    let Some(attempt) = task.attempt().filter(|_| failed > 0) else { return Some(failed) };
+    if engine.gets_further(id, now) {
+        return Some(0);
+    }
+    // A new controller has forgotten how far it is, and hears so with the hello of its nodes.
+    let is_up = |node: NodeId| engine.state().node(node).is_some_and(|n| n.link == Link::Up);
+    let is_known = |part: &Part| part.phase.is_over() || is_up(part.node);
+    attempt.parts.iter().all(is_known).then_some(failed)
 }
 
 fn node_seen(world: &World, node: &Node) -> NodeSeen {
@@ -282,7 +298,10 @@ fn certificates(app: &App, now: Time) -> Vec<CertificateSeen> {
         let end = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Time(u64::try_from(end.as_millis()).unwrap_or(u64::MAX)).since(now)
     };
-    let of = |what: &str, until| CertificateSeen { what: what.to_owned(), left: left(until) };
-    let ca = Validity::of(app.ca.der()).ok().map(|validity| of("CA", validity.until));
-    std::iter::once(of("server certificate", app.server_until)).chain(ca).collect()
+    let of = |which: Certificate, until| CertificateSeen { which, left: left(until) };
+    let ca = Validity::of(app.ca.der()).ok().map(|validity| of(Certificate::Ca, validity.until));
+    std::iter::once(of(Certificate::Server, app.server_until)).chain(ca).collect()
 }
+
+#[cfg(test)]
+mod tests;

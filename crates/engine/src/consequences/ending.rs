@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tutti_model::{
     Attempt, AttemptPhase, Blame, EndReason, Ended, ExitStatus, HealthAction, Job, Kept, LeaseId,
-    NodeId, Outcome, Part, PartState, Rank, Span, StopCause, Task, Time,
+    NodeId, Outcome, Part, PartState, Rank, Span, StopCause, Task, TaskId, Time,
 };
 
 use super::blame::{first_failure, launch_error, peer_fault};
@@ -73,6 +73,15 @@ fn resolve(view: View<'_>, lease: LeaseId, attempt: &Attempt) -> Option<Event> {
     let job = view.state.job(lease.task.job)?;
     let task = job.task(lease.task.index)?;
     Some(Ending { view, job, task, lease, attempt }.event())
+}
+
+/// Whether the attempt that is under way would count as fruitful if it failed now.
+pub(crate) fn gets_further(view: View<'_>, id: TaskId) -> bool {
+    let Some(job) = view.state.job(id.job) else { return false };
+    let Some(task) = job.task(id.index) else { return false };
+    let Some(attempt) = task.attempt() else { return false };
+    let ending = Ending { view, job, task, lease: attempt.lease(id), attempt };
+    ending.fruit() == Fruit::Further
 }
 
 struct Ending<'a> {

@@ -1,8 +1,9 @@
 //! What an alert may do to a job.
 
 use tutti_model::{
-    EndReason, ExitStatus, JobId, JobState, LeaseId, NodeId, Order, OwnTerms, Retry, StopCause,
-    TaskId, WatchAction, WatchRule,
+    EndReason, ExitStatus, JobId, JobState, LeaseId, NodeId, Order, OwnTerms, PartProgress,
+    PartReport, Rank, RankProgress, ReportedPhase, Retry, Span, StopCause, TaskId, WatchAction,
+    WatchRule,
 };
 
 use super::world::{World, gang};
@@ -81,6 +82,69 @@ fn one_that_waits_to_fail_again_is_given_up() {
     assert_eq!(world.step(command(true)).reply, Ok(Reply::Tasks(0)), "it is on its way anyway");
     assert_eq!(world.step(command(false)).reply, Ok(Reply::Tasks(1)));
     assert_eq!(world.state_of(job), JobState::Failed);
+}
+
+fn patient(world: &mut World) -> JobId {
+    let retry = Retry { job_failure: 9, ..Retry::default() };
+    world.submit(tutti_model::JobSpec { retry, ..gang(1, 2) })
+}
+
+fn says_step(world: &mut World, lease: LeaseId, step: u64) {
+    let (rank, age) = (Rank(0), Span(0));
+    let rank = RankProgress { rank, step, loss: None, tokens: None, age, pace: None };
+    let progress = Some(Box::new(PartProgress { ranks: vec![rank], ..PartProgress::default() }));
+    let phase = ReportedPhase::Running { exits: Vec::new() };
+    world.report_all(N1, PartReport { progress, ..PartReport::new(lease, phase) });
+}
+
+/// Longer than the back-off of the first failures.
+fn fails(world: &mut World, lease: LeaseId) {
+    world.done(N1, lease, &[(0, ExitStatus::Code(1))]);
+    world.wait(5, &[]);
+}
+
+fn gets_further(world: &World, job: JobId) -> bool {
+    world.engine.gets_further(TaskId::single(job), world.now)
+}
+
+fn fruitless(world: &World, job: JobId) -> u32 {
+    world.engine.state().job(job).and_then(|j| j.task(None)).unwrap().past().fruitless
+}
+
+#[test]
+fn a_silent_job_that_lasts_gets_further_before_it_ends() {
+    let mut world = World::new(&[2]);
+    let job = patient(&mut world);
+    for _ in 0..2 {
+        let lease = world.run(job);
+        assert!(!gets_further(&world, job));
+        fails(&mut world, lease);
+    }
+    let lease = world.run(job);
+    world.wait(59, &[]);
+    assert!(!gets_further(&world, job));
+    assert_eq!(fruitless(&world, job), 2);
+    world.wait(1, &[]);
+    assert!(gets_further(&world, job));
+    assert_eq!(fruitless(&world, job), 2, "that is counted when it ends");
+    fails(&mut world, lease);
+    assert_eq!(fruitless(&world, job), 0, "and then it is as was said");
+}
+
+#[test]
+fn a_job_with_steps_gets_further_by_one_that_it_never_made() {
+    let mut world = World::new(&[2]);
+    let job = patient(&mut world);
+    let lease = world.run(job);
+    says_step(&mut world, lease, 10);
+    assert!(gets_further(&world, job));
+    fails(&mut world, lease);
+    let lease = world.run(job);
+    says_step(&mut world, lease, 10);
+    assert!(!gets_further(&world, job), "it was there before");
+    says_step(&mut world, lease, 11);
+    assert!(gets_further(&world, job));
+    assert!(!world.engine.gets_further(TaskId::single(JobId(99)), world.now));
 }
 
 #[test]

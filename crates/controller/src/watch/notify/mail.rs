@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use tutti_model::{Alert, WatchAction};
+use tutti_model::{Alert, Day, Time, WatchAction};
 
 /// Bytes of one encoded word of a header; all of it may be 75 characters long.
 const WORD_BYTES: usize = 45;
@@ -34,9 +34,16 @@ pub fn message(to: &[String], event: &str, alert: &Alert) -> String {
         "{ended}{about}: {text}.\r\n\r\nrule:   {}\r\nsince:  {}\r\naction: {done}\r\n\
          \r\n`tutti alerts` shows what is wrong now.\r\n",
         rule.as_str(),
-        since.0 / 1000
+        utc(*since)
     );
     message
+}
+
+/// As `2026-11-16 09:05:07 UTC`.
+fn utc(at: Time) -> String {
+    let secs = at.0 / 1000;
+    let (hour, minute, second) = (secs / 3600 % 24, secs / 60 % 60, secs % 60);
+    format!("{} {hour:02}:{minute:02}:{second:02} UTC", Day::of(at))
 }
 
 /// Plain where it can be, else in encoded words (RFC 2047).
@@ -61,6 +68,14 @@ fn header(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_of_the_calendar() {
+        assert_eq!(utc(Time(0)), "1970-01-01 00:00:00 UTC");
+        // Monday, 2026-11-16, is day 20,773.
+        let at = 20_773 * 86_400 + 9 * 3600 + 5 * 60 + 7;
+        assert_eq!(utc(Time(at * 1000 + 999)), "2026-11-16 09:05:07 UTC");
+    }
 
     #[test]
     fn a_name_can_not_add_a_header() {

@@ -13,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tutti_model::only_host;
 
 use super::NotTold;
 
@@ -26,7 +27,7 @@ const BUNDLES: [&str; 5] = [
 ];
 
 pub async fn post(url: &str, body: &str) -> Result<(), NotTold> {
-    let bad = || NotTold::Address(url.to_owned());
+    let bad = || NotTold::Address(only_host(url));
     let uri: Uri = url.parse().map_err(|_| bad())?;
     let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
     let secure = uri.scheme_str() == Some("https");
@@ -60,7 +61,7 @@ async fn send<S>(stream: S, uri: &Uri, body: &str) -> Result<(), NotTold>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let bad = |_| NotTold::Address(uri.to_string());
+    let bad = |_| NotTold::Address(only_host(&uri.to_string()));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
