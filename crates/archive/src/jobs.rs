@@ -219,7 +219,7 @@ impl Row for JobEntry {
 }
 
 /// What a job's GPU-time may be, and its column.
-const TIMES: [(TimeClass, &str); 7] = [
+pub(crate) const TIMES: [(TimeClass, &str); 7] = [
     (TimeClass::Productive, "gpu_micros_productive"),
     (TimeClass::Starting, "gpu_micros_starting"),
     (TimeClass::LostToFailure, "gpu_micros_lost_to_failure"),
@@ -229,7 +229,8 @@ const TIMES: [(TimeClass, &str); 7] = [
     (TimeClass::Reserved, "gpu_micros_reserved"),
 ];
 
-fn time(c: &Columns, row: usize) -> Result<Option<Amounts>, BadContent> {
+/// Only the first row of a job has it.
+pub(crate) fn time(c: &Columns, row: usize) -> Result<Option<Amounts>, BadContent> {
     let mut amounts = Amounts::default();
     let mut known = false;
     for (class, column) in TIMES {

@@ -59,21 +59,28 @@ fn key(day: Day) -> Key {
 }
 
 impl Table<LedgerRow> {
-    /// The whole of a day. A second time changes nothing.
+    /// The whole of a day. The same a second time changes nothing. Anything else is refused: whoever
+    /// adds a day forgets it then, and it would be nowhere.
     pub fn add_day(&self, day: Day, rows: Vec<LedgerRow>) -> Result<u64, ArchiveError> {
         if rows.is_empty() {
             return Ok(0);
         }
+        let mut there = Vec::new();
+        self.each(day..=day, &BTreeSet::new(), |row| there.push(row))?;
+        if !there.is_empty() && there != rows {
+            return Err(ArchiveError::Differs { path: self.path(day), day });
+        }
         self.add(day, &BTreeSet::from([key(day)]), rows)
     }
 
-    /// Every row of these days, oldest first. Other files are not opened.
+    /// Every row of these days, oldest first, without those of `but`. Other files are not opened.
     pub fn each(
         &self,
         days: RangeInclusive<Day>,
+        but: &BTreeSet<Day>,
         mut visit: impl FnMut(LedgerRow),
     ) -> Result<(), ArchiveError> {
-        for &day in self.days()?.range(days) {
+        for &day in self.days()?.range(days).filter(|day| !but.contains(*day)) {
             let Some(reader) = self.open(day)? else { continue };
             for group in 0..reader.groups() {
                 let bad = |source| ArchiveError::Read { path: self.path(day), source };

@@ -22,8 +22,10 @@ mod store;
 mod table;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use jobs::{JobEntry, More};
 pub use search::{BadPosition, Page, Position, Search};
 pub use store::{ArchiveError, Step, Table};
 pub use table::{BadContent, Cell, Columns, Field, Key, Kind, Row};
+pub use times::JobTime;

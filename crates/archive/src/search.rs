@@ -68,7 +68,8 @@ impl Search {
     }
 
     fn days(&self, from: Option<Position>) -> std::ops::RangeInclusive<Day> {
-        let last = self.until.map_or(Day(u32::MAX), Day::of);
+        // A task is in the file of the day on which its whole array ended, which may be any later one.
+        let last = self.until.filter(|_| !self.tasks).map_or(Day(u32::MAX), Day::of);
         let last = from.map_or(last, |p| p.day.min(last));
         self.since.map_or(Day(0), Day::of).min(last)..=last
     }
@@ -243,12 +244,17 @@ impl Walk<'_> {
     }
 }
 
+/// A group, and a row of it.
+type Spot = (usize, usize);
+
 fn find_in(
     reader: &Reader<JobEntry>,
     job: i64,
     index: Option<u32>,
 ) -> Result<Option<JobDetail>, BadContent> {
-    let mut whole: Option<(Fold, (usize, usize))> = None;
+    let mut whole: Option<(Fold, Spot)> = None;
+    // The rows of a job are one after the other.
+    let mut first: Option<(Key, Spot)> = None;
     for group in 0..reader.groups() {
         let (min, max) = reader.range(group, "job").unwrap_or((i64::MIN, i64::MAX));
         if job < min || max < job {
@@ -268,9 +274,14 @@ fn find_in(
         reader.read(group, |f| !HEAVY.contains(&f.name), &mut columns)?;
         for row in rows {
             let entry = JobEntry::read(&columns, row)?;
+            let begins = match first {
+                Some((key, spot)) if key == entry.key() => spot,
+                _ => (group, row),
+            };
+            first = Some((entry.key(), begins));
             match index {
                 Some(index) if is_task(&entry, index) => {
-                    return task_detail(reader.one(group, row)?, index).map(Some);
+                    return task_detail(reader, (group, row), begins, index).map(Some);
                 }
                 Some(_) => {}
                 None => match &mut whole {
@@ -288,9 +299,19 @@ fn is_task(entry: &JobEntry, index: u32) -> bool {
     entry.row.id.index == Some(index) || entry.indices.as_ref().is_some_and(|i| i.contains(index))
 }
 
-fn task_detail(entry: JobEntry, index: u32) -> Result<JobDetail, BadContent> {
-    let mut detail = entry.detail()?;
+/// What the whole job made of its GPUs is with the first of its rows.
+fn task_detail(
+    reader: &Reader<JobEntry>,
+    spot: Spot,
+    first: Spot,
+    index: u32,
+) -> Result<JobDetail, BadContent> {
+    let mut detail = reader.one(spot.0, spot.1)?.detail()?;
     detail.row.id.index = Some(index);
+    if first != spot {
+        let more = reader.one(first.0, first.1)?.more;
+        detail.goodput = more.and_then(|more| more.goodput);
+    }
     Ok(detail)
 }
 

@@ -34,6 +34,12 @@ pub enum ArchiveError {
     Write { path: PathBuf, source: BadContent },
     #[error("{} can't be {what}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "{} has {day} already, with other hours: it is of another cluster, or was changed; \
+         start the controller with another --archive folder, or move the file away",
+        path.display()
+    )]
+    Differs { path: PathBuf, day: Day },
 }
 
 /// What is about to be done with the file of a day.

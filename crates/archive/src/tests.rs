@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tutti_model::{
     Amounts, Day, EndReason, IndexRanges, JobId, JobSpec, JobState, LedgerRow, Milli, Priority,
-    Restarts, Span, TaskId, Time, TimeClass,
+    ReportLine, Restarts, Span, TaskId, Time, TimeClass,
 };
 use tutti_wire::api::JobRow;
 
@@ -152,6 +152,40 @@ fn arrays_are_put_together_again() {
     assert_eq!(task(100), None);
     let whole = table.find(TaskId::single(JobId(5))).unwrap().unwrap();
     assert_eq!((whole.row.array.unwrap().cancelled, whole.end), (90, None));
+}
+
+#[test]
+fn a_task_says_what_its_whole_array_made_of_its_gpus() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::at(dir.path());
+    let mut rows: Vec<JobEntry> = (0..3).map(|i| entry(5, Some(i), JobState::Completed)).collect();
+    let line = ReportLine { held_hours: 4.0, ..ReportLine::default() };
+    rows[0].more.as_mut().unwrap().goodput = Some(line.clone());
+    // Another cluster had a job 5 before.
+    let mut other = entry(5, None, JobState::Completed);
+    other.row.submitted_at = Time(1);
+    rows.insert(0, other);
+    add(&table, rows).unwrap();
+    for index in 0..3 {
+        let found = table.find(TaskId::of_array(JobId(5), index)).unwrap().unwrap();
+        assert_eq!(found.goodput.as_ref(), Some(&line), "task {index}");
+    }
+}
+
+#[test]
+fn tasks_are_found_by_their_own_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::<JobEntry>::at(dir.path());
+    // The array ended two days after its first task, and the file of that day has all of it.
+    let last = Day(DAY.0 + 2);
+    let mut rows = vec![done(4), entry(5, Some(0), JobState::Completed)];
+    rows.push(entry(5, Some(1), JobState::Completed));
+    rows[0].row.ended_at = Some(last.begins());
+    rows[2].row.ended_at = Some(last.begins());
+    table.add(last, &keys(&rows), rows).unwrap();
+    let tasks = Search { until: Some(DAY.next().begins()), tasks: true, ..Search::all() };
+    assert_eq!(ids(&table, &tasks, 10), ["5_0"]);
+    assert!(ids(&table, &Search { tasks: false, ..tasks }, 10).is_empty(), "it ended later");
 }
 
 #[test]
@@ -381,9 +415,47 @@ fn days_of_the_ledger_are_written_once_and_come_back() {
         assert_eq!(table.add_day(Day(DAY.0 + n), day(n)).unwrap(), 2);
     }
     assert_eq!(table.add_day(DAY, day(0)).unwrap(), 0, "it was not dropped yet");
+    let days = Day(DAY.0 + 1)..=Day(DAY.0 + 2);
     let mut rows = Vec::new();
-    table.each(Day(DAY.0 + 1)..=Day(DAY.0 + 2), |row| rows.push(row)).unwrap();
+    table.each(days.clone(), &BTreeSet::new(), |row| rows.push(row)).unwrap();
     assert_eq!(rows, [day(1), day(2)].concat());
+    let mut rows = Vec::new();
+    table.each(days, &[Day(DAY.0 + 1)].into(), |row| rows.push(row)).unwrap();
+    assert_eq!(rows, day(2));
+}
+
+#[test]
+fn a_day_of_another_cluster_is_not_taken_for_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::<LedgerRow>::at(dir.path());
+    let theirs = vec![ledger_row(DAY, "ada", TimeClass::Productive, 7)];
+    table.add_day(DAY, theirs.clone()).unwrap();
+    let ours = vec![ledger_row(DAY, "bob", TimeClass::Idle, 9)];
+    let error = table.add_day(DAY, ours).unwrap_err();
+    assert!(matches!(error, ArchiveError::Differs { .. }), "{error}");
+    assert!(error.to_string().contains("--archive"), "{error}");
+    let mut rows = Vec::new();
+    table.each(DAY..=DAY, &BTreeSet::new(), |row| rows.push(row)).unwrap();
+    assert_eq!(rows, theirs);
+}
+
+#[test]
+fn a_job_is_counted_once_with_all_of_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::at(dir.path());
+    let mut time = Amounts::default();
+    time.add(TimeClass::Idle, 7);
+    let mut rows: Vec<JobEntry> = (0..3).map(|i| entry(5, Some(i), JobState::Completed)).collect();
+    rows[0].time = Some(time.clone());
+    rows.push(JobEntry { time: Some(Amounts::default()), ..done(6) });
+    // From before times were kept.
+    rows.push(done(7));
+    add(&table, rows).unwrap();
+    let mut seen = Vec::new();
+    table.times(DAY..=DAY, |of| seen.push((of.job, of.user.to_owned(), of.time))).unwrap();
+    let none = Amounts::default();
+    assert_eq!(seen, [(JobId(5), "bob".to_owned(), time), (JobId(6), "ada".to_owned(), none)]);
+    table.times(DAY.next()..=DAY.next(), |of| panic!("{of:?}")).unwrap();
 }
 
 #[test]

@@ -61,6 +61,7 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         }
         section.panel {
             h2 { "Jobs that wasted most" }
+            p.sub { (WASTERS) }
             (region("wasters", &wasters(&view.table, true)))
         }
     };
@@ -94,7 +95,11 @@ pub fn standalone(report: &Report) -> Markup {
                         @if report.by == ReportBy::Day { (columns(&report.lines)) }
                         (lines(report))
                     }
-                    section.panel { h2 { "Jobs that wasted most" } (wasters(report, false)) }
+                    section.panel {
+                        h2 { "Jobs that wasted most" }
+                        p.sub { (WASTERS) }
+                        (wasters(report, false))
+                    }
                 }
             }
         }
@@ -114,10 +119,6 @@ fn css(class: TimeClass) -> &'static str {
         TimeClass::Unhealthy => "c-unhealthy",
         TimeClass::Free => "c-free",
     }
-}
-
-fn of(line: &ReportLine, class: TimeClass) -> f64 {
-    line.gpu_hours.get(&class).copied().unwrap_or(0.0)
 }
 
 fn legend() -> Markup {
@@ -177,13 +178,20 @@ fn columns(lines: &[ReportLine]) -> Markup {
     if most <= 0.0 {
         return html! { p.calm { "Nothing is on record for these days." } };
     }
+    // One column says less than one bar.
+    if let [line] = lines {
+        return html! {
+            div.lone { (bar(line)) }
+            p.axis { span { (line.name) } span { (hours(most)) " GPU-hours" } }
+        };
+    }
     let step = WIDE / lines.len().max(DAYS_WIDE) as f64;
     let column = |n: usize, line: &ReportLine| {
         let mut below = 0.0;
         let piece = |class: TimeClass| {
-            let (high, base) = (of(line, class) / most * TALL, below);
+            let (high, base) = (line.of(class) / most * TALL, below);
             below += high;
-            let title = format!("{}: {} {}", line.name, hours(of(line, class)), class.words());
+            let title = format!("{}: {} {}", line.name, hours(line.of(class)), class.words());
             html! {
                 @if high > 0.0 {
                     rect.(css(class)) x=(at(n as f64 * step + step * 0.08)) y=(at(TALL - base - high))
@@ -218,7 +226,7 @@ fn at(x: f64) -> String {
 pub(crate) fn bar(line: &ReportLine) -> Markup {
     let mut left = 0.0;
     let piece = |class: TimeClass| {
-        let wide = of(line, class) / line.total_hours.max(f64::MIN_POSITIVE) * 400.0;
+        let wide = line.of(class) / line.total_hours.max(f64::MIN_POSITIVE) * 400.0;
         let from = left;
         left += wide;
         html! {
@@ -230,7 +238,7 @@ pub(crate) fn bar(line: &ReportLine) -> Markup {
     let pieces: Vec<Markup> = TimeClass::ALL.into_iter().map(piece).collect();
     let label = format!(
         "{} of {} GPU-hours productive",
-        hours(of(line, TimeClass::Productive)),
+        hours(line.of(TimeClass::Productive)),
         hours(line.total_hours)
     );
     html! {
@@ -271,7 +279,7 @@ fn row(line: &ReportLine, name: &str, report: &Report) -> Markup {
         tr {
             th scope="row" { (name) }
             td.wide { (bar(line)) }
-            @for class in TimeClass::ALL { td.n { (hours(of(line, class))) } }
+            @for class in TimeClass::ALL { td.n { (hours(line.of(class))) } }
             td.n { @if let Some(share) = line.goodput { (format!("{:.1} %", share * 100.0)) } @else { "–" } }
             @if report.currency.is_some() {
                 @let cost = line.cost.unwrap_or_default();
@@ -281,11 +289,17 @@ fn row(line: &ReportLine, name: &str, report: &Report) -> Markup {
     }
 }
 
+/// Days have only what was wasted on them, jobs all that they ever wasted.
+const WASTERS: &str = "Of jobs that ended in these days or go on. Amounts are those of the whole \
+                       job, other days included.";
+
 /// `linked`: there are pages behind them.
 fn wasters(report: &Report, linked: bool) -> Markup {
     html! {
-        @if report.wasters.is_empty() {
+        @if report.wasters.is_empty() && report.total.wasted_hours == 0.0 {
             p.calm { span.sign aria-hidden="true" { "✓" } " Nobody wasted anything." }
+        } @else if report.wasters.is_empty() {
+            p.calm { "Of jobs that ended in these days or go on, none is known to have wasted anything." }
         } @else {
             div.scroll tabindex="0" role="region" aria-label="Jobs that wasted most" {
                 table.list data-testid="wasters" {
@@ -396,6 +410,17 @@ mod tests {
         assert!(text.contains("height=\"160.00\""), "four of five hours of the tallest: {text}");
         assert!(text.contains(&view.shown().regions["lines"]));
         assert!(!text.contains("style="), "nothing is inline");
+    }
+
+    #[test]
+    fn nobody_wasted_anything_only_if_nothing_was_wasted() {
+        let mut report = report(ReportBy::Team, ["lab", "ops"]);
+        let text = |report: &Report| wasters(report, true).into_string();
+        assert!(text(&report).contains("/jobs/7"));
+        report.wasters.clear();
+        assert!(!text(&report).contains("Nobody") && text(&report).contains("none is known"));
+        report.total = line("", 7.0, 0.0);
+        assert!(text(&report).contains("Nobody wasted anything"));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct View {
     pub simulated: bool,
     /// The reader may read its logs and its environment.
     pub inside: bool,
+    /// It is known from the archive alone: nothing of it changes any more.
+    pub left: bool,
 }
 
 /// Why it waits, in words.
@@ -188,6 +190,10 @@ impl View {
     }
 
     fn story(&self) -> Markup {
+        // Without its attempts it would look as if it had only waited.
+        if self.left && self.stays.is_empty() && self.detail.row.started_at.is_some() {
+            return html! {};
+        }
         story::draw(self.detail.row.submitted_at, self.until, &self.stays, &self.moments)
     }
 
@@ -243,7 +249,13 @@ impl View {
 
     fn tasks(&self) -> Markup {
         html! {
-            @if !self.tasks.is_empty() {
+            @if self.left && self.is_array() {
+                section.panel { h2 { "Tasks" }
+                    p.sub {
+                        "Each has a page of its own: add _ and its index to the address of this one."
+                    }
+                }
+            } @else if !self.tasks.is_empty() {
                 section.panel { h2 { "Tasks" }
                     div.scroll tabindex="0" role="region" aria-label="Tasks" {
                         table {
@@ -324,7 +336,7 @@ fn curves(history: &[ProgressPoint]) -> Curves {
 
 fn actions(reader: &Reader, view: &View) -> Markup {
     let row = &view.detail.row;
-    let may = reader.may_act() && (reader.is_admin() || reader.user == row.user);
+    let may = !view.left && reader.may_act() && (reader.is_admin() || reader.user == row.user);
     html! {
         @if may {
             div.act role="group" aria-label="This job" data-one=(row.id) data-testid="actions" {
@@ -369,6 +381,9 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
     let spec = serde_json::to_string_pretty(&view.detail.spec).unwrap_or_default();
     let body = html! {
         div.title { h1 { span.id { "Job " (row.id) } " " (row.name) } (actions(reader, view)) }
+        @if view.left {
+            p.note { "From the archive, which has how it ended and not each of its steps." }
+        }
         (region("head", &view.head()))
         (region("why", &view.why()))
         (region("story", &view.story()))
@@ -384,12 +399,14 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         details.panel {
             summary { "The spec as it was submitted" }
             pre.spec tabindex="0" { (spec) }
-            @if !view.inside {
+            @if view.left {
+                p.sub { "What its environment was set to is not kept." }
+            } @else if !view.inside {
                 p.sub { "What its environment is set to is for its owner and for admins." }
             }
         }
     };
-    let live = Some(format!("page=job&id={}", row.id));
+    let live = (!view.left).then(|| format!("page=job&id={}", row.id));
     document(reader, &Page { tab: Tab::Jobs, title: &title, live, body })
 }
 

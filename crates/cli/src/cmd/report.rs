@@ -23,10 +23,10 @@ pub struct ReportArgs {
     /// Only this user
     #[arg(long)]
     user: Option<String>,
-    /// From this day on (UTC), or so long ago: 2026-11-01, 7d [default: 30 days]
+    /// From this day on (UTC), or so many days with today: 2026-11-01, 7d [default: 30 days]
     #[arg(long, value_name = "DAY")]
     since: Option<String>,
-    /// Up to the end of this day [default: today]
+    /// Up to the end of this day, which counts [default: today]
     #[arg(long, value_name = "DAY")]
     until: Option<String>,
     /// What a line is

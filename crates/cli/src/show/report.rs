@@ -15,7 +15,11 @@ pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
         parts.push(format!("without a price, and not in the costs: {}", harmless(&models)));
     }
     if !report.wasters.is_empty() {
-        parts.push(format!("{}\n{}", "jobs that wasted most", wasters(report, style, width)));
+        parts.push(format!("{WASTERS}\n{}", wasters(report, style, width)));
+    } else if report.total.wasted_hours > 0.0 {
+        parts.push("no job is known that ended in these days or goes on and wasted it".to_owned());
+    } else if report.total.held_hours > 0.0 {
+        parts.push("nobody wasted anything".to_owned());
     }
     if report.total.total_hours == 0.0 {
         parts.push("nothing is on record for these days".to_owned());
@@ -23,10 +27,14 @@ pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
     parts.join("\n\n")
 }
 
+/// Lines have only what was wasted in these days.
+const WASTERS: &str = "jobs that wasted most (amounts are of the whole job, other days included)";
+
 /// Classes that somebody has; the others would only take room.
 fn classes(report: &Report) -> Vec<TimeClass> {
-    let hours = |class: &TimeClass| report.total.gpu_hours.get(class).copied().unwrap_or(0.0);
-    TimeClass::ALL.into_iter().filter(|c| *c == TimeClass::Productive || hours(c) > 0.0).collect()
+    let shown =
+        |class: &TimeClass| *class == TimeClass::Productive || report.total.of(*class) > 0.0;
+    TimeClass::ALL.into_iter().filter(shown).collect()
 }
 
 fn title(class: TimeClass) -> &'static str {
@@ -63,8 +71,8 @@ fn lines(report: &Report, style: Style, width: Option<u16>) -> String {
     let mut grid = Grid::new(&head, style);
     let mut row = |line: &ReportLine, name: String, ink: Ink| {
         let mut fields: Vec<Field> = vec![(name, ink)];
-        let of = |class: &TimeClass| line.gpu_hours.get(class).copied().unwrap_or(0.0);
-        fields.extend(classes.iter().map(|class| (hours(of(class)), tint(*class, of(class)))));
+        let amount = |class: &TimeClass| (hours(line.of(*class)), tint(*class, line.of(*class)));
+        fields.extend(classes.iter().map(amount));
         fields.push(plain(hours(line.total_hours)));
         fields.push(plain(goodput(line)));
         if report.currency.is_some() {
@@ -149,9 +157,8 @@ pub fn csv(report: &Report) -> String {
     let currency = report.currency.as_deref().unwrap_or_default();
     let named = report.lines.iter().map(|line| (line.name.as_str(), line));
     for (name, line) in named.chain([("TOTAL", &report.total)]) {
-        let class = |class: TimeClass| line.gpu_hours.get(&class).copied().unwrap_or(0.0);
         let mut fields = vec![quoted(name)];
-        fields.extend(TimeClass::ALL.map(|c| format!("{:.6}", class(c))));
+        fields.extend(TimeClass::ALL.map(|class| format!("{:.6}", line.of(class))));
         let sums = [line.total_hours, line.held_hours, line.wasted_hours, line.unsaved_hours];
         fields.extend(sums.map(|sum| format!("{sum:.6}")));
         fields.push(line.goodput.map_or_else(String::new, |g| format!("{g:.6}")));
@@ -167,8 +174,11 @@ pub fn csv(report: &Report) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
+    // A spreadsheet would take such a name for a formula.
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let mark = if formula { "'" } else { "" };
+    if formula || text.contains([',', '"', '\n', '\r']) {
+        format!("\"{mark}{}\"", text.replace('"', "\"\""))
     } else {
         text.to_owned()
     }
@@ -197,7 +207,7 @@ pub fn job(job: &JobGoodput, style: Style) -> String {
         vec![format!("job {}  goodput {}", job.id, style.paint(Ink::Bold, &goodput(line)))];
     let mut add = |key: &str, value: String| out.push(format!("  {key:<20}{value}"));
     for class in TimeClass::ALL {
-        let of_class = line.gpu_hours.get(&class).copied().unwrap_or(0.0);
+        let of_class = line.of(class);
         if of_class > 0.0 {
             let share = 100.0 * of_class / line.held_hours.max(f64::MIN_POSITIVE);
             add(class.words(), format!("{} GPU-hours ({share:.1} %)", hours(of_class)));
@@ -291,6 +301,26 @@ mod tests {
         assert_eq!(rows.len(), 4, "{csv}");
         assert!(rows[1].starts_with("\"lab,x\",6.000000,"), "{csv}");
         assert!(rows[3].starts_with("TOTAL,") && rows[3].ends_with("32.00,16.00,4.00"), "{csv}");
+    }
+
+    #[test]
+    fn a_name_is_no_formula() {
+        assert_eq!(quoted("=1+1"), "\"'=1+1\"");
+        assert_eq!(quoted("@SUM(A1,\"x\")"), "\"'@SUM(A1,\"\"x\"\")\"");
+        assert_eq!((quoted("-x"), quoted("+x")), ("\"'-x\"".into(), "\"'+x\"".into()));
+        assert_eq!((quoted("a=b"), quoted("lab-x")), ("a=b".into(), "lab-x".into()));
+    }
+
+    #[test]
+    fn wasters_are_of_whole_jobs_and_nobody_is_said_only_if_it_is_so() {
+        let mut found = report();
+        assert!(text(&found, Style::PLAIN, None).contains("of the whole job"));
+        found.wasters.clear();
+        let said = text(&found, Style::PLAIN, None);
+        assert!(said.contains("no job is known") && !said.contains("nobody wasted"), "{said}");
+        found.total = line("", 6.0, 0.0, 8.0);
+        let said = text(&found, Style::PLAIN, None);
+        assert!(said.contains("nobody wasted anything"), "{said}");
     }
 
     #[test]

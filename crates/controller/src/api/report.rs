@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::State;
 use tutti_engine::Rejected;
 use tutti_model::{
-    Attempt, Bytes, Day, Demand, Ended, GpuIndex, PartState, Rank, Report, Span, State as Cluster,
-    TaskId, Time,
+    Attempt, Bytes, Day, Demand, GpuIndex, PartState, Policy, Prices, Rank, Report, ReportLine,
+    Span, State as Cluster, TaskId, Time,
 };
 use tutti_wire::api::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};
 
@@ -20,7 +20,9 @@ use crate::clock::now;
 use crate::core::World;
 use crate::views::{self, Wanted};
 
-const SINCE: Span = Span::secs(29 * 86_400);
+/// Of a report that names no first day.
+const DAYS: u64 = 30;
+const DAY_MS: u64 = 86_400_000;
 
 /// Where GPU-hours went: every one in exactly one class, by day, team, user or GPU model, in hours and
 /// in money, and the jobs that wasted most. Days are in UTC.
@@ -32,17 +34,29 @@ pub async fn report(
 ) -> Result<Json<Report>, Problem> {
     let now = now();
     let wanted = wanted(query, now)?;
+    let (mut report, policy) = of_ledger(&app, &wanted, now).await?;
+    views::add_wasters(&mut report, app.archive.wasters(wanted, policy).await?);
+    Ok(Json(report))
+}
+
+/// First the days that have left memory, which takes long and holds nobody up, then the others.
+async fn of_ledger(
+    app: &App,
+    wanted: &Wanted,
+    now: Time,
+) -> Result<(Report, Arc<Policy>), Problem> {
     // Again if a day has left for the archive between the two looks.
     loop {
-        let before = app.core.peek(days_here)?;
-        let archived = app.archive.ledger(wanted.since..=wanted.until).await?;
+        let (before, policy) = app.core.peek(|world| (days_here(world), policy(world)))?;
+        let sums = app.archive.sums(wanted.clone(), Arc::clone(&policy), before.clone());
+        let archived = sums.await?;
         let look = |world: &World| {
-            let report = views::report(world.engine.state(), &wanted, &archived, now);
+            let report = views::report(world.engine.state(), wanted, &archived, now);
             (report, days_here(world))
         };
         let (report, after) = app.core.read(look).await?;
         if before.is_subset(&after) {
-            return Ok(Json(report));
+            return Ok((report, policy));
         }
     }
 }
@@ -51,10 +65,16 @@ fn days_here(world: &World) -> BTreeSet<Day> {
     world.engine.state().goodput.days.keys().copied().collect()
 }
 
+fn policy(world: &World) -> Arc<Policy> {
+    Arc::clone(&world.engine.state().policy)
+}
+
 pub(crate) fn wanted(query: ReportQuery, now: Time) -> Result<Wanted, Problem> {
-    let since = day("since", query.since.as_deref(), now)?;
-    let until = day("until", query.until.as_deref(), now)?.unwrap_or(Day::of(now));
-    let since = since.unwrap_or_else(|| Day::of(Time(now.0.saturating_sub(SINCE.0))).min(until));
+    let today = Day::of(now);
+    let ago = |ago: Span| Day::of(Time(now.0.saturating_sub(ago.0)));
+    let until = day("until", query.until.as_deref(), ago)?.unwrap_or(today);
+    let since = day("since", query.since.as_deref(), |long| first_of(days_in(long), today))?;
+    let since = since.unwrap_or_else(|| first_of(DAYS, until.min(today)));
     if since > until {
         return Err(Problem::invalid(format!("since={since} is after until={until}")));
     }
@@ -62,18 +82,32 @@ pub(crate) fn wanted(query: ReportQuery, now: Time) -> Result<Wanted, Problem> {
     Ok(Wanted { by, since, until, team: query.team, user: query.user })
 }
 
-/// A date, or how long ago.
-fn day(key: &str, text: Option<&str>, now: Time) -> Result<Option<Day>, Problem> {
+/// Of so many days, with their last one.
+fn first_of(days: u64, last: Day) -> Day {
+    let before = u32::try_from(days.saturating_sub(1)).unwrap_or(u32::MAX);
+    Day(last.0.saturating_sub(before))
+}
+
+/// A day that has begun counts.
+fn days_in(span: Span) -> u64 {
+    span.0.div_ceil(DAY_MS)
+}
+
+/// A date, or a length of time, of which the caller knows what day it stands for.
+fn day(
+    key: &str,
+    text: Option<&str>,
+    of_span: impl FnOnce(Span) -> Day,
+) -> Result<Option<Day>, Problem> {
     let Some(text) = text else { return Ok(None) };
     if let Ok(day) = text.parse::<Day>() {
         return Ok(Some(day));
     }
     // Bare numbers are minutes elsewhere, which nobody means here.
     let span = text.parse::<Span>().ok().filter(|_| !text.bytes().all(|b| b.is_ascii_digit()));
-    let ago = |span: Span| Some(Day::of(Time(now.0.saturating_sub(span.0))));
-    span.map(ago).ok_or_else(|| {
+    span.map(|span| Some(of_span(span))).ok_or_else(|| {
         let problem = format!("{key}={text} is neither a day nor a length of time");
-        Problem::invalid(problem).hint("write a day such as 2026-11-01, or how long ago: 7d")
+        Problem::invalid(problem).hint("write a day such as 2026-11-01, or a length of time: 7d")
     })
 }
 
@@ -91,36 +125,58 @@ pub async fn job(
 
 pub(crate) async fn job_goodput(app: &App, id: TaskId) -> Result<JobGoodput, Problem> {
     let now = now();
-    let seen = app.core.read(|world| {
-        let state = world.engine.state();
-        let job = state.job(id.job).ok_or(Rejected::NoSuchJob(id.job))?;
-        if id.index.is_some() && !job.has_task(id.index) {
-            return Err(Rejected::NoSuchTask(id));
-        }
-        let prices = &state.policy.prices;
-        let attempt = job.task(id.index).and_then(|task| task.attempt());
-        Ok(JobGoodput {
-            id,
-            line: views::job_line(state, id.job, now),
-            currency: (!prices.is_none()).then(|| prices.currency.clone()),
-            idle: attempt.map_or_else(Vec::new, |attempt| idle(state, attempt)),
-            gpu_mem: None,
-            mem: None,
-            cpus: None,
-            advice: Vec::new(),
-        })
-        .map(|goodput| {
-            let over = || Some(had(state, &Demand::of(&job.spec), job.ended(id.index)?));
-            (goodput, attempt.map(|attempt| held(state, attempt)).or_else(over))
-        })
-    });
-    let (mut goodput, held) = seen.await??;
+    let seen = app.core.read(|world| in_memory(world.engine.state(), id, now)).await?;
+    let (mut goodput, held) = match seen {
+        Err(Rejected::NoSuchJob(_)) => archived(app, id).await?,
+        seen => seen?,
+    };
     if let Some(held) = held {
         goodput.gpu_mem = gpu_mem(app, &held, now);
         (goodput.mem, goodput.cpus) = of_hosts(app, &held, id).unzip();
     }
     goodput.advice = advice(&goodput);
     Ok(goodput)
+}
+
+/// What the ledger knows of a job, and what it holds or held.
+type Seen = (JobGoodput, Option<Held>);
+
+fn in_memory(state: &Cluster, id: TaskId, now: Time) -> Result<Seen, Rejected> {
+    let job = state.job(id.job).ok_or(Rejected::NoSuchJob(id.job))?;
+    if id.index.is_some() && !job.has_task(id.index) {
+        return Err(Rejected::NoSuchTask(id));
+    }
+    let attempt = job.task(id.index).and_then(|task| task.attempt());
+    let over = || {
+        let ended = job.ended(id.index)?;
+        let nodes = ended.nodes.iter().map(|node| state.node_name(*node)).collect();
+        Some(had(&Demand::of(&job.spec), nodes, ended.gpus))
+    };
+    let line = views::job_line(state, id.job, now);
+    let mut goodput = of_line(id, line, &state.policy.prices);
+    goodput.idle = attempt.map_or_else(Vec::new, |attempt| idle(state, attempt));
+    Ok((goodput, attempt.map(|attempt| held(state, attempt)).or_else(over)))
+}
+
+/// What has left memory is still known, at the prices that were in force when it left.
+async fn archived(app: &App, id: TaskId) -> Result<Seen, Problem> {
+    let job = app.archive.find(id).await?.ok_or(Rejected::NoSuchJob(id.job))?;
+    let policy = app.core.peek(policy)?;
+    let goodput = of_line(id, job.goodput.unwrap_or_default(), &policy.prices);
+    Ok((goodput, Some(had(&Demand::of(&job.spec), job.row.node_names, job.row.gpus))))
+}
+
+fn of_line(id: TaskId, line: ReportLine, prices: &Prices) -> JobGoodput {
+    JobGoodput {
+        id,
+        line,
+        currency: (!prices.is_none()).then(|| prices.currency.clone()),
+        idle: Vec::new(),
+        gpu_mem: None,
+        mem: None,
+        cpus: None,
+        advice: Vec::new(),
+    }
 }
 
 /// GPUs of an attempt that the ledger counts as idle.
@@ -164,13 +220,13 @@ fn held(state: &Cluster, attempt: &Attempt) -> Held {
     }
 }
 
-fn had(state: &Cluster, demand: &Demand, ended: &Ended) -> Held {
-    let (nodes, gpus) = (ended.nodes.len() as u64, u64::from(ended.gpus));
+fn had(demand: &Demand, names: Vec<String>, gpus: u32) -> Held {
+    let (nodes, gpus) = (names.len() as u64, u64::from(gpus));
     let total = |per_node: u64, per_gpu: u64| {
         per_node.saturating_mul(nodes).saturating_add(per_gpu.saturating_mul(gpus))
     };
     Held {
-        nodes: ended.nodes.iter().map(|node| state.node_name(*node)).collect(),
+        nodes: names,
         cpus: total(demand.cpus_per_node.into(), demand.cpus_per_gpu.into()) as u32,
         mem: Bytes(total(demand.mem_per_node.0, demand.mem_per_gpu.0)),
         ..Held::default()
@@ -202,17 +258,16 @@ fn advice(job: &JobGoodput) -> Vec<String> {
     use tutti_model::TimeClass as C;
     let mut advice = Vec::new();
     let line = &job.line;
-    let part = |class: C| line.gpu_hours.get(&class).copied().unwrap_or(0.0);
     let much = |hours: f64| line.held_hours > 0.0 && hours / line.held_hours > 0.1;
-    if !job.idle.is_empty() || much(part(C::Idle)) {
+    if !job.idle.is_empty() || much(line.of(C::Idle)) {
         advice.push("GPUs that it holds do nothing: ask for fewer, or feed them faster".into());
     }
-    if much(part(C::LostToFailure) + part(C::LostToPreemption)) {
+    if much(line.of(C::LostToFailure) + line.of(C::LostToPreemption)) {
         advice.push(
             "work is done again: save more often (`tutti ckpt advise` says how often)".into(),
         );
     }
-    if much(part(C::Starting)) {
+    if much(line.of(C::Starting)) {
         advice.push(
             "it spends long on starting: fewer restarts, or a smaller image, would help".into(),
         );
@@ -251,10 +306,28 @@ mod tests {
         assert_eq!(wanted.by, ReportBy::Team);
         assert_eq!(days(wanted), ("2026-10-18".into(), "2026-11-16".into()));
         let wanted = ask(Some("2d"), Some("2026-11-15")).unwrap();
-        assert_eq!(days(wanted), ("2026-11-14".into(), "2026-11-15".into()));
+        assert_eq!(days(wanted), ("2026-11-15".into(), "2026-11-15".into()));
         assert!(ask(Some("2026-11-16"), Some("2026-11-01")).unwrap_err().contains("is after"));
         for bad in ["yesterday", "7", ""] {
             assert!(ask(Some(bad), None).unwrap_err().contains("neither"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_week_is_seven_days_with_today() {
+        let since = |text| ask(Some(text), None).unwrap().since.to_string();
+        assert_eq!(since("7d"), "2026-11-10");
+        assert_eq!((since("1d"), since("12h")), ("2026-11-16".into(), "2026-11-16".into()));
+        assert_eq!(since("36h"), "2026-11-15");
+        let week_before = ask(Some("14d"), Some("7d")).unwrap();
+        assert_eq!(week_before.until.0 - week_before.since.0 + 1, 7);
+    }
+
+    #[test]
+    fn thirty_days_end_with_the_last_one_asked_for() {
+        let since = |text| ask(None, Some(text)).unwrap().since.to_string();
+        assert_eq!(since("2026-09-30"), "2026-09-01");
+        assert_eq!(since("2027-01-01"), "2026-10-18", "nothing is known of days to come");
+        assert_eq!(since("1970-01-02"), "1970-01-01");
     }
 }

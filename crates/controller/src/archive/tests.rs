@@ -5,8 +5,8 @@ use tutti_archive::Step;
 use tutti_engine::{Actor, Engine, Event, Record, Reply, apply};
 use tutti_journal::{Journal, MemoryJournal};
 use tutti_model::{
-    Amounts, ArraySpec, EndReason, Ended, Gpu, GpuIndex, JobSpec, JobState, NodeFacts, NodeId,
-    Outcome, Rank, Restarts, Role, RowKey, Seq, TimeClass,
+    ArraySpec, Bill, EndReason, Ended, GPU_HOUR, Gpu, GpuIndex, JobSpec, JobState, NodeFacts,
+    NodeId, Outcome, Rank, Restarts, Role, RowKey, Seq, TimeClass,
 };
 
 use super::*;
@@ -26,12 +26,18 @@ fn world(state: State) -> World {
 #[derive(Default)]
 struct Past {
     state: State,
+    /// Milliseconds since the first day began.
+    later: u64,
 }
+
+/// The day on which all of it happens, unless it is later.
+const DAY: Day = Day(20_773);
 
 impl Past {
     fn put(&mut self, event: Event) {
         let seq = Seq(self.state.seq.0 + 1);
-        apply(&mut self.state, &Record { seq, at: Time(1_794_787_200_000 + seq.0), event });
+        let at = Time(DAY.begins().0 + self.later + seq.0);
+        apply(&mut self.state, &Record { seq, at, event });
     }
 
     fn node(&mut self) {
@@ -112,15 +118,35 @@ fn past() -> Past {
     past
 }
 
+fn bill(job: Option<JobId>) -> Bill {
+    let key = RowKey { team: "vision".into(), user: "ada".into(), model: "h100".into() };
+    Bill { key, node: NodeId(1), job }
+}
+
+/// All that is due, as rows of the archive are made of it.
+fn all_leaving(state: &State) -> Vec<Leaving> {
+    let jobs = due(state, &settings(), now(), &BTreeSet::new());
+    leaving(state, &jobs, now())
+}
+
 #[test]
 fn what_is_archived_reads_as_it_did() {
     let dir = tempfile::tempdir().unwrap();
-    let world = world(past().state);
+    let mut state = past().state;
+    for (job, hours) in [(1, 1), (3, 2)] {
+        let bill = bill(Some(JobId(job)));
+        state.goodput.book(&bill, DAY, TimeClass::Productive, 3 * hours * GPU_HOUR);
+        state.goodput.book(&bill, DAY, TimeClass::Idle, hours * GPU_HOUR);
+    }
+    let world = world(state);
     let state = world.engine.state();
-    let jobs = due(state, world.engine.settings(), now());
+    let jobs = all_leaving(state);
     assert_eq!(jobs.iter().map(|j| j.job.id.0).collect::<Vec<_>>(), [1, 2, 3], "4 has not ended");
     let table = Table::at(dir.path());
-    write(&table, &entries::names(state), &jobs).unwrap();
+    let written = write(&table, &entries::names(state), &jobs);
+    assert_eq!((written.jobs.len(), written.bad.len()), (3, 0));
+    let task = table.find("3_7".parse().unwrap()).unwrap().unwrap();
+    assert_eq!(task.goodput.map(|line| line.held_hours), Some(8.0), "of the whole array");
     for id in ["1", "2", "3_0", "3_7", "3_50", "3"] {
         let id: TaskId = id.parse().unwrap();
         let job = state.job(id.job).unwrap();
@@ -164,17 +190,15 @@ async fn jobs_leave_once_they_are_on_disk_and_stay_while_they_are_not() {
     let (archive, full) = archive(dir.path());
     let core = run(past().state);
     full.store(true, Ordering::SeqCst);
-    let result = pass(&core, &archive).await;
-    let Err(PassError::Archive(error)) = result else { panic!("{result:?}") };
-    archive.note(Err(&error));
+    archive.note(Err(&trouble(&core, &archive).await));
     assert_eq!(in_memory(&core), 4);
     assert!(archive.trouble().unwrap().contains("jobs"), "{:?}", archive.trouble());
 
     full.store(false, Ordering::SeqCst);
-    let forgotten = pass(&core, &archive).await.unwrap();
+    jobs_leave(&core, &archive).await.unwrap();
     archive.note(Ok(()));
-    assert_eq!((forgotten, in_memory(&core), archive.trouble()), (3, 1, None));
-    assert_eq!(pass(&core, &archive).await.unwrap(), 0);
+    assert_eq!((in_memory(&core), archive.trouble()), (1, None));
+    assert!(!pass(&core, &archive, &mut Bad::default()).await.unwrap(), "nothing is left to do");
     let page = archive.list(Search::all(), None, 10).await.unwrap();
     let ids: Vec<String> = page.rows.iter().map(|row| row.id.to_string()).collect();
     assert_eq!(ids, ["3", "2", "1"]);
@@ -182,21 +206,96 @@ async fn jobs_leave_once_they_are_on_disk_and_stay_while_they_are_not() {
     core.stop().await;
 }
 
+async fn trouble(core: &Core, archive: &Arc<Archive>) -> Trouble {
+    let result = jobs_leave(core, archive).await;
+    let Err(SearchError::Archive(trouble)) = result else { panic!("{result:?}") };
+    trouble
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_keeps_its_own_day_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, _) = archive(dir.path());
+    let mut past = past();
+    past.later = 86_400_000;
+    let five = past.job(5, JobSpec::shell("true"));
+    past.end(TaskId::single(five), Outcome::Completed, EndReason::Finished);
+    let path = archive.jobs.path(DAY);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "no Parquet").unwrap();
+    let core = run(past.state);
+    let found = trouble(&core, &archive).await;
+    assert!(matches!(found, Trouble::Files(ArchiveError::Read { .. })), "{found:?}");
+    assert_eq!(in_memory(&core), 4, "5 has left");
+    assert!(archive.find(TaskId::single(five)).await.unwrap().is_some());
+
+    std::fs::remove_file(&path).unwrap();
+    jobs_leave(&core, &archive).await.unwrap();
+    assert_eq!(in_memory(&core), 1);
+    core.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_that_breaks_off_is_told_and_is_not_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = Arc::new(AtomicBool::new(true));
+    let gate = Arc::clone(&broken);
+    let table = Table::gated(dir.path(), move |_| {
+        assert!(!gate.load(Ordering::SeqCst), "as if there were a bug");
+        Ok(())
+    });
+    let archive = Arc::new(Archive::with(dir.path(), table));
+    let core = run(past().state);
+    let found = trouble(&core, &archive).await;
+    assert!(matches!(found, Trouble::BrokeOff), "{found:?}");
+    archive.note(Err(&found));
+    assert!(archive.trouble().unwrap().contains("broke off"), "{:?}", archive.trouble());
+    broken.store(false, Ordering::SeqCst);
+    jobs_leave(&core, &archive).await.unwrap();
+    assert_eq!(in_memory(&core), 1);
+    core.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_nobody_waits_for_has_its_turn_until_it_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let (archive, _) = archive(dir.path());
+    let (begins, begun) = tokio::sync::oneshot::channel();
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let here = Arc::clone(&archive);
+    let asks = tokio::spawn(async move {
+        let search = move |_: &Archive| {
+            // Whoever listened may have failed, and says so.
+            let _ = begins.send(());
+            let _ = end.recv();
+            Ok(())
+        };
+        here.look(&here.searches, search).await
+    });
+    begun.await.unwrap();
+    asks.abort();
+    assert!(asks.await.unwrap_err().is_cancelled());
+    assert_eq!(archive.searches.available_permits(), SEARCHES_MAX - 1);
+    drop(ends);
+    let all = archive.searches.acquire_many(SEARCHES_MAX as u32).await;
+    assert!(all.is_ok(), "the turn comes back");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_somebody_waits_for_stays_and_is_written_once() {
     let dir = tempfile::tempdir().unwrap();
     let (archive, _) = archive(dir.path());
     let state = past().state;
-    let jobs = due(&state, &settings(), now());
     // As if it had been killed between the file and the event.
-    write(&archive.jobs, &entries::names(&state), &jobs).unwrap();
+    let written = write(&archive.jobs, &entries::names(&state), &all_leaving(&state));
+    assert_eq!((written.jobs.len(), written.bad.len()), (3, 0));
     let core = run(state);
     let actor = Actor { user: "ada".into(), role: Role::Admin };
     let spec = JobSpec { after: vec!["1".parse().unwrap()], hold: true, ..JobSpec::shell("true") };
     let command = Command::Submit { actor, spec: Box::new(spec), user: None, key: None };
     let reply = core.call(command).await;
     assert!(matches!(reply, Ok(Reply::Submitted { .. })), "{reply:?}");
-    assert_eq!(pass(&core, &archive).await.unwrap(), 2);
+    jobs_leave(&core, &archive).await.unwrap();
     assert_eq!(in_memory(&core), 3, "1, which 5 waits for, 4 and 5");
     let page = archive.list(Search::all(), None, 10).await.unwrap();
     assert_eq!(page.rows.len(), 3);
@@ -223,20 +322,30 @@ async fn past_days_of_the_ledger_leave_and_the_one_that_is_not_over_stays() {
     let (archive, _) = archive(dir.path());
     let today = Day::of(now());
     let mut state = past().state;
-    let key = RowKey { team: "vision".into(), user: "ada".into(), model: "h100".into() };
-    let amounts = Amounts([(TimeClass::Productive, 42), (TimeClass::Idle, 7)].into());
-    for day in [Day(today.0 - 2), Day(today.0 - 1), today] {
-        state.goodput.days.insert(day, [(key.clone(), amounts.clone())].into());
+    let days = [Day(today.0 - 3), Day(today.0 - 2), Day(today.0 - 1), today];
+    for day in days {
+        state.goodput.book(&bill(None), day, TimeClass::Productive, 42);
+        state.goodput.book(&bill(None), day, TimeClass::Idle, 7);
     }
     state.goodput.settled = now();
     let core = run(state);
-    assert!(!pass_ledger(&core, &archive, LEDGER_KEPT).await.unwrap(), "it is not old enough");
-    while pass_ledger(&core, &archive, Span(0)).await.unwrap() {}
-    let left: Vec<Day> =
-        core.peek(|world| world.engine.state().goodput.days.keys().copied().collect()).unwrap();
-    assert_eq!(left, [today]);
-    let rows = archive.ledger(Day(0)..=today).await.unwrap();
-    assert_eq!(rows.iter().map(|row| row.gpu_micros).collect::<Vec<_>>(), [42, 7, 42, 7]);
-    assert_eq!(rows[0].day, Day(today.0 - 2));
+    let left = || -> Vec<Day> {
+        core.peek(|world| world.engine.state().goodput.days.keys().copied().collect()).unwrap()
+    };
+    days_leave(&core, &archive, LEDGER_KEPT).await.unwrap();
+    assert_eq!(left(), days, "none is old enough");
+    // The file of the first is of another cluster.
+    let RowKey { team, user, model } = bill(None).key;
+    let (class, gpu_micros) = (TimeClass::Productive, 41);
+    let other = LedgerRow { day: days[0], team, user, model, class, gpu_micros };
+    archive.ledger.add_day(days[0], vec![other]).unwrap();
+    let result = days_leave(&core, &archive, Span(0)).await;
+    let Err(SearchError::Archive(trouble)) = result else { panic!("{result:?}") };
+    assert!(trouble.to_string().contains("--archive"), "{trouble}");
+    assert_eq!(left(), [days[0], today], "those after it have left");
+    let mut amounts = Vec::new();
+    let add = |row: LedgerRow| amounts.push(row.gpu_micros);
+    archive.ledger.each(days[1]..=days[2], &BTreeSet::new(), add).unwrap();
+    assert_eq!(amounts, [42, 7, 42, 7]);
     core.stop().await;
 }

@@ -13,5 +13,5 @@ pub use job::{detail, ended_row, progress, row, suspensions, without_secrets};
 pub use load::{HeldGpu, HeldNode, Holdings, holdings};
 pub use node::{cluster, counted, node_row, trouble};
 pub use page::{ARCHIVE, BadFilter, Filter, Page, ROWS_MAX};
-pub use report::{Wanted, job_line, report};
+pub use report::{LeftWasters, Sums, Wanted, add_wasters, job_line, report};
 pub use words::{cause_words, end_note};

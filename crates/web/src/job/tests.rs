@@ -40,6 +40,7 @@ fn view(state: JobState) -> View {
         spots: Vec::new(),
         simulated: true,
         inside: true,
+        left: false,
     }
 }
 
@@ -103,6 +104,25 @@ fn logs_are_for_those_who_may_read_them() {
     let others = View { inside: false, ..mine };
     let text = text(Role::User, &others);
     assert!(!text.contains("role=\"log\"") && text.contains("owner and for admins"), "{text}");
+}
+
+#[test]
+fn what_is_archived_does_not_pretend_to_be_live() {
+    let left = View { left: true, ..view(JobState::Completed) };
+    let words = text(Role::Admin, &left);
+    assert!(words.contains("From the archive") && words.contains("is not kept"), "{words}");
+    assert!(!words.contains("data-live") && !words.contains("data-one"), "{words}");
+    assert!(words.contains("role=\"log\""), "its nodes may still have it");
+    assert!(text(Role::Admin, &view(JobState::Completed)).contains("data-live"));
+}
+
+#[test]
+fn a_past_that_nobody_knows_is_not_drawn() {
+    let mut left = View { left: true, ..view(JobState::Completed) };
+    left.detail.row.started_at = Some(Time(5));
+    assert_eq!(left.story().into_string(), "");
+    left.detail.row.started_at = None;
+    assert!(left.story().into_string().contains("What became of it"), "it only waited");
 }
 
 #[test]

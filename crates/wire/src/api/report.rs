@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub struct ReportQuery {
-    /// From this day on (UTC): `2026-11-01`, or so long ago: `7d`. 30 days unless given.
+    /// From this day on (UTC): `2026-11-01`, or the last days up to today: `7d`. 30 days unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Up to the end of this day; today unless given.

@@ -1,5 +1,7 @@
 //! What the screen is made of, and what of it has to be asked for.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tutti_model::{Alert, Explanation, TaskId};
 use tutti_wire::api::{
@@ -14,11 +16,28 @@ pub struct Data {
     pub cluster: Option<ClusterInfo>,
     /// Of the cluster, and of the nodes and jobs on the screen.
     pub load: Load,
+    #[serde(skip)]
+    places: Places,
     pub nodes: Vec<NodeRow>,
     pub jobs: JobList,
     pub job: Option<JobData>,
     /// What is wrong now.
     pub alerts: Vec<Alert>,
+}
+
+/// Where in the load each node and job is: they are looked up for every row of a long list.
+#[derive(Clone, Debug, Default)]
+struct Places {
+    nodes: BTreeMap<String, usize>,
+    jobs: BTreeMap<TaskId, usize>,
+}
+
+impl Places {
+    fn of(load: &Load) -> Places {
+        let nodes = load.nodes.iter().enumerate().map(|(i, node)| (node.node.clone(), i));
+        let jobs = load.jobs.iter().enumerate().map(|(i, job)| (job.id, i));
+        Places { nodes: nodes.collect(), jobs: jobs.collect() }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -60,16 +79,18 @@ impl Data {
     }
 
     pub fn node_load(&self, name: &str) -> Option<&NodeLoad> {
-        self.load.nodes.iter().find(|node| node.node == name)
+        self.places.nodes.get(name).and_then(|i| self.load.nodes.get(*i))
     }
 
     pub fn job_load(&self, id: TaskId) -> Option<&GpuLoad> {
-        self.load.jobs.iter().find(|job| job.id == id).map(|job| &job.load)
+        let job = self.places.jobs.get(&id).and_then(|i| self.load.jobs.get(*i));
+        job.map(|job| &job.load)
     }
 
     /// Takes over what is new; the rest stays as it was.
     pub fn take(&mut self, news: News) {
         self.cluster = Some(news.cluster);
+        self.places = Places::of(&news.load);
         self.load = news.load;
         self.alerts = news.alerts;
         if let Some(nodes) = news.nodes {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use tutti_model::{Alert, JobState, TaskId};
-use tutti_wire::api::{AlertQuery, JobPage, JobQuery, LoadQuery, NodeRow};
+use tutti_wire::api::{AlertQuery, JobPage, JobQuery, Load, LoadQuery, NodeRow};
 use tutti_wire::client::{Client, ClientError};
 
 use super::app::Msg;
@@ -23,6 +23,9 @@ const EVERY_MAX: Duration = Duration::from_secs(30);
 /// What is newly on the screen is asked for at once, but not more often than this.
 const GAP: Duration = Duration::from_millis(200);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Characters of a list in a question. An address may have 64 KiB; there are two lists in it, and commas
+/// take three characters each.
+const LIST_MAX: usize = 12 << 10;
 
 /// What the screen tells this thread.
 pub enum Ask {
@@ -47,13 +50,21 @@ impl<'c> Fetcher<'c> {
         let nodes = if wanted.nodes { self.nodes(cluster.seq)? } else { None };
         let jobs = wanted.jobs.as_ref().map(|jobs| self.jobs(jobs)).transpose()?;
         let job = wanted.job.map(|id| self.job(id)).transpose()?;
-        let ids: Vec<String> = wanted.shown.iter().map(ToString::to_string).collect();
-        let load = self.client.load(&LoadQuery {
-            nodes: (!wanted.cells.is_empty()).then(|| wanted.cells.join(",")),
-            jobs: (!ids.is_empty()).then(|| ids.join(",")),
-        })?;
+        let load = self.load(wanted)?;
         let alerts = self.alerts()?;
         Ok(News { cluster, load, alerts, nodes, jobs, job })
+    }
+
+    /// In several questions where one would be too long.
+    fn load(&self, wanted: &Wanted) -> Result<Load, ClientError> {
+        let mut load = Load::default();
+        for question in questions(wanted) {
+            let more = self.client.load(&question)?;
+            load.cluster = more.cluster;
+            load.nodes.extend(more.nodes);
+            load.jobs.extend(more.jobs);
+        }
+        Ok(load)
     }
 
     /// A controller of before there were any has none.
@@ -126,6 +137,35 @@ impl<'c> Fetcher<'c> {
         };
         Ok(FoundJob { detail, progress, why })
     }
+}
+
+/// One at least: the cluster as a whole is always wanted.
+fn questions(wanted: &Wanted) -> Vec<LoadQuery> {
+    let mut nodes = lists(wanted.cells.iter().cloned()).into_iter();
+    let mut jobs = lists(wanted.shown.iter().map(ToString::to_string)).into_iter();
+    let mut questions = Vec::new();
+    loop {
+        let question = LoadQuery { nodes: nodes.next(), jobs: jobs.next() };
+        if !questions.is_empty() && question == LoadQuery::default() {
+            return questions;
+        }
+        questions.push(question);
+    }
+}
+
+/// Words with commas between, in lists that are short enough.
+fn lists(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lists: Vec<String> = Vec::new();
+    for word in words {
+        match lists.last_mut() {
+            Some(list) if list.len() + word.len() < LIST_MAX => {
+                list.push(',');
+                list.push_str(&word);
+            }
+            _ => lists.push(word),
+        }
+    }
+    lists
 }
 
 /// One list of several, later ones first in it; of a job that is in two, what was seen last.
@@ -203,6 +243,25 @@ fn cancel(client: &Client, id: TaskId) -> Msg {
 mod tests {
     use super::*;
     use crate::show::jobs::tests::row;
+    use tutti_model::JobId;
+
+    #[test]
+    fn ten_thousand_jobs_are_asked_for_in_questions_that_fit() {
+        let shown: Vec<TaskId> =
+            (0..10_000).map(|n| TaskId::of_array(JobId(100_000 + n), 7)).collect();
+        let cells: Vec<String> = (0..2_000).map(|n| format!("node-{n}")).collect();
+        let asked = questions(&Wanted { shown: shown.clone(), cells, ..Wanted::default() });
+        assert!(asked.len() > 2, "{}", asked.len());
+        let size = |list: &Option<String>| list.as_ref().map_or(0, String::len);
+        assert!(asked.iter().all(|q| size(&q.nodes) <= LIST_MAX && size(&q.jobs) <= LIST_MAX));
+        let jobs = asked.iter().filter_map(|question| question.jobs.as_deref());
+        let ids: Vec<TaskId> =
+            jobs.flat_map(|list| list.split(',')).map(|id| id.parse().unwrap()).collect();
+        assert_eq!(ids, shown);
+        let nodes = asked.iter().filter_map(|question| question.nodes.as_deref());
+        assert_eq!(nodes.flat_map(|list| list.split(',')).count(), 2_000);
+        assert_eq!(questions(&Wanted::default()), [LoadQuery::default()]);
+    }
 
     #[test]
     fn a_job_that_goes_on_between_two_questions_is_shown_as_it_was_seen_last() {

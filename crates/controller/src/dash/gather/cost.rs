@@ -1,6 +1,9 @@
 //! Where GPU-hours went.
 
-use tutti_model::ReportBy;
+use std::sync::Arc;
+
+use tutti_engine::goodput_at;
+use tutti_model::{ReportBy, State, Time};
 use tutti_web::cost::View;
 use tutti_wire::api::ReportQuery;
 
@@ -19,11 +22,23 @@ pub async fn view(app: &App, by: ReportBy) -> Result<View, Problem> {
     let now = now();
     let table = wanted(ReportQuery { by: Some(by), ..ReportQuery::default() }, now)?;
     let days = Wanted { by: ReportBy::Day, ..table.clone() };
-    let view = app.core.read(|world| {
-        let state = world.engine.state();
-        // A month is in memory.
-        let report = |wanted: &Wanted| views::report(state, wanted, &[], now);
-        View { days: report(&days), table: report(&table) }
-    });
-    Ok(view.await?)
+    let state = app.core.read(|world| closed(world.engine.state(), now)).await?;
+    // A month is in memory.
+    let report = |wanted: &Wanted| views::report(&state, wanted, &[], now);
+    let mut view = View { days: report(&days), table: report(&table) };
+    let left = app.archive.wasters(table, Arc::clone(&state.policy)).await?;
+    views::add_wasters(&mut view.table, left);
+    Ok(view)
+}
+
+/// What reports are made of, with every book closed as of now: two of them need not do it twice, and
+/// the engine goes on while they are made.
+fn closed(state: &State, now: Time) -> State {
+    State {
+        at: state.at,
+        jobs: state.jobs.clone(),
+        policy: state.policy.clone(),
+        goodput: goodput_at(state, now),
+        ..State::default()
+    }
 }

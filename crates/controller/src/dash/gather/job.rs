@@ -1,5 +1,6 @@
 //! One job.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tutti_engine::{Rejected, RetryCause};
@@ -8,7 +9,7 @@ use tutti_model::{
 };
 use tutti_web::job::{Moment, RankCurve, Stay, Tone, View, Why};
 use tutti_web::topology::{Card, Spot};
-use tutti_wire::api::{JobQuery, JobRow};
+use tutti_wire::api::{JobDetail, JobQuery, JobRow, ProgressDetail};
 
 use crate::api::auth::Caller;
 use crate::api::{App, Problem};
@@ -40,13 +41,74 @@ pub async fn view(app: &Arc<App>, id: TaskId, caller: Option<&Caller>) -> Result
         let inside = caller.is_some_and(|caller| caller.may_look_inside(&job.user));
         look(world, id, inside).ok_or(Rejected::NoSuchTask(id))
     });
-    let (mut view, held) = read.await??;
+    let (mut view, held) = match (read.await?, caller) {
+        // Not for a live stream: nothing of it changes any more.
+        (Err(Rejected::NoSuchJob(_)), Some(caller)) => return archived(app, id, caller).await,
+        (read, _) => read?,
+    };
     view.why = why(app, &view);
     view.more_ranks = held.len().saturating_sub(CURVES_MAX);
     let from = view.stays.last().map_or(Time(0), |stay| stay.placed);
     view.ranks =
         held.into_iter().take(CURVES_MAX).map(|held| curve(&app.telemetry, held, from)).collect();
     Ok(view)
+}
+
+/// What has left memory is still known. Of its attempts the chronicle may know more than the archive.
+async fn archived(app: &App, id: TaskId, caller: &Caller) -> Result<View, Problem> {
+    let detail = app.archive.find(id).await?.ok_or(Rejected::NoSuchJob(id.job))?;
+    let row = &detail.row;
+    let read = app.core.read(|world| {
+        let simulated = were_simulated(world.engine.state(), &row.node_names);
+        (stays(world, id), moments(world, id), simulated)
+    });
+    let (mut stays, moments, simulated) = read.await?;
+    if stays.is_empty() {
+        stays.extend(only_stay(&detail));
+    }
+    Ok(View {
+        until: until(row.submitted_at, row.ended_at),
+        tasks: Vec::new(),
+        stays,
+        moments,
+        why: None,
+        progress: ProgressDetail { id, progress: None, ranks: Vec::new(), history: Vec::new() },
+        ranks: Vec::new(),
+        more_ranks: 0,
+        spots: Vec::new(),
+        simulated,
+        inside: caller.may_look_inside(&row.user),
+        left: true,
+        detail,
+    })
+}
+
+fn were_simulated(state: &State, names: &[String]) -> bool {
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let mut simulated = state.nodes.values().filter(|node| node.facts.simulated);
+    simulated.any(|node| names.contains(node.facts.name.as_str()))
+}
+
+/// The attempt of a job that had no other. When its ranks began to run is not kept.
+fn only_stay(detail: &JobDetail) -> Option<Stay> {
+    let row = &detail.row;
+    let (placed, ended) = row.started_at.zip(row.ended_at)?;
+    let tone = match row.state {
+        JobState::Completed => Tone::Good,
+        JobState::Failed => Tone::Bad,
+        _ => Tone::Plain,
+    };
+    let naps = detail.suspensions.iter().map(|nap| (nap.since, nap.until.or(nap.cut_at)));
+    (detail.attempt == Some(1)).then(|| Stay {
+        attempt: detail.attempt,
+        nodes: row.node_names.clone(),
+        placed,
+        running: Some(placed),
+        ended: Some(ended),
+        naps: naps.collect(),
+        how: if row.note.is_empty() { row.state.as_str().to_owned() } else { row.note.clone() },
+        tone,
+    })
 }
 
 fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
@@ -60,12 +122,7 @@ fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
     let view = View {
         until: until(detail.row.submitted_at, detail.row.ended_at),
         tasks: if is_array { tasks(world, id) } else { Vec::new() },
-        stays: world
-            .chronicle
-            .stays_of(id)
-            .into_iter()
-            .map(|stay| shown_stay(state, stay))
-            .collect(),
+        stays: stays(world, id),
         moments: moments(world, id),
         why: None,
         progress: views::progress(world, id, now()),
@@ -74,6 +131,7 @@ fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
         spots: parts.iter().map(|part| spot(state, part)).collect(),
         simulated: parts.iter().any(simulated),
         inside,
+        left: false,
         detail,
     };
     let held = parts.iter().flat_map(|part| held(state, part)).collect();
@@ -103,6 +161,12 @@ fn tasks(world: &World, id: TaskId) -> Vec<JobRow> {
     page.fill(world, now());
     page.rows.retain(|row| row.id.index.is_some());
     page.rows
+}
+
+fn stays(world: &World, id: TaskId) -> Vec<Stay> {
+    let state = world.engine.state();
+    let known = world.chronicle.stays_of(id).into_iter();
+    known.map(|stay| shown_stay(state, stay)).collect()
 }
 
 fn shown_stay(state: &State, stay: &chronicle::Stay) -> Stay {
@@ -254,4 +318,60 @@ fn why(app: &Arc<App>, view: &View) -> Option<Why> {
     let (ahead, advice) = app.dash.forecasts.advice(app, row.id);
     let details = tutti_sched::tell(verdict, &|_| String::new()).details;
     Some(Why { sentence: row.note.clone(), details, ahead, forecast, advice })
+}
+
+#[cfg(test)]
+mod tests {
+    use tutti_model::{JobId, JobSpec, Milli, Priority, Restarts};
+
+    use super::*;
+
+    fn over(state: JobState, attempt: Option<u32>) -> JobDetail {
+        JobDetail {
+            row: JobRow {
+                id: TaskId::single(JobId(7)),
+                name: "train".into(),
+                user: "ada".into(),
+                team: None,
+                class: "standard".into(),
+                state,
+                nodes: 1,
+                gpus: 1,
+                share: Milli::WHOLE,
+                priority: Priority(0),
+                submitted_at: Time(1),
+                started_at: attempt.map(|_| Time(5)),
+                ended_at: Some(Time(9)),
+                suspended_for: Span(0),
+                exit_code: None,
+                restarts: 0,
+                verdict: None,
+                note: String::new(),
+                array: None,
+                node_names: vec!["n1".into()],
+                progress: None,
+            },
+            spec: JobSpec::shell("true"),
+            attempt,
+            generation: None,
+            restarts_by_cause: Restarts::default(),
+            parts: Vec::new(),
+            end: None,
+            time_left: None,
+            held: false,
+            checkpoints: Vec::new(),
+            stopped_before: None,
+            suspensions: Vec::new(),
+            goodput: None,
+        }
+    }
+
+    #[test]
+    fn one_attempt_is_told_and_of_several_none_is_made_up() {
+        let stay = only_stay(&over(JobState::Failed, Some(1))).unwrap();
+        assert_eq!((stay.placed, stay.ended, stay.tone), (Time(5), Some(Time(9)), Tone::Bad));
+        assert_eq!((stay.how.as_str(), stay.nodes.len()), ("failed", 1));
+        assert_eq!(only_stay(&over(JobState::Completed, Some(3))), None);
+        assert_eq!(only_stay(&over(JobState::Cancelled, None)), None, "it never started");
+    }
 }
