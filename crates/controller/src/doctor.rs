@@ -56,7 +56,7 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
         ),
         Err(error) => found.error("journal", crate::error::chain(&error)),
     }
-    // A clone costs pointers; the checks then hold nobody up.
+    // Of jobs and of the ledger a clone has only pointers; the checks then hold nobody up.
     let (state, suspects) = app.core.read(|w| (w.engine.state().clone(), suspects(w))).await?;
     nodes(&mut found, &state);
     for (node, trouble) in suspects {
@@ -165,7 +165,7 @@ fn disk(found: &mut Findings, dir: &Path) {
 fn archive(found: &mut Findings, archive: &Archive) {
     let folder = archive.folder().display();
     if let Some(trouble) = archive.trouble() {
-        found.error("archive", format!("ended jobs stay in memory: {trouble}"));
+        found.error("archive", format!("not everything that is over leaves memory: {trouble}"));
         return;
     }
     match archive.span() {
@@ -178,12 +178,16 @@ fn archive(found: &mut Findings, archive: &Archive) {
 }
 
 fn certificate(found: &mut Findings, subject: &str, until: SystemTime) {
+    let renew = match subject {
+        "CA" => "see docs/guide/alerts.md, Certificates",
+        _ => "restart the controller to make a new one",
+    };
     let left = until.duration_since(SystemTime::now()).unwrap_or_default();
     let days = left.as_secs() / 86_400;
     if left.is_zero() {
-        found.error(subject, "has expired: restart the controller to make a new one");
+        found.error(subject, format!("has expired: {renew}"));
     } else if left < EXPIRY_SOON {
-        found.warn(subject, format!("ends in {days} days: restart the controller to renew it"));
+        found.warn(subject, format!("ends in {days} days: {renew}"));
     } else {
         found.ok(subject, format!("holds for {days} more days"));
     }

@@ -15,10 +15,10 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use tutti_engine::goodput_at;
+use tutti_engine::time_sums_at;
 use tutti_journal::Stats;
 use tutti_model::{
-    Gpu, GpuFacts, GpuIndex, Node, NodeState, Span, Time, TimeClass, Vendor, WatchRule,
+    Gpu, GpuFacts, GpuIndex, Node, NodeState, Span, Time, TimeSums, Vendor, WatchRule,
 };
 
 use crate::clock::patience;
@@ -53,9 +53,7 @@ struct ClusterScene {
     tasks: BTreeMap<String, u64>,
     passes: Passes,
     seq: u64,
-    /// GPU-seconds by class, and those that are not judged yet.
-    spent: Vec<(TimeClass, f64)>,
-    unsaved: f64,
+    sums: TimeSums,
     alerts: BTreeMap<WatchRule, u64>,
 }
 
@@ -64,13 +62,11 @@ impl Scene {
     pub fn new(world: &World, only: Option<&[&str]>, now: Time) -> Scene {
         let state = world.engine.state();
         let wanted = |node: &&Node| only.is_none_or(|names| names.contains(&&*node.facts.name));
-        let goodput = only.is_none().then(|| goodput_at(state, now));
         let cluster = only.is_none().then(|| ClusterScene {
             tasks: world.reads.totals().by_name(),
             passes: world.passes,
             seq: state.seq.0,
-            spent: goodput.iter().flat_map(cluster::spent).collect(),
-            unsaved: goodput.iter().map(cluster::unsaved).sum(),
+            sums: time_sums_at(state, now),
             alerts: world.alerts.counts(),
         });
         Scene { nodes: state.nodes.values().filter(wanted).map(node_scene).collect(), cluster }

@@ -19,7 +19,7 @@ use tutti_model::{
 use crate::event::{Event, Record};
 use crate::index;
 
-pub use goodput::{goodput_at, job_goodput_at};
+pub use goodput::{goodput_at, job_goodput_at, time_sums_at};
 
 pub fn apply(state: &mut State, record: &Record) {
     state.seq = record.seq;

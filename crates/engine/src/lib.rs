@@ -32,7 +32,7 @@ mod reject;
 mod settings;
 mod stall;
 
-pub use apply::{apply, goodput_at, job_goodput_at};
+pub use apply::{apply, goodput_at, job_goodput_at, time_sums_at};
 pub use check::{Violation, check};
 pub use command::*;
 pub use decide::{forgettable, gives_up_at, warnings};

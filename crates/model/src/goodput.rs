@@ -13,7 +13,8 @@ mod books;
 mod day;
 mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -165,19 +166,28 @@ pub struct LedgerRow {
     pub gpu_micros: GpuMicros,
 }
 
+/// The rows of one day.
+pub type DayRows = BTreeMap<RowKey, Amounts>;
+
+/// What a job had, by GPU model.
+pub type JobBook = BTreeMap<String, Amounts>;
+
 /// The ledger. Part of the state; moved by `apply` and by nothing else.
+///
+/// Days, jobs and attempts are behind `Arc`: a copy for somebody who reads costs pointers, and what is
+/// changed while it is alive is copied then. It is stored as if they were not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goodput {
     /// Every node and attempt has its book. Not so in a state from before there was a ledger.
     pub begun: bool,
-    pub days: BTreeMap<Day, BTreeMap<RowKey, Amounts>>,
+    pub days: BTreeMap<Day, Arc<DayRows>>,
     /// What was in days that are no longer here.
     pub dropped: Amounts,
     /// By job and GPU model, all its attempts and tasks together.
-    pub jobs: BTreeMap<JobId, BTreeMap<String, Amounts>>,
+    pub jobs: BTreeMap<JobId, Arc<JobBook>>,
     pub nodes: BTreeMap<NodeId, NodeBook>,
-    pub runs: BTreeMap<LeaseId, RunBook>,
+    pub runs: BTreeMap<LeaseId, Arc<RunBook>>,
     /// Every book was closed at this time.
     pub settled: Time,
 }
@@ -195,13 +205,13 @@ impl Goodput {
         if amount == 0 {
             return;
         }
-        let rows = self.days.entry(day).or_default();
+        let rows = Arc::make_mut(self.days.entry(day).or_default());
         match rows.get_mut(&bill.key) {
             Some(row) => row.add(class, amount),
             None => rows.entry(bill.key.clone()).or_default().add(class, amount),
         }
         if let Some(job) = bill.job {
-            let models = self.jobs.entry(job).or_default();
+            let models = Arc::make_mut(self.jobs.entry(job).or_default());
             match models.get_mut(&bill.key.model) {
                 Some(amounts) => amounts.add(class, amount),
                 None => models.entry(bill.key.model.clone()).or_default().add(class, amount),
@@ -221,7 +231,7 @@ impl Goodput {
         let lots = book.unheld.clone();
         let cuts = windows.iter().flat_map(|w| [w.from, w.until]);
         for (from, until) in pieces(since, at, cuts) {
-            let window = windows.iter().find(|w| w.from <= from && from < w.until);
+            let window = Window::at(windows, from);
             for lot in &lots {
                 let (lot, ms) = (lot.within(window), until.since(from).0);
                 let bill = Bill { key: lot.key, node, job: lot.job };
@@ -232,9 +242,16 @@ impl Goodput {
 
     /// Closes the slices of an attempt, on one node or on all.
     pub fn close_run(&mut self, lease: LeaseId, on: Option<NodeId>, at: Time) {
-        let Some(mut run) = self.runs.remove(&lease) else { return };
+        let here = |slice: &Slice| on.is_none_or(|node| slice.node == node);
+        let due = |slice: &Slice| here(slice) && slice.since < at;
+        // What is closed already is not copied for it.
+        if !self.runs.get(&lease).is_some_and(|run| run.slices.iter().any(due)) {
+            return;
+        }
+        let Some(mut shared) = self.runs.remove(&lease) else { return };
+        let run = Arc::make_mut(&mut shared);
         let (kind, team, user) = (run.kind, run.team.clone(), run.user.clone());
-        for slice in run.slices.iter_mut().filter(|s| on.is_none_or(|node| s.node == node)) {
+        for slice in run.slices.iter_mut().filter(|slice| here(slice)) {
             let since = slice.since;
             slice.since = at.max(since);
             if since >= at || slice.busy + slice.idle == 0 {
@@ -254,12 +271,13 @@ impl Goodput {
                 }
             }
         }
-        self.runs.insert(lease, run);
+        self.runs.insert(lease, shared);
     }
 
     /// What an attempt did before this time is of this class for good.
     pub fn judge(&mut self, lease: LeaseId, before: Time, class: TimeClass) {
-        let Some(mut run) = self.runs.remove(&lease) else { return };
+        let Some(mut shared) = self.runs.remove(&lease) else { return };
+        let run = Arc::make_mut(&mut shared);
         for slice in &mut run.slices {
             let key = RowKey {
                 team: run.team.clone(),
@@ -271,28 +289,36 @@ impl Goodput {
                 self.book(&bill, day, class, amount);
             }
         }
-        self.runs.insert(lease, run);
+        self.runs.insert(lease, shared);
     }
 
     /// The day is over, every book was closed since, and no work of it is still undecided: its rows
     /// do not change any more.
     pub fn is_sealed(&self, day: Day) -> bool {
-        self.settled >= day.next().begins() && !self.is_open(day)
+        self.is_settled(day) && !self.open_days().any(|open| open == day)
     }
 
-    fn is_open(&self, day: Day) -> bool {
-        let of_day = |slice: &Slice| slice.open.iter().any(|s| Day::of(s.from) == day);
-        self.runs.values().flat_map(|run| &run.slices).any(of_day)
+    fn is_settled(&self, day: Day) -> bool {
+        self.settled >= day.next().begins()
+    }
+
+    /// Of which some work is undecided; the same day may come again and again.
+    fn open_days(&self) -> impl Iterator<Item = Day> {
+        let slices = self.runs.values().flat_map(|run| &run.slices);
+        slices.flat_map(|slice| &slice.open).map(|work| Day::of(work.from))
     }
 
     /// Days whose rows are final, oldest first: what can be archived and then dropped.
     pub fn sealed_days(&self) -> Vec<Day> {
-        self.days.keys().copied().filter(|day| self.is_sealed(*day)).collect()
+        // One look at the attempts for all days.
+        let open: BTreeSet<Day> = self.open_days().collect();
+        let sealed = |day: &Day| self.is_settled(*day) && !open.contains(day);
+        self.days.keys().copied().filter(sealed).collect()
     }
 
     /// The rows of a day, one for each class that has anything.
     pub fn rows_of(&self, day: Day) -> Vec<LedgerRow> {
-        let rows = self.days.get(&day).into_iter().flatten();
+        let rows = self.days.get(&day).into_iter().flat_map(|rows| rows.iter());
         let classes = rows.flat_map(|(key, amounts)| amounts.0.iter().map(move |a| (key, a)));
         let row = |(key, (&class, &gpu_micros)): (&RowKey, (&TimeClass, &GpuMicros))| {
             let RowKey { team, user, model } = key.clone();
@@ -303,8 +329,8 @@ impl Goodput {
 
     /// The rows of this day are somewhere else for good.
     pub fn drop_day(&mut self, day: Day) {
-        for amounts in self.days.remove(&day).into_iter().flat_map(BTreeMap::into_values) {
-            self.dropped.merge(&amounts);
+        if let Some(rows) = self.days.remove(&day) {
+            rows.values().for_each(|amounts| self.dropped.merge(amounts));
         }
     }
 
@@ -318,7 +344,8 @@ impl Goodput {
     /// The attempts of a job that hold something, or whose work is not judged yet.
     pub fn runs_of(&self, job: JobId) -> impl Iterator<Item = (&LeaseId, &RunBook)> {
         let first = |job| LeaseId { task: TaskId::single(job), generation: Generation(0) };
-        self.runs.range(first(job)..first(JobId(job.0.saturating_add(1))))
+        let of_job = self.runs.range(first(job)..first(JobId(job.0.saturating_add(1))));
+        of_job.map(|(lease, run)| (lease, run.as_ref()))
     }
 
     /// Work that is neither safe nor lost yet: whose, on which day, and how much.

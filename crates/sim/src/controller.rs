@@ -7,6 +7,7 @@ use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, Retr
 use tutti_model::{EndReason, State, StopCause, TaskId, Time};
 
 use crate::node::NOT_WOKEN;
+use crate::run::START;
 
 /// When the controller dies during a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Counts {
     pub woken: u32,
     /// Attempts that were lost while a person kept them suspended.
     pub kept: u32,
+    /// Days of the ledger that were final and left memory.
+    pub days_dropped: u32,
 }
 
 pub struct Done {
@@ -76,7 +79,7 @@ impl Controller {
             moves: BTreeMap::new(),
             counts: Counts::default(),
         };
-        controller.step(Command::Start, Time(1_000_000), Crash::No);
+        controller.step(Command::Start, START, Crash::No);
         controller
     }
 
@@ -149,6 +152,7 @@ impl Controller {
             }
             Event::Stopping { why: StopCause::Stalled { .. }, .. } => counts.stalls += 1,
             Event::NodeDrained { drain, .. } if drain.auto => counts.taken_out += 1,
+            Event::LedgerDropped { .. } => counts.days_dropped += 1,
             Event::TaskEnded { ended, .. } => {
                 let loops = matches!(ended.reason, EndReason::CrashLoop { .. });
                 counts.crash_loops += u32::from(loops);

@@ -13,7 +13,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_model::{
     Bytes, Checkpoint, GpuQuota, GpuRequest, JobSpec, Launcher, NodeFacts, Policy, Preempt,
-    PreemptMode, Span, Team, Time,
+    PreemptMode, Price, Span, Team, Time,
 };
 
 use crate::cluster::Cluster;
@@ -72,6 +72,9 @@ fn policy(gpus: u32) -> Policy {
     };
     let teams = TEAMS.iter().map(|t| (t.name.to_owned(), team(t.percent, t.members)));
     let mut policy = Policy { teams: teams.collect(), ..Policy::default() };
+    for (model, shape) in [("h100", "aws p5.48xlarge"), ("h200", "aws p5en.48xlarge")] {
+        policy.prices.gpus.extend(Price::of_shape(shape).map(|price| (model.to_owned(), price)));
+    }
     policy.durations.learn = true;
     policy.durations.assumed = Span::secs(4 * HOUR);
     policy

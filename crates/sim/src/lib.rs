@@ -34,4 +34,4 @@ pub mod vitals;
 mod workload;
 
 pub use controller::Counts;
-pub use run::{Failure, Storm, Summary, journal, run};
+pub use run::{Failure, Storm, Summary, journal, run, run_again};

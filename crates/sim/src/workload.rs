@@ -5,9 +5,11 @@ use rand_chacha::ChaCha8Rng;
 use tutti_model::{
     Checkpoint, Command, DependOn, Dependency, DurationRule, Elastic, ExitStatus, GpuQuota,
     GpuRequest, JobId, JobSpec, Launcher, PlacementRule, Policy, Preempt, PreemptMode,
-    PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Stall, StallAction, Team, Time,
+    PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Stall, StallAction, Team,
     Topology,
 };
+
+use crate::run::START;
 
 pub const USERS: [&str; 3] = ["ada", "bob", "eve"];
 
@@ -164,7 +166,7 @@ pub fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
         ..Policy::default()
     };
     if rng.random_range(0..3) == 0 {
-        let from = Time(1_000_000 + rng.random_range(0..60_000));
+        let from = START.plus(Span(rng.random_range(0..60_000)));
         policy.reservations.push(Reservation {
             name: "upgrade".into(),
             nodes: ["n2".to_owned()].into(),

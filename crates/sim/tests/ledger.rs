@@ -59,7 +59,7 @@ fn simulate(seed: u64, restart: Restart) -> Run {
 }
 
 fn sum(run: &Run, want: impl Fn(&RowKey, TimeClass) -> bool) -> GpuMicros {
-    let rows = run.goodput.days.values().flatten();
+    let rows = run.goodput.days.values().flat_map(|rows| rows.iter());
     let all = rows.flat_map(|(key, amounts)| amounts.0.iter().map(move |(c, n)| (key, *c, *n)));
     all.filter(|(key, class, _)| want(key, *class)).map(|(.., n)| n).sum()
 }

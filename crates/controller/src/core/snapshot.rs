@@ -1,7 +1,7 @@
 //! When a snapshot is due, and how it is made without holding anything up.
 //!
-//! The engine thread clones the state (pointers to jobs, not jobs), another thread encodes it, and
-//! the bytes come back through the queue to be written between two batches.
+//! The engine thread clones the state (of jobs and of the ledger only pointers), another thread
+//! encodes it, and the bytes come back through the queue to be written between two batches.
 
 use std::sync::{Arc, RwLock};
 

@@ -1,7 +1,7 @@
 //! The cluster as a whole: tasks, nodes, GPUs, the scheduler, the journal.
 
 use tutti_journal::Stats;
-use tutti_model::{Amounts, Goodput, NodeState, TimeClass};
+use tutti_model::{GpuMicros, NodeState, TimeClass};
 
 use super::text::{Kind, Labels, Text};
 use super::{ClusterScene, Scene, node_states};
@@ -21,12 +21,14 @@ pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, te
     let help = "GPUs by state: used by a job in whole or part, free for new ones, or on a node that \
                 takes none.";
     text.family(("tutti_gpus", Kind::Gauge, help), gpus);
-    let class = |class: TimeClass| Labels::default().with("class", class.as_str()).text();
-    let spent = cluster.spent.iter().map(|(c, seconds)| (class(*c), *seconds));
+    // All classes, also those that have nothing: a series that begins late has no past.
+    let label = |class: TimeClass| Labels::default().with("class", class.as_str()).text();
+    let spent = TimeClass::ALL.into_iter();
+    let spent = spent.map(|class| (label(class), seconds(cluster.sums.by_class.of(class))));
     let help = "GPU-seconds by what they were, once that is known for good.";
     text.family(("tutti_gpu_seconds_total", Kind::Counter, help), spent);
     let help = "GPU-seconds of work that no checkpoint and no good end has made safe yet.";
-    one(text, "tutti_gpu_seconds_unsaved", Kind::Gauge, help, cluster.unsaved);
+    one(text, "tutti_gpu_seconds_unsaved", Kind::Gauge, help, seconds(cluster.sums.unsaved));
     let alerts = cluster.alerts.iter();
     let alerts =
         alerts.map(|(rule, n)| (Labels::default().with("rule", rule.as_str()).text(), *n as f64));
@@ -50,18 +52,9 @@ pub fn render(cluster: &ClusterScene, scene: &Scene, journal: Option<&Stats>, te
     }
 }
 
-const GPU_SECOND: f64 = 1e6;
-
-/// All classes, also those that have nothing: a series that begins late has no past.
-pub fn spent(goodput: &Goodput) -> Vec<(TimeClass, f64)> {
-    let mut sum = Amounts::default();
-    goodput.nodes.values().for_each(|book| sum.merge(&book.past));
-    TimeClass::ALL.into_iter().map(|class| (class, sum.of(class) as f64 / GPU_SECOND)).collect()
-}
-
-pub fn unsaved(goodput: &Goodput) -> f64 {
-    let open = goodput.runs.values().flat_map(|run| &run.slices).flat_map(|slice| &slice.open);
-    open.map(|work| work.amount as f64 / GPU_SECOND).sum()
+/// Of one GPU.
+fn seconds(amount: GpuMicros) -> f64 {
+    amount as f64 / 1e6
 }
 
 fn one(text: &mut Text<'_>, name: &str, kind: Kind, help: &str, value: f64) {

@@ -5,11 +5,12 @@
 //! attempt that an event is about are looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tutti_model::{
     Attempt, AttemptPhase, Capacity, Claim, EndReason, Ended, Generation, Goodput, Gpu, GpuIndex,
     GpuUse, Job, JobId, LeaseId, Link, Lot, Node, NodeBook, NodeId, Part, PartPlacement, Policy,
-    RowKey, RunBook, Slice, State, TaskId, Time, TimeClass, Window,
+    RowKey, RunBook, Slice, State, TaskId, Time, TimeClass, TimeSums, Window,
 };
 
 use crate::carry_out::touched;
@@ -34,7 +35,10 @@ pub(super) fn scope(state: &mut State, event: &Event, at: Time) -> Scope {
             close_all(goodput, nodes, policy, at);
         }
         Event::LedgerSettled => {}
-        Event::GpusIdle { node, .. } => nodes.extend([*node]),
+        // What a part does by itself; `note` sees if it was the last.
+        Event::GpusIdle { node, .. }
+        | Event::PartSuspended { node, .. }
+        | Event::PartWoken { node, .. } => nodes.extend([*node]),
         _ => touched(state, event, |node| nodes.extend([node])),
     }
     Scope { nodes }
@@ -65,14 +69,26 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
         }
         _ => {}
     }
-    for lease in on_nodes(state, &woken) {
-        // It may have a part of the same GPU.
-        open_run(state, lease, None, at);
+    let own = leases(state, event);
+    // Others may have a part of the same GPU.
+    for lease in on_nodes(state, &woken).difference(&own) {
+        open_run(state, *lease, None, at);
     }
-    for lease in leases(state, event) {
+    for &lease in &own {
         change_run(state, lease, event, at);
     }
-    scope.nodes.iter().for_each(|&node| open_node(state, node, at));
+    open_nodes(state, &scope.nodes, at);
+    if let Event::PartSuspended { lease, .. } = event
+        && let Some(attempt) = find_attempt(state, *lease).filter(|a| has_lent(a))
+    {
+        let all: BTreeSet<NodeId> = attempt.parts.iter().map(|p| p.node).collect();
+        open_nodes(state, &all, at);
+    }
+}
+
+/// The last part that is out frees the GPUs of all.
+fn has_lent(attempt: &Attempt) -> bool {
+    matches!(attempt.phase, AttemptPhase::Suspended { .. })
 }
 
 /// True if one of them was idle.
@@ -83,12 +99,13 @@ fn in_use(goodput: &mut Goodput, node: NodeId, gpus: &[GpuIndex]) -> bool {
     book.idle.len() < before
 }
 
-fn on_nodes(state: &State, nodes: &[NodeId]) -> Vec<LeaseId> {
+fn on_nodes(state: &State, nodes: &[NodeId]) -> BTreeSet<LeaseId> {
     let nodes = nodes.iter().filter_map(|node| state.nodes.get(node));
     nodes.flat_map(|node| node.used.leases.iter().copied()).collect()
 }
 
-/// Everything as of now, without changing the state: for those who read.
+/// Everything as of now, without changing the state: for those who read. Copies what is not closed;
+/// whoever wants only sums has [`time_sums_at`].
 pub fn goodput_at(state: &State, now: Time) -> Goodput {
     let mut goodput = state.goodput.clone();
     if goodput.begun {
@@ -98,12 +115,24 @@ pub fn goodput_at(state: &State, now: Time) -> Goodput {
     goodput
 }
 
-/// The same for one job alone: nothing else is in it.
+/// What all GPU time was up to now. Copies nothing, so it may be asked every few seconds.
+pub fn time_sums_at(state: &State, now: Time) -> TimeSums {
+    let at = now.max(state.at);
+    let mut sums = TimeSums::default();
+    for (id, book) in &state.goodput.nodes {
+        let windows = state.nodes.get(id).map(|node| windows(&state.policy, node));
+        book.sum_up(&windows.unwrap_or_default(), at, &mut sums);
+    }
+    state.goodput.runs.values().for_each(|run| run.sum_up(at, &mut sums));
+    sums
+}
+
+/// As [`goodput_at`] for one job alone: nothing else is in it.
 pub fn job_goodput_at(state: &State, job: JobId, now: Time) -> Goodput {
     let at = now.max(state.at);
     let mut few = Goodput { begun: true, ..Goodput::default() };
     few.jobs.extend(state.goodput.jobs.get(&job).map(|amounts| (job, amounts.clone())));
-    few.runs.extend(state.goodput.runs_of(job).map(|(lease, run)| (*lease, run.clone())));
+    few.runs.extend(state.goodput.runs_of(job).map(|(lease, run)| (*lease, Arc::new(run.clone()))));
     let slices = few.runs.values().flat_map(|run| &run.slices);
     let nodes: BTreeSet<NodeId> = slices.map(|slice| slice.node).collect();
     let leases: Vec<LeaseId> = few.runs.keys().copied().collect();
@@ -127,13 +156,13 @@ fn begin(state: &mut State, at: Time) {
 
 fn open_all(state: &mut State, at: Time) {
     let tasks: Vec<TaskId> = state.index.active.iter().copied().collect();
-    let nodes: Vec<NodeId> = state.nodes.keys().copied().collect();
+    let nodes: BTreeSet<NodeId> = state.nodes.keys().copied().collect();
     for task in tasks {
         let lease =
             state.job(task.job).and_then(|j| Some(j.task(task.index)?.attempt()?.lease(task)));
         lease.into_iter().for_each(|lease| open_run(state, lease, None, at));
     }
-    nodes.into_iter().for_each(|node| open_node(state, node, at));
+    open_nodes(state, &nodes, at);
 }
 
 fn settled(state: &mut State, at: Time) {
@@ -161,12 +190,23 @@ fn windows(policy: &Policy, node: &Node) -> Vec<Window> {
     here.map(window).collect()
 }
 
-fn open_node(state: &mut State, id: NodeId, at: Time) {
+/// Closes the books of nodes and opens them with what is the case now.
+fn open_nodes(state: &mut State, ids: &BTreeSet<NodeId>, at: Time) {
+    if ids.is_empty() {
+        return;
+    }
     let State { goodput, nodes, policy, jobs, claims, .. } = state;
-    let Some(node) = nodes.get(&id) else { return };
-    goodput.close_node(id, &windows(policy, node), at);
-    let book = goodput.nodes.entry(id).or_default();
-    let gpus = node.facts.gpus.len() as u32;
+    let kept = claimed(claims, |node| ids.contains(&node));
+    let job = |job: JobId| jobs.get(&job).map(AsRef::as_ref);
+    for node in ids.iter().filter_map(|id| nodes.get(id)) {
+        goodput.close_node(node.id, &windows(policy, node), at);
+        let book = goodput.nodes.entry(node.id).or_default();
+        count_gpus(book, node.facts.gpus.len() as u32, at);
+        book.unheld = lots(node, kept.on(node.id), &job);
+    }
+}
+
+fn count_gpus(book: &mut NodeBook, gpus: u32, at: Time) {
     if book.since == Time(0) && book.capacity == Capacity::default() {
         book.capacity = Capacity { past: 0, gpus, since: at };
         book.since = at;
@@ -174,18 +214,35 @@ fn open_node(state: &mut State, id: NodeId, at: Time) {
     if book.capacity.gpus != gpus {
         book.capacity.change(gpus, at);
     }
-    let job = |job: JobId| jobs.get(&job).map(AsRef::as_ref);
-    book.unheld = lots(node, &claimed(claims, id), &job);
 }
 
-/// What nobody holds of a node, and why.
-pub(crate) fn unheld(state: &State, node: &Node) -> Vec<Lot> {
-    lots(node, &claimed(&state.claims, node.id), &|job| state.job(job))
+/// What nobody holds of each node, and why.
+pub(crate) fn unheld(state: &State) -> impl Iterator<Item = (NodeId, Vec<Lot>)> {
+    let kept = claimed(&state.claims, |_| true);
+    state
+        .nodes
+        .values()
+        .map(move |node| (node.id, lots(node, kept.on(node.id), &|job| state.job(job))))
 }
 
-fn claimed(claims: &BTreeMap<TaskId, Claim>, node: NodeId) -> Vec<(JobId, &PartPlacement)> {
-    let all = claims.iter().flat_map(|(task, c)| c.parts.iter().map(move |p| (task.job, p)));
-    all.filter(|(_, p)| p.node == node).collect()
+/// What is kept of each node, and for whom.
+struct Kept<'a>(BTreeMap<NodeId, Vec<(JobId, &'a PartPlacement)>>);
+
+impl<'a> Kept<'a> {
+    fn on(&self, node: NodeId) -> &[(JobId, &'a PartPlacement)] {
+        self.0.get(&node).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// One look at the claims for all nodes: there may be many of both.
+fn claimed(claims: &BTreeMap<TaskId, Claim>, wanted: impl Fn(NodeId) -> bool) -> Kept<'_> {
+    let mut kept: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
+    for (task, claim) in claims {
+        for part in claim.parts.iter().filter(|p| wanted(p.node)) {
+            kept.entry(part.node).or_default().push((task.job, part));
+        }
+    }
+    Kept(kept)
 }
 
 fn lots<'a>(
@@ -245,10 +302,10 @@ impl Lots {
 }
 
 /// Attempts whose books an event may change.
-fn leases(state: &State, event: &Event) -> Vec<LeaseId> {
+fn leases(state: &State, event: &Event) -> BTreeSet<LeaseId> {
     match event {
         Event::Placed { task, generation, .. } => {
-            vec![LeaseId { task: *task, generation: *generation }]
+            [LeaseId { task: *task, generation: *generation }].into()
         }
         Event::PartRunning { lease, .. }
         | Event::PartDone { lease, .. }
@@ -259,14 +316,14 @@ fn leases(state: &State, event: &Event) -> Vec<LeaseId> {
         | Event::PartSuspended { lease, .. }
         | Event::Waking { lease, .. }
         | Event::PartWoken { lease, .. }
-        | Event::Requeued { lease, .. } => vec![*lease],
+        | Event::Requeued { lease, .. } => [*lease].into(),
         Event::TaskEnded { task, .. } => {
             let lease = |n: u64| LeaseId { task: *task, generation: Generation(n) };
             state.goodput.runs.range(lease(0)..=lease(u64::MAX)).map(|(l, _)| *l).collect()
         }
         // Its GPUs may be others than before, or busy now.
         Event::NodeUp { node, .. } | Event::GpusIdle { node, .. } => on_nodes(state, &[*node]),
-        _ => Vec::new(),
+        _ => BTreeSet::new(),
     }
 }
 
@@ -282,10 +339,15 @@ fn change_run(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
         state.goodput.runs.remove(&lease);
         return;
     }
+    let lent = find_attempt(state, lease).is_some_and(has_lent);
     let on = match event {
+        // So does the end of the only part that was not out.
+        Event::PartDone { .. } | Event::PartSuspended { .. } if lent => None,
         Event::PartRunning { node, .. }
         | Event::PartDone { node, .. }
         | Event::PartLost { node, .. }
+        | Event::PartSuspended { node, .. }
+        | Event::PartWoken { node, .. }
         | Event::NodeUp { node, .. }
         | Event::GpusIdle { node, .. } => Some(*node),
         _ => None,
@@ -357,10 +419,10 @@ fn open_run(state: &mut State, lease: LeaseId, on: Option<NodeId>, at: Time) {
         let Some(job) = state.job(lease.task.job) else { return };
         let (team, user) = (job.team.clone(), job.user.clone());
         let run = RunBook { team, user, kind, slices: Vec::new() };
-        state.goodput.runs.insert(lease, run);
+        state.goodput.runs.insert(lease, Arc::new(run));
     }
     state.goodput.close_run(lease, on, at);
-    let Some(run) = state.goodput.runs.get_mut(&lease) else { return };
+    let Some(run) = state.goodput.runs.get_mut(&lease).map(Arc::make_mut) else { return };
     run.kind = kind;
     run.take(on, held, at);
 }
@@ -400,14 +462,20 @@ trait Take {
 impl Take for RunBook {
     /// From now on it holds this, on one node or on all.
     fn take(&mut self, on: Option<NodeId>, held: Vec<Held>, at: Time) {
-        for slice in self.slices.iter_mut().filter(|s| on.is_none_or(|node| s.node == node)) {
-            (slice.busy, slice.idle, slice.since) = (0, 0, at);
+        // Where those of a node are: it has few, the attempt may have thousands.
+        let mut known: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (n, slice) in self.slices.iter_mut().enumerate() {
+            if on.is_none_or(|node| slice.node == node) {
+                (slice.busy, slice.idle, slice.since) = (0, 0, at);
+                known.entry(slice.node).or_default().push(n);
+            }
         }
         for Held { node, model, busy, idle } in held {
-            let same = |s: &Slice| s.node == node && s.model == model;
-            match self.slices.iter_mut().find(|s| same(s)) {
-                Some(slice) => (slice.busy, slice.idle) = (busy, idle),
+            let here = known.entry(node).or_default();
+            match here.iter().copied().find(|&n| self.slices[n].model == model) {
+                Some(n) => (self.slices[n].busy, self.slices[n].idle) = (busy, idle),
                 None => {
+                    here.push(self.slices.len());
                     self.slices.push(Slice { busy, idle, ..Slice::new(node, &model, at) });
                 }
             }

@@ -52,10 +52,10 @@ fn days_are_nodes(state: &State) -> Result<(), String> {
 }
 
 fn books_are_true(state: &State) -> Result<(), String> {
-    for node in state.nodes.values() {
-        let (said, is) = (&state.goodput.nodes[&node.id].unheld, unheld(state, node));
+    for (node, is) in unheld(state) {
+        let said = &state.goodput.nodes[&node].unheld;
         if *said != is {
-            return Err(format!("node {}: the book has {said:?}, it is {is:?}", node.id));
+            return Err(format!("node {node}: the book has {said:?}, it is {is:?}"));
         }
     }
     let mut runs: BTreeMap<_, _> = state.goodput.runs.iter().collect();

@@ -1,12 +1,13 @@
 //! Every GPU-second has one class. `World::step` checks the sums after every step.
 
 use tutti_model::{
-    Amounts, Day, ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobSpec, NodeId, Preempt,
-    PreemptMode, ReportedPhase, Reservation, Span, Suspension, TaskId, Time, TimeClass,
+    Amounts, Day, ExitStatus, Finding, Goodput, GpuIndex, HealthAction, JobId, JobSpec, NodeId,
+    Preempt, PreemptMode, ReportedPhase, Reservation, Span, Suspension, TaskId, Time, TimeClass,
+    TimeSums,
 };
 
 use super::world::{World, admin, gang};
-use crate::{Command, Rejected, apply, goodput_at, job_goodput_at};
+use crate::{Command, Rejected, apply, goodput_at, job_goodput_at, time_sums_at};
 
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
@@ -14,8 +15,18 @@ const OK: ExitStatus = ExitStatus::Code(0);
 /// A second of one GPU.
 const SECOND: u64 = 1_000_000;
 
-fn spent(world: &World, job: JobId) -> Amounts {
+/// The ledger as of now. Sums are the same without a copy of it.
+fn ledger(world: &World) -> Goodput {
     let goodput = goodput_at(world.engine.state(), world.now);
+    let mut sums = TimeSums::default();
+    goodput.nodes.values().for_each(|book| sums.by_class.merge(&book.past));
+    sums.unsaved = goodput.undecided().map(|(.., amount)| amount).sum();
+    assert_eq!(time_sums_at(world.engine.state(), world.now), sums);
+    goodput
+}
+
+fn spent(world: &World, job: JobId) -> Amounts {
+    let goodput = ledger(world);
     let alone = job_goodput_at(world.engine.state(), job, world.now);
     assert_eq!(alone.of_job(job), goodput.of_job(job));
     goodput.of_job(job)
@@ -26,8 +37,9 @@ fn seconds(amounts: &Amounts) -> Vec<(TimeClass, u64)> {
 }
 
 fn nobodys(world: &World, class: TimeClass) -> u64 {
-    let goodput = goodput_at(world.engine.state(), world.now);
-    let rows = goodput.days.values().flatten().filter(|(key, _)| key.user.is_empty());
+    let goodput = ledger(world);
+    let rows = goodput.days.values().flat_map(|rows| rows.iter());
+    let rows = rows.filter(|(key, _)| key.user.is_empty());
     rows.map(|(_, amounts)| amounts.of(class)).sum::<u64>() / SECOND
 }
 
@@ -147,6 +159,61 @@ fn a_suspension_costs_what_it_holds_while_it_moves() {
     world.done(N1, lease, &[(0, OK)]);
     let all = [(TimeClass::Productive, 44), (TimeClass::Starting, 12), (TimeClass::Suspended, 12)];
     assert_eq!(seconds(&spent(&world, job)), all);
+}
+
+/// Each counts by itself, and the last frees the GPUs of all.
+#[test]
+fn parts_of_a_gang_go_one_after_another() {
+    let mut world = World::new(&[4, 4]);
+    [N1, N2].into_iter().for_each(|node| world.can_suspend(node));
+    let preempt = Some(Preempt { mode: PreemptMode::Suspend });
+    let job = at_work(&mut world, JobSpec { preempt, ..gang(2, 4) });
+    let task = TaskId::single(job);
+    let lease = world.lease(task);
+    let says = |suspension| tutti_model::PartReport {
+        suspension,
+        ..tutti_model::PartReport::new(lease, ReportedPhase::Running { exits: Vec::new() })
+    };
+    let bytes = tutti_model::Bytes::gib(1);
+    world.step(Command::Suspend { actor: admin(), target: task });
+    world.wait(2, &[]);
+    world.report_all(N1, says(Some(Suspension::Suspended { bytes })));
+    world.wait(3, &[]);
+    assert_eq!(nobodys(&world, TimeClass::Free), 0, "the other is not out");
+    world.report_all(N2, says(Some(Suspension::Suspended { bytes })));
+    world.wait(20, &[]);
+    let all = [(TimeClass::Starting, 24), (TimeClass::Suspended, 40)];
+    assert_eq!(seconds(&spent(&world, job)), all);
+    assert_eq!(nobodys(&world, TimeClass::Free), 8 * 20);
+    world.step(Command::Wake { actor: admin(), target: task });
+    world.wait(1, &[]);
+    world.report_all(N1, says(None));
+    world.wait(2, &[]);
+    world.report_all(N2, says(None));
+    world.wait(1, &[]);
+    world.done(N1, lease, &[(0, OK)]);
+    world.done(N2, lease, &[(1, OK)]);
+    let all =
+        [(TimeClass::Productive, 88), (TimeClass::Starting, 24), (TimeClass::Suspended, 40 + 24)];
+    assert_eq!(seconds(&spent(&world, job)), all);
+}
+
+/// Whose activity it is nobody can tell.
+#[test]
+fn a_shared_gpu_is_not_idle_for_anybody_once_somebody_comes() {
+    let mut world = World::new(&[1]);
+    let share = || JobSpec { gpu_share: Some(0.3), ..JobSpec::shell("infer") };
+    let first = at_work(&mut world, share());
+    world.step(Command::Activity { node: N1, idle: [GpuIndex(0)].into() });
+    world.wait(5, &[]);
+    let second = world.submit(share());
+    assert_eq!(world.nodes_of(second), [N1]);
+    world.wait(5, &[]);
+    let lease = world.lease(TaskId::single(first));
+    world.done(N1, lease, &[(0, OK)]);
+    let all = spent(&world, first);
+    assert_eq!(all.of(TimeClass::Idle), 5 * SECOND * 3 / 10);
+    assert_eq!(all.of(TimeClass::Productive), 15 * SECOND * 3 / 10);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, Day, GpuMicros, RowKey, TimeClass};
+use super::{Amounts, Day, GpuMicros, RowKey, TimeClass, pieces};
 use crate::{GpuIndex, JobId, NodeId, Time};
 
 /// What is not held of a node, and all that ever became of it.
@@ -21,6 +21,33 @@ pub struct NodeBook {
     /// GPUs that are held and hardly used.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub idle: BTreeSet<GpuIndex>,
+}
+
+impl NodeBook {
+    /// Adds all that became of what nobody held, and what is on record, up to now. The book stays as
+    /// it is.
+    pub fn sum_up(&self, windows: &[Window], at: Time, sums: &mut TimeSums) {
+        sums.by_class.merge(&self.past);
+        if self.since >= at {
+            return;
+        }
+        let cuts = windows.iter().flat_map(|w| [w.from, w.until]);
+        for (from, until) in pieces(self.since, at, cuts) {
+            let window = Window::at(windows, from);
+            for lot in &self.unheld {
+                let amount = u64::from(lot.milli) * until.since(from).0;
+                sums.by_class.add(lot.class_within(window), amount);
+            }
+        }
+    }
+}
+
+/// What GPU time was, whosever it was and whenever.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimeSums {
+    pub by_class: Amounts,
+    /// Work that is neither safe nor lost yet; it is in no class.
+    pub unsaved: GpuMicros,
 }
 
 /// What a node could have done since it joined.
@@ -53,12 +80,18 @@ pub struct Lot {
 impl Lot {
     /// What it is while the node is reserved.
     pub(super) fn within(&self, window: Option<&Window>) -> Lot {
-        let mut lot = self.clone();
+        let mut lot = Lot { class: self.class_within(window), ..self.clone() };
         if let Some(window) = window.filter(|_| self.class == TimeClass::Free) {
-            lot.class = TimeClass::Reserved;
             lot.key.team.clone_from(&window.team);
         }
         lot
+    }
+
+    fn class_within(&self, window: Option<&Window>) -> TimeClass {
+        match (self.class, window) {
+            (TimeClass::Free, Some(_)) => TimeClass::Reserved,
+            (class, _) => class,
+        }
     }
 }
 
@@ -70,6 +103,13 @@ pub struct Window {
     pub team: String,
 }
 
+impl Window {
+    /// The first that this moment is in.
+    pub(super) fn at(windows: &[Window], at: Time) -> Option<&Window> {
+        windows.iter().find(|w| w.from <= at && at < w.until)
+    }
+}
+
 /// What one attempt holds, and the work of it that is neither safe nor lost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunBook {
@@ -78,6 +118,23 @@ pub struct RunBook {
     /// What its time is while it is as it is now; none if it works, which is judged later.
     pub kind: Option<TimeClass>,
     pub slices: Vec<Slice>,
+}
+
+impl RunBook {
+    /// Adds what is not on record of it yet, up to now. The book stays as it is.
+    pub fn sum_up(&self, at: Time, sums: &mut TimeSums) {
+        for slice in &self.slices {
+            let ms = at.since(slice.since).0;
+            sums.unsaved += slice.open.iter().map(|work| work.amount).sum::<GpuMicros>();
+            match self.kind {
+                Some(class) => sums.by_class.add(class, slice.milli() * ms),
+                None => {
+                    sums.by_class.add(TimeClass::Idle, u64::from(slice.idle) * ms);
+                    sums.unsaved += u64::from(slice.busy) * ms;
+                }
+            }
+        }
+    }
 }
 
 /// What an attempt has of one model on one node.

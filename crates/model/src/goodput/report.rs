@@ -9,7 +9,7 @@ use super::{Amounts, Day, GPU_HOUR, Goodput, GpuMicros, LedgerRow, RowKey, TimeC
 use crate::{JobId, Prices};
 
 /// What each line of a report is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportBy {
     Day,
@@ -80,6 +80,13 @@ pub struct ReportLine {
     pub goodput: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+}
+
+impl ReportLine {
+    /// GPU-hours of a class; none if it is not there.
+    pub fn of(&self, class: TimeClass) -> f64 {
+        self.gpu_hours.get(&class).copied().unwrap_or(0.0)
+    }
 }
 
 /// In the currency of the report.
@@ -222,7 +229,7 @@ impl Goodput {
     /// What a job has had so far.
     pub fn tally_of(&self, job: JobId, prices: &Prices) -> GpuTally {
         let mut tally = GpuTally::default();
-        for (model, amounts) in self.jobs.get(&job).into_iter().flatten() {
+        for (model, amounts) in self.jobs.get(&job).into_iter().flat_map(|book| book.iter()) {
             amounts.0.iter().for_each(|(class, n)| tally.add(model, *class, *n, prices));
         }
         for slice in self.runs_of(job).flat_map(|(_, run)| &run.slices) {

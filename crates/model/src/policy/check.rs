@@ -183,9 +183,13 @@ impl Policy {
         for (model, price) in &self.prices.gpus {
             let path = format!("prices.gpus.{model}");
             found.name(&path, model);
-            found.add_if(price.micros > PRICE_MICROS_MAX, path, || {
+            found.add_if(price.micros > PRICE_MICROS_MAX, path.as_str(), || {
                 "more than a million an hour for one GPU".to_owned()
             });
+            let shape = price.shape.as_deref();
+            if let Some(problem) = shape.and_then(|shape| self.prices.misfit(model, shape)) {
+                found.add(path, problem);
+            }
         }
     }
 

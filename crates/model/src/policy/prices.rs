@@ -7,6 +7,9 @@ use utoipa::ToSchema;
 
 use crate::{GPU_HOUR, GpuMicros};
 
+/// The currency of the prices of cloud shapes.
+const LISTED_IN: &str = "USD";
+
 /// By GPU model. A model that is not listed has no price, and its hours are not in any sum of money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -18,7 +21,7 @@ pub struct Prices {
 
 impl Default for Prices {
     fn default() -> Self {
-        Prices { currency: "USD".to_owned(), gpus: BTreeMap::new() }
+        Prices { currency: LISTED_IN.to_owned(), gpus: BTreeMap::new() }
     }
 }
 
@@ -45,6 +48,20 @@ impl Prices {
     pub fn of(&self, model: &str, time: GpuMicros) -> Option<u128> {
         let price = self.gpus.get(model)?;
         Some(u128::from(time) * u128::from(price.micros) / u128::from(GPU_HOUR))
+    }
+
+    /// Why the list price of this shape says nothing about this model, if so.
+    pub(super) fn misfit(&self, model: &str, shape: &str) -> Option<String> {
+        let currency = &self.currency;
+        if !currency.eq_ignore_ascii_case(LISTED_IN) {
+            return Some(format!(
+                "\"{shape}\" is in {LISTED_IN}, the currency is {currency}: write a number"
+            ));
+        }
+        let has = CloudShape::named(shape)?.model;
+        (!has.eq_ignore_ascii_case(model)).then(|| {
+            format!("\"{shape}\" has {has} GPUs, not {model}: write a number, or another shape")
+        })
     }
 }
 
@@ -79,11 +96,17 @@ pub const CLOUD_SHAPES: [CloudShape; 12] = [
     shape("azure nc24ads-a100-v4", "a100", 1, 3_673_000),
 ];
 
+impl CloudShape {
+    pub fn named(name: &str) -> Option<CloudShape> {
+        let same = |shape: &CloudShape| shape.name.eq_ignore_ascii_case(name.trim());
+        CLOUD_SHAPES.into_iter().find(same)
+    }
+}
+
 impl Price {
     /// By the name of a cloud shape.
     pub fn of_shape(name: &str) -> Option<Price> {
-        let same = |shape: &&CloudShape| shape.name.eq_ignore_ascii_case(name.trim());
-        let shape = CLOUD_SHAPES.iter().find(same)?;
+        let shape = CloudShape::named(name)?;
         Some(Price { micros: shape.micros / shape.gpus, shape: Some(shape.name.to_owned()) })
     }
 }

@@ -384,11 +384,11 @@ fn places() -> impl Strategy<Value = BTreeMap<String, Place>> {
 
 #[test]
 fn prices_are_numbers_or_cloud_shapes() {
-    let text = "[prices]\ncurrency = 'EUR'\n[prices.gpus]\nH100 = 2.99\na100 = 'AWS p4d.24xlarge'\nl4 = 1\n";
+    let text = "[prices.gpus]\nH100 = 2.99\nA100 = 'AWS p4d.24xlarge'\nl4 = 1\n";
     let policy = parse(None, text.as_bytes()).unwrap();
     let price = |model: &str| policy.prices.gpus[model].micros;
     assert_eq!((price("h100"), price("a100"), price("l4")), (2_990_000, 2_744_705, 1_000_000));
-    assert_eq!(policy.prices.currency, "EUR");
+    assert_eq!(policy.prices.currency, "USD");
     let written = write(&policy).unwrap();
     assert!(written.contains("a100 = \"aws p4d.24xlarge\""), "{written}");
     assert_eq!(parse(None, written.as_bytes()).unwrap(), policy);
@@ -400,6 +400,21 @@ fn prices_are_numbers_or_cloud_shapes() {
     assert!(twice.contains("given twice"), "{twice}");
     let changed = changes(&Policy::default(), &policy).unwrap();
     assert!(changed.iter().any(|c| c.path == "prices.gpus.h100"), "{changed:?}");
+}
+
+/// It would be printed as euros, or be that of another GPU.
+#[test]
+fn a_cloud_shape_is_in_dollars_and_of_its_own_gpu() {
+    let parse = |text: &str| parse(Some("p.toml"), text.as_bytes()).map_err(|e| e.to_string());
+    let in_euros = "[prices]\ncurrency = 'EUR'\n[prices.gpus]\n";
+    let bad = parse(&format!("{in_euros}a100 = 'aws p4d.24xlarge'\n")).unwrap_err();
+    let why = "\"aws p4d.24xlarge\" is in USD, the currency is EUR: write a number";
+    assert!(bad.contains("p.toml:4:") && bad.contains("prices.gpus.a100"), "{bad}");
+    assert!(bad.contains(why), "{bad}");
+    let policy = parse(&format!("{in_euros}a100 = 2.5\n")).unwrap();
+    assert_eq!(policy.prices.currency, "EUR");
+    let bad = parse("[prices.gpus]\nh100 = 'aws p4d.24xlarge'\n").unwrap_err();
+    assert!(bad.contains("has a100 GPUs, not h100"), "{bad}");
 }
 
 fn any_policy() -> impl Strategy<Value = Policy> {

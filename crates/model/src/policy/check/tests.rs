@@ -1,4 +1,4 @@
-use super::super::{GpuQuota, Policy, Reservation, Spare, Team};
+use super::super::{GpuQuota, Policy, Price, Prices, Reservation, Spare, Team};
 use crate::{Span, Time, Topology};
 
 fn quota(any: u32, models: &[(&str, u32)]) -> GpuQuota {
@@ -39,6 +39,33 @@ fn the_default_and_a_sound_tree_are_fine() {
         ("guests", team(None, 0)),
     ]);
     assert_eq!(policy.problems(), []);
+}
+
+#[test]
+fn a_list_price_is_of_its_own_gpu_and_currency() {
+    let priced = |currency: &str, model: &str| {
+        let price = Price::of_shape("aws p4d.24xlarge").unwrap();
+        let gpus = [(model.to_owned(), price)].into();
+        Policy { prices: Prices { currency: currency.into(), gpus }, ..Policy::default() }
+    };
+    for (currency, model) in [("USD", "a100"), ("usd", "A100")] {
+        assert_eq!(priced(currency, model).problems(), []);
+    }
+    for (currency, model, why) in [
+        ("EUR", "a100", "\"aws p4d.24xlarge\" is in USD, the currency is EUR: write a number"),
+        (
+            "USD",
+            "h100",
+            "\"aws p4d.24xlarge\" has a100 GPUs, not h100: write a number, or another shape",
+        ),
+    ] {
+        let bad = priced(currency, model).problems();
+        assert_eq!(bad.len(), 1, "{bad:?}");
+        assert_eq!(
+            (bad[0].path.clone(), bad[0].problem.as_str()),
+            (format!("prices.gpus.{model}"), why)
+        );
+    }
 }
 
 #[test]
