@@ -25,6 +25,7 @@ fn sample(power_w: u32) -> NodeSample {
         gpus: vec![gpu(0), gpu(1)],
         host: HostSample { cpu: 0.25, mem_total: Bytes(64 << 30), ..HostSample::default() },
         processes: Vec::new(),
+        ..NodeSample::default()
     }
 }
 

@@ -28,15 +28,16 @@ function ask(question, yes, field) {
     input.placeholder = field;
     form.append(input);
   }
-  for (const [value, text] of [["no", "Leave it"], ["yes", yes]]) {
-    const button = document.createElement("button");
-    button.value = value;
-    button.textContent = text;
-    if (value === "yes") button.className = "danger";
-    form.append(button);
-  }
-  // Enter means yes.
-  if (field) form.addEventListener("submit", (event) => { if (!event.submitter) dialog.returnValue = "yes"; });
+  const leave = document.createElement("button"), go = document.createElement("button");
+  // Enter in the field presses the first button that submits.
+  leave.type = "button";
+  leave.value = "no";
+  leave.textContent = "Leave it";
+  leave.addEventListener("click", () => dialog.close("no"));
+  go.value = "yes";
+  go.textContent = yes;
+  go.className = "danger";
+  form.append(leave, go);
   dialog.append(form);
   document.body.append(dialog);
   dialog.showModal();
@@ -48,12 +49,15 @@ function ask(question, yes, field) {
   });
 }
 
+/** What went wrong, in words; null if nothing did. */
 async function send(of, id, verb, body) {
-  const answer = await fetch(`/api/v1/${of}/${encodeURIComponent(id)}/${verb}`, {
+  const asked = fetch(`/api/v1/${of}/${encodeURIComponent(id)}/${verb}`, {
     method: "POST",
     headers: { "X-Tutti-CSRF": csrf, ...(body ? { "Content-Type": "application/json" } : {}) },
     body: body ? JSON.stringify(body) : undefined,
   });
+  const answer = await asked.catch(() => null);
+  if (!answer) return "the controller does not answer";
   if (answer.ok) return null;
   const problem = await answer.json().catch(() => ({ message: answer.statusText }));
   return problem.hint ? `${problem.message}: ${problem.hint}` : problem.message;
@@ -90,9 +94,10 @@ function run(control, verb, value) {
   if (ids.length) change(group.dataset.of || "jobs", ids, verb, value);
 }
 
-/** As if the button for this were pressed. */
+/** As if the button for this were pressed, if there is one in sight. */
 export function press(verb) {
-  document.querySelector(`.act button[data-verb="${verb}"]:not([disabled])`)?.click();
+  const buttons = [...document.querySelectorAll(`.act button[data-verb="${verb}"]:not([disabled])`)];
+  buttons.find((button) => button.offsetParent)?.click();
 }
 
 export function startActions() {

@@ -46,7 +46,7 @@ startKeys({ does, grid });
 startLog(document.getElementById("log"));
 connect({
   rows: applyRows,
-  series: (sent) => (sent.chart === "gantt" ? gantt?.show(sent.series) : drawChart(sent.chart, sent.series)),
+  series: ({ chart, series }) => (gantt ? gantt.show(chart, series) : drawChart(chart, series)),
   grid: (sent) => grid?.show(sent),
   paint: (sent) => grid?.paint(sent),
 });

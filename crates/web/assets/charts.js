@@ -1,8 +1,11 @@
 // Charts over time by uPlot, with the newest values in words and a table beside each.
 import { isDark, palette } from "./colours.js";
 import { pointWords } from "./live.js";
+import { inWords } from "./table.js";
 
 const ROWS = 40;
+// Seconds that one row of the table stands for.
+const windows = [1, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 3600, 86400];
 const drawn = new Map();
 
 /** Of the day, with seconds only where they differ. */
@@ -86,37 +89,44 @@ function words(picture, series, at) {
   return time === undefined ? "" : `${pointWords(time * 1000)}: ${values.join(", ")}`;
 }
 
-/** Filled while it is open. */
+/** So long that there are no more rows than can be read, and always the same points are in one. */
+function windowOf(times) {
+  const span = times.length ? times.at(-1) - times[0] : 0;
+  return windows.find((secs) => span / secs <= ROWS) ?? Math.ceil(span / ROWS);
+}
+
+/** The newest point of each window of time, newest first. */
+function* points(list, { t, ...series }) {
+  const lines = list.flatMap((picture) => picture.lines.map(([key]) => [key, picture.say])), secs = windowOf(t);
+  let before = null;
+  for (let i = t.length - 1; i >= 0; i--) {
+    const at = Math.floor(t[i] / secs);
+    if (at === before) continue;
+    before = at;
+    yield [`${secs} ${at}`, [pointWords(t[i] * 1000), ...lines.map(([key, say]) => say(series[key]?.[i]))]];
+  }
+}
+
+/** The same in words, filled while it is open. */
 function table(list, known) {
   const details = document.createElement("details"), summary = document.createElement("summary");
   summary.textContent = "The same as a table";
-  details.append(summary);
-  details.fill = () => {
-    details.querySelector(".scroll")?.remove();
-    if (!details.open) return;
-    const { series } = known, lines = list.flatMap((picture) => picture.lines.map(([key, label]) => [key, label, picture.say]));
-    const box = document.createElement("div"), made = document.createElement("table");
-    box.className = "scroll";
-    box.tabIndex = 0;
-    box.setAttribute("role", "region");
-    box.setAttribute("aria-label", "Values");
-    const head = made.createTHead().insertRow();
-    for (const label of ["Time", ...lines.map(([, label]) => label)]) {
-      const cell = document.createElement("th");
-      cell.scope = "col";
-      cell.textContent = label;
-      head.append(cell);
-    }
-    const body = made.createTBody(), step = Math.max(1, Math.ceil(series.t.length / ROWS));
-    for (let i = series.t.length - 1; i >= 0; i -= step) {
-      const row = body.insertRow();
-      row.insertCell().textContent = pointWords(series.t[i] * 1000);
-      for (const [key, , say] of lines) row.insertCell().textContent = say(series[key][i]);
-    }
-    box.append(made);
-    details.append(box);
-  };
-  details.addEventListener("toggle", details.fill);
+  const box = document.createElement("div"), made = document.createElement("table");
+  box.className = "scroll";
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", "Values");
+  const head = made.createTHead().insertRow();
+  for (const label of ["Time", ...list.flatMap((picture) => picture.lines.map(([, label]) => label))]) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = label;
+    head.append(cell);
+  }
+  made.createTBody();
+  box.append(made);
+  details.append(summary, box);
+  details.fill = inWords(details, () => points(list, known.series));
   return details;
 }
 

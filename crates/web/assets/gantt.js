@@ -1,12 +1,11 @@
-// Who had which GPU when, on a canvas that can be moved and zoomed.
+// Who had which GPU when, on a canvas that can be moved and zoomed. Only the nodes in sight are drawn:
+// the canvas is as high as the window onto them and stays in it while they scroll.
 import { palette } from "./colours.js";
 import { now, pointWords } from "./live.js";
 
 const LEFT = 92, TOP = 22;
 // What is over is paler.
 const OVER = 0.62;
-// Of the 16 that a frame has.
-const FRAME_MS = 6;
 const OPEN = 0, FAILED = 2, REQUEUED = 4;
 const ends = ["goes on", "completed", "failed", "cancelled", "to be started again"];
 const steps = [60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400];
@@ -14,18 +13,25 @@ const steps = [60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400];
 class Gantt {
   constructor(box) {
     this.box = box;
+    this.tall = box.querySelector(".tall");
     this.canvas = box.querySelector("canvas");
+    this.pen = this.canvas.getContext("2d");
     this.out = document.getElementById("bar");
+    // Bars as they were sent, by the name of their part; and those of nodes that were in sight since.
+    this.parts = new Map();
+    this.lanes = new Map();
+    this.hits = [];
     this.span = null;
     this.end = null;
-    new ResizeObserver(() => this.redraw()).observe(box);
-    for (const button of document.querySelectorAll("[data-hours]")) button.addEventListener("click", () => { this.end = null; this.span = button.dataset.hours * 3600; this.redraw(); });
+    new ResizeObserver(() => this.later()).observe(box);
+    for (const button of document.querySelectorAll("[data-hours]")) button.addEventListener("click", () => { this.end = null; this.span = button.dataset.hours * 3600; this.later(); });
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", () => this.zoom(button.dataset.zoom === "in" ? 0.5 : 2));
     this.listen();
   }
 
   listen() {
-    const { canvas } = this;
+    const { canvas, box } = this;
+    box.addEventListener("scroll", () => this.later(), { passive: true });
     canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
@@ -40,11 +46,12 @@ class Gantt {
       } else this.tell(this.find(event.offsetX, event.offsetY));
     });
     canvas.addEventListener("pointerup", (event) => {
-      const still = this.grabbed && !this.grabbed.moved, bar = this.find(event.offsetX, event.offsetY);
+      const still = this.grabbed && !this.grabbed.moved, found = this.find(event.offsetX, event.offsetY);
       this.grabbed = null;
-      if (still && bar) location.href = `/jobs/${this.data.jobs[bar[0]][0]}`;
+      if (still && found) location.href = `/jobs/${found.job[0]}`;
     });
-    this.box.addEventListener("keydown", (event) => {
+    canvas.addEventListener("pointercancel", () => { this.grabbed = null; });
+    box.addEventListener("keydown", (event) => {
       const acts = {
         ArrowLeft: () => this.move(this.until() - this.span / 5), ArrowRight: () => this.move(this.until() + this.span / 5),
         "+": () => this.zoom(0.5), "-": () => this.zoom(2),
@@ -61,91 +68,138 @@ class Gantt {
 
   move(end) {
     const newest = now() / 1000;
-    this.end = end >= newest ? null : Math.max(end, this.data ? this.data.from : 0);
-    this.redraw();
+    this.end = end >= newest ? null : Math.max(end, this.frame ? this.frame.from : 0);
+    this.later();
   }
 
   zoom(by, at = 1) {
+    if (!this.span) return;
     const until = this.until(), from = until - this.span, point = from + this.span * at;
     this.span = Math.min(31 * 86400, Math.max(60, this.span * by));
     this.move(point + this.span * (1 - at));
   }
 
-  show(data) {
-    this.data = data;
-    // At first as much as there is to see, a day at most.
-    const oldest = data.bars.reduce((least, bar) => Math.min(least, bar[3]), now() / 1000 - 120);
-    this.span ??= Math.min(86400, (now() / 1000 - oldest) * 1.1);
-    this.redraw(true);
-  }
-
-  /** `bit` by bit, beside what is seen, if it is only news that came; at once if somebody moves it. */
-  redraw(bit = false) {
-    const { data, box } = this;
-    cancelAnimationFrame(this.asked);
-    if (!data || !box.clientWidth || !this.span) return;
-    this.begin();
-    let next = 0;
-    const draw = () => {
-      const until = performance.now() + FRAME_MS;
-      while (next < data.bars.length) {
-        this.bar(data.bars[next], this.ink, this.from, this.to);
-        next += 1;
-        if (bit && next % 16 === 0 && performance.now() > until) {
-          this.asked = requestAnimationFrame(draw);
-          return;
-        }
+  /** The frame with its nodes, or a part of the bars: only by node, so that those out of sight cost next to nothing. */
+  show(name, sent) {
+    this.lanes.clear();
+    if (name === "gantt") this.frame = sent;
+    else {
+      const byNode = new Map();
+      let oldest = Infinity;
+      for (const bar of sent.bars) {
+        const there = byNode.get(bar[1]);
+        if (there) there.push(bar);
+        else byNode.set(bar[1], [bar]);
+        oldest = Math.min(oldest, bar[3]);
       }
-      this.finish();
-    };
-    draw();
+      this.parts.set(name, { jobs: sent.jobs, byNode, oldest });
+    }
+    this.later();
   }
 
-  /** The ground, on a canvas that is not shown yet. */
-  begin() {
-    const { data } = this, width = this.box.clientWidth;
-    const gpus = data.nodes.reduce((sum, [, n]) => sum + Math.max(1, n), 0);
-    // Without scrolling where that leaves something to see.
-    const room = (innerHeight * 0.66 - TOP) / gpus, row = Math.min(12, Math.max(2, Math.floor(room * 0.92))), gap = row > 4 ? 5 : 2;
-    const height = TOP + data.nodes.reduce((sum, [, n]) => sum + Math.max(1, n) * row + gap, 0), ratio = devicePixelRatio || 1;
-    this.back = document.createElement("canvas");
-    this.back.width = width * ratio;
-    this.back.height = height * ratio;
-    const pen = this.back.getContext("2d"), ink = palette();
-    this.pen = pen;
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const until = this.until(), from = until - this.span;
-    Object.assign(this, { ink, from, to: until, wideAll: width, high: height, row, drawn: [] });
-    this.x = (t) => LEFT + ((t - from) / this.span) * this.wide();
-    pen.font = "11px system-ui, sans-serif";
-    this.axis(ink, from, until, height);
-    let y = TOP;
-    this.tops = data.nodes.map(([name, n]) => {
-      const top = y, tall = Math.max(1, n) * row;
-      pen.fillStyle = ink.cell;
-      pen.globalAlpha = 0.45;
-      pen.fillRect(LEFT, top, this.wide(), tall);
-      pen.globalAlpha = 1;
-      if (tall + gap >= 11) { pen.fillStyle = ink.sub; pen.fillText(name, 0, top + Math.min(tall, 10), LEFT - 8); }
-      y += tall + gap;
-      return top;
+  /** In the colours of the other light. */
+  redraw() {
+    this.ink = null;
+    this.later();
+  }
+
+  /** Once for each frame at most, however much has happened. */
+  later() {
+    this.asked ??= requestAnimationFrame(() => {
+      this.asked = null;
+      if (!this.frame || !this.box.clientWidth) return;
+      this.span ??= this.atFirst();
+      this.arrange();
+      this.draw();
     });
   }
 
-  /** Shows what was drawn. */
-  finish() {
-    const { pen, ink, canvas, back, wideAll, high } = this, x = this.x(now() / 1000);
-    if (x <= wideAll) { pen.fillStyle = ink.accent; pen.fillRect(x - 1, TOP - 4, 1.5, high); }
-    this.hits = this.drawn;
-    canvas.width = back.width;
-    canvas.height = back.height;
-    canvas.style.width = `${wideAll}px`;
-    canvas.style.height = `${high}px`;
-    canvas.getContext("2d").drawImage(back, 0, 0);
+  /** As much as there is to see, a day at most. */
+  atFirst() {
+    const newest = now() / 1000, oldest = Math.min(newest - 120, ...[...this.parts.values()].map((part) => part.oldest));
+    return Math.min(86400, (newest - oldest) * 1.1);
   }
 
-  axis(ink, from, until, height) {
-    const { pen } = this, step = steps.find((s) => this.span / s <= 10) ?? steps.at(-1);
+  /** What a node had, later ones over earlier ones. */
+  lane(node) {
+    let lane = this.lanes.get(node);
+    if (!lane) {
+      lane = [...this.parts.values()].flatMap(({ jobs, byNode }) => (byNode.get(node) ?? []).map((bar) => {
+        const job = jobs[bar[0]];
+        return { bar, job, number: Number.parseInt(job[0], 10), runs: runs(bar[2].length ? bar[2] : [0]) };
+      }));
+      lane.sort((a, b) => a.bar[3] - b.bar[3]);
+      this.lanes.set(node, lane);
+    }
+    return lane;
+  }
+
+  /** Where nodes are, and how large the window onto them is. */
+  arrange() {
+    const { box, canvas, frame } = this;
+    if (frame !== this.placed || innerHeight !== this.screen) this.place(frame.nodes);
+    Object.assign(this, { placed: frame, screen: innerHeight });
+    const width = box.clientWidth, height = Math.min(this.high, box.clientHeight), ratio = devicePixelRatio || 1;
+    const shape = `${width} ${height} ${ratio}`;
+    if (shape === this.shape) return;
+    Object.assign(this, { shape, width, height, ratio });
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+
+  place(nodes) {
+    const gpus = nodes.reduce((sum, [, n]) => sum + Math.max(1, n), 0);
+    // Without scrolling where that leaves something to see.
+    const room = (innerHeight * 0.66 - TOP) / gpus, row = Math.min(12, Math.max(2, Math.floor(room * 0.92))), gap = row > 4 ? 5 : 2;
+    let high = TOP;
+    this.tops = nodes.map(([, n]) => {
+      const top = high;
+      high += Math.max(1, n) * row + gap;
+      return top;
+    });
+    Object.assign(this, { row, gap, high });
+    this.tall.style.height = `${high}px`;
+  }
+
+  draw() {
+    const { pen, width, height, ratio } = this;
+    if (!this.ink) Object.assign(this, { ink: palette(), inks: new Map() });
+    const until = this.until(), from = until - this.span, wide = this.wide();
+    this.x = (t) => LEFT + ((t - from) / this.span) * wide;
+    this.hits = [];
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.font = "11px system-ui, sans-serif";
+    this.axis(from, until);
+    // Nodes go under the times as they scroll.
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, TOP, width, height - TOP);
+    pen.clip();
+    const scrolled = this.box.scrollTop;
+    for (let node = this.first(scrolled + TOP); node < this.tops.length && this.tops[node] - scrolled < height; node++) {
+      this.node(node, this.tops[node] - scrolled, from, until, wide);
+    }
+    pen.restore();
+    const x = this.x(now() / 1000);
+    if (x <= width) { pen.fillStyle = this.ink.accent; pen.fillRect(x - 1, TOP - 4, 1.5, height); }
+  }
+
+  /** The last node that begins at this height or above it. */
+  first(y) {
+    let low = 0, high = this.tops.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.tops[middle] <= y) low = middle + 1;
+      else high = middle;
+    }
+    return Math.max(0, low - 1);
+  }
+
+  axis(from, until) {
+    const { pen, ink, height } = this, step = steps.find((s) => this.span / s <= 10) ?? steps.at(-1);
     const zone = new Date().getTimezoneOffset() * 60;
     for (let t = Math.ceil((from - zone) / step) * step + zone; t <= until; t += step) {
       const x = this.x(t);
@@ -156,38 +210,54 @@ class Gantt {
     }
   }
 
-  bar(bar, ink, from, until) {
-    const [job, node, gpus, start, stop, end] = bar, { pen, row } = this;
+  node(node, top, from, until, wide) {
+    const { pen, ink, row, gap } = this, [name, n] = this.frame.nodes[node], tall = Math.max(1, n) * row;
+    pen.fillStyle = ink.cell;
+    pen.globalAlpha = 0.45;
+    pen.fillRect(LEFT, top, wide, tall);
+    pen.globalAlpha = 1;
+    if (tall + gap >= 11) { pen.fillStyle = ink.sub; pen.fillText(name, 0, top + Math.min(tall, 10), LEFT - 8); }
+    for (const one of this.lane(node)) this.bar(one, top, from, until, wide);
+  }
+
+  bar(one, top, from, until, wide) {
+    const { bar, job, number } = one, [, , , start, stop, end] = bar, { pen, ink, row } = this;
     const over = stop || now() / 1000;
     if (over < from || start > until) return;
-    const x = Math.max(LEFT, this.x(start)), wide = Math.max(1.5, Math.min(this.x(over), LEFT + this.wide()) - x);
-    const lanes = gpus.length ? gpus : [0];
-    const number = Number.parseInt(this.data.jobs[job][0], 10);
-    for (const run of runs(lanes)) {
-      const y = this.tops[node] + run[0] * row, tall = (run[1] - run[0] + 1) * row - (row > 4 ? 1 : 0);
+    const x = Math.max(LEFT, this.x(start)), long = Math.max(1.5, Math.min(this.x(over), LEFT + wide) - x);
+    for (const run of one.runs) {
+      const y = top + run[0] * row, tall = (run[1] - run[0] + 1) * row - (row > 4 ? 1 : 0);
       pen.fillStyle = ink.kind(number);
       pen.globalAlpha = end === OPEN ? 1 : OVER;
-      pen.fillRect(x, y, wide, tall);
+      pen.fillRect(x, y, long, tall);
       pen.globalAlpha = 1;
-      if (end === FAILED) { pen.fillStyle = ink.bad; pen.fillRect(x + wide - 3, y, 3, tall); }
-      if (end === REQUEUED) { pen.fillStyle = ink.warn; pen.fillRect(x + wide - 3, y, 3, tall / 2); }
-      if (wide > 60 && tall >= 11) {
-        pen.fillStyle = onto(ink.kind(number), ink.ground, end === OPEN ? 1 : OVER);
-        pen.fillText(`${this.data.jobs[job][0]} ${this.data.jobs[job][1]}`, x + 4, y + Math.min(tall, 12) - 2, wide - 8);
+      if (end === FAILED) { pen.fillStyle = ink.bad; pen.fillRect(x + long - 3, y, 3, tall); }
+      if (end === REQUEUED) { pen.fillStyle = ink.warn; pen.fillRect(x + long - 3, y, 3, tall / 2); }
+      if (long > 60 && tall >= 11) {
+        pen.fillStyle = this.onto(ink.kind(number), end === OPEN ? 1 : OVER);
+        pen.fillText(`${job[0]} ${job[1]}`, x + 4, y + Math.min(tall, 12) - 2, long - 8);
       }
-      this.drawn.push([x, y, wide, tall, bar]);
+      this.hits.push([x, y, long, tall, one]);
     }
   }
 
-  find(x, y) {
-    return this.hits?.findLast(([bx, by, w, h]) => x >= bx && x <= bx + w && y >= by && y <= by + h)?.[4];
+  /** Worked out once for each colour. */
+  onto(colour, alpha) {
+    const key = colour + alpha;
+    if (!this.inks.has(key)) this.inks.set(key, onto(colour, this.ink.ground, alpha));
+    return this.inks.get(key);
   }
 
-  tell(bar) {
-    if (!bar) { this.out.textContent = "Point at a bar."; return; }
-    const [job, node, gpus, start, stop, end] = bar, [id, name, user] = this.data.jobs[job];
+  find(x, y) {
+    if (y < TOP) return undefined;
+    return this.hits.findLast(([bx, by, w, h]) => x >= bx && x <= bx + w && y >= by && y <= by + h)?.[4];
+  }
+
+  tell(found) {
+    if (!found) { this.out.textContent = "Point at a bar."; return; }
+    const [, node, gpus, start, stop, end] = found.bar, [id, name, user] = found.job;
     const on = gpus.length ? ` GPU ${gpus.join(" ")}` : "";
-    this.out.textContent = `job ${id} ${name} (${user}) · ${this.data.nodes[node][0]}${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
+    this.out.textContent = `job ${id} ${name} (${user}) · ${this.frame.nodes[node]?.[0]}${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
   }
 }
 

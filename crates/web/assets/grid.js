@@ -1,6 +1,7 @@
 // Every GPU as a cell on one canvas. Only cells that look different are drawn again; the table beside
 // it says the same in words.
 import { palette } from "./colours.js";
+import { inWords } from "./table.js";
 
 const BYTES = 9;
 const UNKNOWN = 255;
@@ -45,7 +46,8 @@ class Grid {
     this.jobs = {};
     this.at = -1;
     this.dirty = new Set();
-    this.details = document.getElementById("by-node");
+    const details = document.getElementById("by-node");
+    this.retell = details ? inWords(details, () => this.lines(), (column) => column >= 4 && column <= 9) : () => {};
     this.listen();
   }
 
@@ -55,7 +57,6 @@ class Grid {
     this.canvas.addEventListener("pointerleave", () => this.point(-1));
     this.canvas.addEventListener("click", () => this.open());
     this.box.addEventListener("keydown", (event) => this.key(event));
-    this.details?.addEventListener("toggle", () => this.table());
     for (const button of document.querySelectorAll("[data-mode]")) {
       button.addEventListener("click", () => this.choose(button));
       button.addEventListener("keydown", (event) => {
@@ -86,6 +87,7 @@ class Grid {
     this.data = bytes(cells);
     this.width = 0;
     this.arrange();
+    this.retell();
   }
 
   /** What has changed since. */
@@ -99,7 +101,7 @@ class Grid {
     }
     this.later();
     if (this.at >= 0) this.tell();
-    if (this.details?.open) this.table();
+    this.retell();
   }
 
   cell(index) {
@@ -412,35 +414,28 @@ class Grid {
     }
   }
 
-  /** The same in words, a row for each node, while somebody reads it. */
-  table() {
-    if (!this.details?.open) return;
-    const body = this.details.querySelector("tbody"), rows = [];
+  /** The same in words, a row for each node. */
+  * lines() {
+    const { layout, data } = this;
     let index = 0;
-    for (const site of this.layout) for (const rack of site.racks) for (const node of rack.nodes) {
-      const count = node.islands.reduce((sum, n) => sum + n, 0);
-      const cells = Array.from({ length: count }, (_, i) => this.cell(index + i));
+    for (const site of layout) for (const rack of site.racks) for (const node of rack.nodes) {
+      const count = node.islands.reduce((sum, n) => sum + n, 0), first = index;
+      const cells = Array.from({ length: count }, (_, i) => cellAt(data, (first + i) * BYTES));
       index += count;
-      const mean = (of) => {
-        const known = cells.map((cell) => cell[of]).filter((value) => value !== UNKNOWN);
-        return known.length ? `${Math.round((known.reduce((a, b) => a + b, 0) / known.length) * 5)} %` : "–";
-      };
-      const is = (...list) => cells.filter((cell) => list.includes(cell.holding)).length;
-      const temps = cells.map((cell) => cell.temp).filter((temp) => temp !== UNKNOWN);
-      const worst = Math.max(0, ...cells.map((cell) => cell.health));
-      rows.push([site.name, rack.name, node.name, `${count} ${node.model}`, is(HELD, SHARED), is(FREE), is(FENCED, CLOSED, GONE), mean("activity"), mean("power"), temps.length ? `${Math.max(...temps)} °C` : "–", healths[worst]]);
+      yield [node.name, nodeWords(site, rack, node, cells)];
     }
-    body.replaceChildren(...rows.map((row) => {
-      const line = document.createElement("tr");
-      row.forEach((value, i) => {
-        const cell = document.createElement("td");
-        if (i >= 4 && i <= 9) cell.className = "n";
-        cell.textContent = value;
-        line.append(cell);
-      });
-      return line;
-    }));
   }
+}
+
+function nodeWords(site, rack, node, cells) {
+  const mean = (of) => {
+    const known = cells.map((cell) => cell[of]).filter((value) => value !== UNKNOWN);
+    return known.length ? `${Math.round((known.reduce((a, b) => a + b, 0) / known.length) * 5)} %` : "–";
+  };
+  const is = (...list) => cells.filter((cell) => list.includes(cell.holding)).length;
+  const temps = cells.map((cell) => cell.temp).filter((temp) => temp !== UNKNOWN);
+  const worst = Math.max(0, ...cells.map((cell) => cell.health));
+  return [site.name, rack.name, node.name, `${cells.length} ${node.model}`, is(HELD, SHARED), is(FREE), is(FENCED, CLOSED, GONE), mean("activity"), mean("power"), temps.length ? `${Math.max(...temps)} °C` : "–", healths[worst] ?? "unwell"];
 }
 
 export function startGrid(box) {

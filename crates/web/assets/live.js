@@ -96,7 +96,7 @@ export function connect(handlers) {
       if (source.readyState !== EventSource.CLOSED) return status("reconnecting", "broken");
       source = null;
       tries += 1;
-      if (tries > 3) return status("not connected: load the page again to log in", "broken");
+      if (tries > 3) return status("not connected: load the page again", "broken");
       status("reconnecting", "broken");
       timer = setTimeout(open, 2000 * tries);
     };

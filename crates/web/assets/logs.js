@@ -18,22 +18,38 @@ class Log {
     });
     this.box.addEventListener("wheel", () => { this.moved = true; }, { passive: true });
     this.follow.addEventListener("change", () => { this.moved = false; this.toEnd(); });
-    addEventListener("pagehide", () => this.source?.close());
+    // Browsers have few connections for all tabs: nobody reads in one that is hidden.
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.again()));
+    addEventListener("pagehide", () => this.close());
+    addEventListener("pageshow", () => this.again());
     this.open();
   }
 
-  open() {
+  close() {
     this.source?.close();
+    this.source = null;
+  }
+
+  /** With its last lines: there is no place in it to go on from. What has ended is all there. */
+  again() {
+    if (!this.source && !this.over && !document.hidden) this.open();
+  }
+
+  open() {
+    this.close();
+    this.over = false;
+    this.waiting = [];
     this.box.replaceChildren();
+    if (document.hidden) return;
     const query = new URLSearchParams({ follow: "true", tail: "1000" });
     if (this.rank.value.trim()) query.set("rank", this.rank.value.trim());
     const source = new EventSource(`/api/v1/jobs/${this.box.dataset.job}/logs?${query}`);
     this.source = source;
     source.addEventListener("line", (event) => this.put(JSON.parse(event.data)));
     source.addEventListener("note", (event) => this.put({ note: JSON.parse(event.data).text }));
-    source.addEventListener("end", () => { source.close(); this.put({ note: "end of the log" }); });
+    source.addEventListener("end", () => { this.close(); this.over = true; this.put({ note: "end of the log" }); });
     // It would begin again from the start: better to say so and stop.
-    source.onerror = () => { source.close(); this.put({ note: "the log broke off; load the page again to go on" }); };
+    source.onerror = () => { if (this.source !== source) return; this.close(); this.put({ note: "the log broke off; load the page again to go on" }); };
   }
 
   put(line) {

@@ -112,7 +112,7 @@ impl View {
                         } }
                         tbody { @for (alert, ended) in &over {
                             tr {
-                                td { (words::ago(*ended)) }
+                                td { (words::ago(*ended)) " ago" }
                                 td { (alert.rule.as_str()) }
                                 td {
                                     (About::from(&alert.subject).link())

@@ -79,7 +79,7 @@ impl ListView {
 fn list_row(entry: &Entry, mixed: bool) -> Markup {
     let row = &entry.row;
     html! {
-        tr data-key=(row.name) data-href={ "/nodes/" (row.name) } {
+        tr data-key=(row.name) data-href={ "/nodes/" (words::encoded(&row.name)) } {
             td.pick { input type="checkbox" aria-label={ "Select node " (row.name) }; }
             td {
                 (words::node_link(&row.name))
@@ -367,7 +367,7 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
         (region("cards", &view.cards()))
         (region("history", &view.history()))
     };
-    let live = Some(format!("page=node&name={name}"));
+    let live = Some(format!("page=node&name={}", words::encoded(name)));
     document(reader, &Page { tab: Tab::Nodes, title: name, live, body })
 }
 
@@ -442,6 +442,7 @@ mod tests {
         let history = vec![Moment { at: Time(9000), tone: Tone::Bad, text: "lost".into() }];
         let view = View { entry: entry(), gpus: vec![card], history, curves: Curves::default() };
         let text = page(&reader(Role::Admin), &view).into_string();
+        assert!(text.contains("data-live=\"/live?page=node&amp;name=n7\""), "{text}");
         assert!(text.contains("650 W") && text.contains("(a drill)") && text.contains(" lost"));
         for (id, html) in &view.shown().regions {
             assert!(text.contains(&format!("id=\"{id}\">{html}")), "{id}");

@@ -66,11 +66,15 @@ impl View {
                 }
                 td.n { (per_mille(team.share)) } td.n { (per_mille(team.target)) }
                 td.n {
-                    a href={ "/jobs?q=state:running+team:" (team.team) } {
+                    a href={ "/jobs?q=state:running+team:" (words::encoded(&team.team)) } {
                         (words::number(team.running))
                     }
                 }
-                td.n { a href={ "/queue?q=team:" (team.team) } { (words::number(team.waiting)) } }
+                td.n {
+                    a href={ "/queue?q=team:" (words::encoded(&team.team)) } {
+                        (words::number(team.waiting))
+                    }
+                }
                 td.why { (team.members.join(", ")) }
             }
         }
@@ -147,7 +151,7 @@ mod tests {
             serde_json::from_value(json).unwrap()
         };
         let view = View {
-            teams: vec![team("vision", 12_000, 4000, 0), team("speech", 2000, 0, 6000)],
+            teams: vec![team("vision", 12_000, 4000, 0), team("r&d #1", 2000, 0, 6000)],
             gpus: 16,
             past: Past::default(),
         };
@@ -161,6 +165,7 @@ mod tests {
             text.contains("x=\"200.00\" y=\"2\" width=\"100.00\""),
             "borrowed is the third quarter: {text}"
         );
+        assert!(text.contains("q=team:r%26d%20%231\""), "{text}");
         assert!(text.contains(&view.shown().regions["teams"]));
     }
 }

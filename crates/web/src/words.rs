@@ -149,7 +149,20 @@ pub fn job_link(id: TaskId) -> Markup {
 }
 
 pub fn node_link(name: &str) -> Markup {
-    html! { a href={ "/nodes/" (name) } { (name) } }
+    html! { a href={ "/nodes/" (encoded(name)) } { (name) } }
+}
+
+/// Text as one part of an address, whatever it contains.
+pub fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out += &format!("%{byte:02X}");
+        }
+    }
+    out
 }
 
 /// Things are imagined, and said to be.
@@ -199,6 +212,14 @@ mod tests {
         assert_eq!([milli(2000), milli(2500), milli(250)], ["2", "2.5", "0.25"]);
         assert_eq!([tenths(7_456), tenths(43_038), tenths(20)], ["7.5", "43", "0"]);
         assert_eq!([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_an_address() {
+        assert_eq!(encoded("dgx-h100_1.lab~"), "dgx-h100_1.lab~");
+        assert_eq!(encoded("a&b=c d/é?#%+"), "a%26b%3Dc%20d%2F%C3%A9%3F%23%25%2B");
+        let link = node_link("a/b&c").into_string();
+        assert_eq!(link, "<a href=\"/nodes/a%2Fb%26c\">a/b&amp;c</a>");
     }
 
     #[test]

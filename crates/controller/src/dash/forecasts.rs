@@ -1,8 +1,8 @@
-//! When what waits will start, and what would start it sooner: worked out by threads of their own
-//! while somebody looks, seldom enough that it takes no more than a small part of one core.
+//! When what waits will start, and what would start it sooner: worked out while somebody looks, one
+//! thing after the other, seldom enough that all of it takes no more than a small part of one core.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tutti_model::{Forecast, TaskId};
@@ -11,93 +11,222 @@ use crate::api::App;
 use crate::clock::now;
 use crate::lock::lock;
 
+/// It rests so many times as long as it worked, whatever on.
+const REST: u32 = 40;
 const EVERY: Duration = Duration::from_secs(5);
-/// It rests so many times as long as it worked.
-const REST: u32 = 20;
+const ADVICE_EVERY: Duration = Duration::from_secs(30);
+/// Tasks whose advice is kept; beyond it the one goes that nobody has asked about for longest.
+const ADVISED_MAX: usize = 200;
+/// What nobody has asked for since then is not looked at.
+const WANTED_FOR: Duration = Duration::from_secs(60);
 
 pub type Known = Arc<BTreeMap<TaskId, Forecast>>;
-
-/// Tasks whose advice is kept; beyond it all are looked at anew.
-const ADVISED_MAX: usize = 200;
-const ADVICE_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub struct Forecasts {
     inner: Mutex<Inner>,
-    advice: Mutex<BTreeMap<TaskId, Advised>>,
-}
-
-/// How many are before a task, and what would start it sooner.
-#[derive(Clone, Default)]
-struct Advised {
-    ahead: u64,
-    advice: Vec<String>,
-    works: bool,
-    not_before: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Inner {
     known: Known,
+    turn: Turn,
+    advised: BTreeMap<TaskId, Advised>,
+    /// Somebody is at work, or rests from it.
     works: bool,
-    not_before: Option<Instant>,
+}
+
+/// How many are before a task, and what would start it sooner.
+#[derive(Default)]
+struct Advised {
+    ahead: u64,
+    advice: Vec<String>,
+    turn: Turn,
+}
+
+/// When somebody last asked for something, and when it was last looked at.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    asked: Option<Instant>,
+    begun: Option<Instant>,
+}
+
+impl Turn {
+    fn is_due(&self, every: Duration, now: Instant) -> bool {
+        let wanted = self.asked.is_some_and(|at| now.duration_since(at) < WANTED_FOR);
+        wanted && self.begun.is_none_or(|at| now.duration_since(at) >= every)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// When each of them will start.
+    All,
+    /// What would start this one sooner.
+    One(TaskId),
 }
 
 impl Forecasts {
     /// What is known; a new look is begun if that is old.
     pub fn known(&self, app: &Arc<App>) -> Known {
-        let mut inner = self.lock();
-        if !inner.works && inner.not_before.is_none_or(|at| at <= Instant::now()) {
-            inner.works = true;
-            let app = Arc::clone(app);
-            tokio::task::spawn_blocking(move || look(&app));
-        }
-        Arc::clone(&inner.known)
+        let mut inner = lock(&self.inner);
+        inner.turn.asked = Some(Instant::now());
+        let (known, begins) = (Arc::clone(&inner.known), inner.begins(Instant::now()));
+        drop(inner);
+        begin(app, begins);
+        known
     }
 
     /// How many tasks are before this one and what would start it sooner, as far as is known; a new
     /// look is begun if that is old.
     pub fn advice(&self, app: &Arc<App>, task: TaskId) -> (u64, Vec<String>) {
-        let mut all = lock(&self.advice);
-        if all.len() >= ADVISED_MAX && !all.contains_key(&task) {
-            all.clear();
+        let mut inner = lock(&self.inner);
+        let known = inner.ask(task, Instant::now());
+        let begins = inner.begins(Instant::now());
+        drop(inner);
+        begin(app, begins);
+        known
+    }
+}
+
+impl Inner {
+    fn ask(&mut self, task: TaskId, now: Instant) -> (u64, Vec<String>) {
+        if self.advised.len() >= ADVISED_MAX && !self.advised.contains_key(&task) {
+            let asked = |(_, advised): &(&TaskId, &Advised)| advised.turn.asked;
+            if let Some(oldest) = self.advised.iter().min_by_key(asked).map(|(id, _)| *id) {
+                self.advised.remove(&oldest);
+            }
         }
-        let known = all.entry(task).or_default();
-        if !known.works && known.not_before.is_none_or(|at| at <= Instant::now()) {
-            known.works = true;
-            let app = Arc::clone(app);
-            tokio::task::spawn_blocking(move || advise(&app, task));
-        }
-        (known.ahead, known.advice.clone())
+        let advised = self.advised.entry(task).or_default();
+        advised.turn.asked = Some(now);
+        (advised.ahead, advised.advice.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+    /// Whether somebody has to go to work who has not yet.
+    fn begins(&mut self, now: Instant) -> bool {
+        let begins = !self.works && self.due(now).is_some();
+        self.works |= begins;
+        begins
     }
+
+    /// What has not been looked at for longest.
+    fn due(&self, now: Instant) -> Option<Work> {
+        let all = (self.turn, EVERY, Work::All);
+        let one =
+            |(task, advised): (&TaskId, &Advised)| (advised.turn, ADVICE_EVERY, Work::One(*task));
+        let any = std::iter::once(all).chain(self.advised.iter().map(one));
+        let due = any.filter(|(turn, every, _)| turn.is_due(*every, now));
+        due.min_by_key(|(turn, ..)| turn.begun).map(|(.., work)| work)
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Work> {
+        let work = self.due(now)?;
+        match work {
+            Work::All => self.turn.begun = Some(now),
+            Work::One(task) => self.advised.entry(task).or_default().turn.begun = Some(now),
+        }
+        Some(work)
+    }
+}
+
+/// Whoever works. When that ends, in whatever way, another may begin; who asks in that very moment
+/// begins nothing, but pages ask again and again.
+struct Worker(Arc<App>);
+
+impl Worker {
+    fn next(&self) -> Option<Work> {
+        lock(&self.0.dash.forecasts.inner).next(Instant::now())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        lock(&self.0.dash.forecasts.inner).works = false;
+    }
+}
+
+/// Not under the lock: a runtime that ends drops the worker at once.
+fn begin(app: &Arc<App>, begins: bool) {
+    if begins {
+        tokio::spawn(work(Worker(Arc::clone(app))));
+    }
+}
+
+/// Works until nothing is due.
+async fn work(worker: Worker) {
+    while let Some(next) = worker.next() {
+        let (app, began) = (Arc::clone(&worker.0), Instant::now());
+        if let Err(error) = tokio::task::spawn_blocking(move || look(&app, next)).await {
+            // Others go on, and this one comes again when it is its turn.
+            tracing::warn!(%error, work = ?next, "a forecast broke off");
+        }
+        tokio::time::sleep(began.elapsed().saturating_mul(REST)).await;
+    }
+}
+
+/// At a copy of the state, so that nobody waits for the lock meanwhile.
+fn look(app: &App, work: Work) {
+    match work {
+        Work::All => forecast(app),
+        Work::One(task) => advise(app, task),
+    }
+}
+
+fn forecast(app: &App) {
+    // Else the controller stops.
+    let Ok(state) = app.core.peek(|world| world.engine.state().clone()) else { return };
+    let found = tutti_sched::forecasts(&state, &state.policy, now());
+    lock(&app.dash.forecasts.inner).known = Arc::new(found);
 }
 
 fn advise(app: &App, task: TaskId) {
-    let began = Instant::now();
     let seen = app.core.peek(|world| (world.engine.state().clone(), world.engine.plan().clone()));
-    let found = seen
-        .ok()
-        .and_then(|(state, plan)| tutti_sched::explain(&state, &plan, &state.policy, task, now()));
-    let not_before = Some(Instant::now() + ADVICE_EVERY.max(began.elapsed() * REST));
-    let (ahead, advice) = found.map(|found| (found.ahead, found.advice)).unwrap_or_default();
-    lock(&app.dash.forecasts.advice)
-        .insert(task, Advised { ahead, advice, works: false, not_before });
+    let Ok((state, plan)) = seen else { return };
+    let found = tutti_sched::explain(&state, &plan, &state.policy, task, now());
+    let found = found.map(|found| (found.ahead, found.advice)).unwrap_or_default();
+    if let Some(advised) = lock(&app.dash.forecasts.inner).advised.get_mut(&task) {
+        (advised.ahead, advised.advice) = found;
+    }
 }
 
-fn look(app: &App) {
-    let began = Instant::now();
-    // A copy, so that nobody waits for the lock meanwhile.
-    let state = app.core.peek(|world| world.engine.state().clone());
-    let found = state.map(|state| tutti_sched::forecasts(&state, &state.policy, now()));
-    let took = began.elapsed();
-    let mut inner = app.dash.forecasts.lock();
-    if let Ok(found) = found {
-        inner.known = Arc::new(found);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_model::JobId;
+
+    fn task(n: u64) -> TaskId {
+        TaskId::single(JobId(n))
     }
-    inner.works = false;
-    inner.not_before = Some(Instant::now() + EVERY.max(took * REST));
+
+    #[test]
+    fn what_was_not_looked_at_for_longest_comes_first() {
+        let (mut inner, start) = (Inner::default(), Instant::now());
+        let at = |secs: u64| start + Duration::from_secs(secs);
+        assert_eq!(inner.next(at(0)), None, "nobody has asked");
+        inner.turn.asked = Some(at(0));
+        inner.ask(task(2), at(0));
+        inner.ask(task(1), at(0));
+        assert!(inner.begins(at(0)) && !inner.begins(at(0)), "one at a time");
+        let order: Vec<Option<Work>> = (0..4).map(|secs| inner.next(at(secs))).collect();
+        let one = |n| Some(Work::One(task(n)));
+        assert_eq!(order, [Some(Work::All), one(1), one(2), None]);
+        assert_eq!(inner.next(at(5)), Some(Work::All));
+        assert_eq!([inner.next(at(40)), inner.next(at(40))], [one(1), one(2)]);
+        assert_eq!(inner.next(at(100)), None, "nobody has asked for long");
+    }
+
+    #[test]
+    fn one_too_many_makes_one_go_and_leaves_the_others_their_turn() {
+        let (mut inner, start) = (Inner::default(), Instant::now());
+        for n in 0..ADVISED_MAX as u64 {
+            inner.ask(task(n), start + Duration::from_millis(n));
+        }
+        let later = start + Duration::from_secs(1);
+        assert_eq!(inner.next(later), Some(Work::One(task(0))));
+        inner.ask(task(0), later);
+        inner.ask(task(9999), later);
+        assert_eq!(inner.advised.len(), ADVISED_MAX);
+        assert!(!inner.advised.contains_key(&task(1)), "nobody has asked about it for longest");
+        assert_eq!(inner.advised[&task(0)].turn.begun, Some(later));
+    }
 }

@@ -1,24 +1,28 @@
 //! Live pages. What a page shows is made once for all who look at it, when something has changed and
 //! at most once in a while; each reader gets the difference to what was sent before. A page that
-//! nobody looks at costs nothing.
+//! nobody looks at costs nothing, and all pages together no more than a small part of one core.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tokio::sync::broadcast;
-use tutti_model::TaskId;
+use tokio::sync::{broadcast, watch};
+use tutti_model::{ReportBy, Seq, TaskId};
 use tutti_web::{Event, Shown};
 
 use super::gather;
-use crate::api::App;
+use crate::api::{App, Problem};
+use crate::core::Stopped;
+use crate::feed::Durable;
 use crate::lock::lock;
 
-/// Two looks at the same page are at least so far apart, and so many times as long as the first took: a
-/// page of a very large cluster takes no more than a small part of one core.
+/// Two looks at the same page are at least so far apart.
 const PACE: Duration = Duration::from_millis(700);
-const REST: u32 = 30;
-const REST_MAX: Duration = Duration::from_secs(10);
+/// And so many times as long as the first took, once for each page that somebody looks at: together
+/// they take one part in so many of a core, whoever looks at what.
+const REST: u32 = 40;
+/// What is older is hardly live; very many pages of a very large cluster take more instead.
+const REST_MAX: Duration = Duration::from_secs(30);
 /// Changes that may wait for a reader; one that is slower is sent everything anew.
 const BUFFER: usize = 8;
 
@@ -33,7 +37,7 @@ pub enum Topic {
     Node(String),
     Teams,
     /// What the lines of its table are.
-    Cost(String),
+    Cost(ReportBy),
     Alerts,
     Timeline,
 }
@@ -50,28 +54,40 @@ impl Topic {
     }
 }
 
-/// How long to rest after a look that took so long.
-fn rest(topic: &Topic, took: Duration) -> Duration {
-    // All of it is sent again when anything has changed.
+/// How long to rest after a look that took so long, while so many pages are looked at.
+fn rest(topic: &Topic, took: Duration, pages: usize) -> Duration {
+    // Much of it is sent again when anything has changed.
     let pace = if *topic == Topic::Timeline { PACE * 6 } else { PACE };
-    (took * REST).clamp(pace, REST_MAX)
+    let pages = u32::try_from(pages.max(1)).unwrap_or(u32::MAX);
+    took.saturating_mul(REST.saturating_mul(pages)).clamp(pace, REST_MAX)
 }
 
 pub type Changes = Arc<Vec<Event>>;
 
+type Channels = Mutex<HashMap<Topic, Arc<Channel>>>;
+
 #[derive(Default)]
 pub struct Hub {
-    channels: Mutex<HashMap<Topic, Arc<Channel>>>,
+    channels: Arc<Channels>,
 }
 
+/// Held by the hub and by whoever makes the page, and by nobody else: when both have let go of it,
+/// the sender is gone, and readers hear that the page has come to its end.
 struct Channel {
     sender: broadcast::Sender<Changes>,
-    shown: Mutex<Option<Arc<Shown>>>,
+    page: Arc<Mutex<Page>>,
+}
+
+#[derive(Default)]
+struct Page {
+    shown: Option<Arc<Shown>>,
+    /// Why it came to its end.
+    problem: Option<Problem>,
 }
 
 /// One reader of a page.
 pub struct Subscription {
-    channel: Arc<Channel>,
+    page: Arc<Mutex<Page>>,
     receiver: broadcast::Receiver<Changes>,
     /// What was there when it came.
     first: Option<Changes>,
@@ -88,95 +104,170 @@ impl Subscription {
                 Ok(changes) => return Some(changes),
                 Err(broadcast::error::RecvError::Closed) => return None,
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let shown = lock(&self.channel.shown);
+                    let page = lock(&self.page);
                     // What is buffered is in what is shown already.
-                    self.receiver = self.channel.sender.subscribe();
-                    if let Some(shown) = shown.as_ref() {
+                    self.receiver = self.receiver.resubscribe();
+                    if let Some(shown) = &page.shown {
                         return Some(Arc::new(shown.changes(None)));
                     }
                 }
             }
         }
     }
+
+    /// Why the page has come to its end.
+    pub fn problem(&self) -> Problem {
+        let known = lock(&self.page).problem.clone();
+        known.unwrap_or_else(|| {
+            Problem::unavailable("this page has come to its end").hint("load it again")
+        })
+    }
 }
 
 impl Hub {
     pub fn subscribe(&self, app: &Arc<App>, topic: Topic) -> Subscription {
-        let mut channels = lock(&self.channels);
-        let channel = match channels.get(&topic) {
-            Some(channel) => Arc::clone(channel),
-            None => {
-                let channel = Arc::new(Channel {
-                    sender: broadcast::Sender::new(BUFFER),
-                    shown: Mutex::default(),
-                });
-                channels.insert(topic.clone(), Arc::clone(&channel));
-                tokio::spawn(make(Arc::clone(app), topic, Arc::clone(&channel)));
-                channel
-            }
-        };
-        // Under the lock of what is shown, so that nothing is missed or comes twice.
-        let shown = lock(&channel.shown);
-        let receiver = channel.sender.subscribe();
-        let first = shown.as_ref().map(|shown| Arc::new(shown.changes(None)));
-        drop(shown);
-        Subscription { channel, receiver, first }
+        let (subscription, maker) = self.join(topic);
+        if let Some(maker) = maker {
+            tokio::spawn(make(Arc::clone(app), maker));
+        }
+        subscription
     }
 
-    /// True if nobody is left and the page was given up.
-    fn leave(&self, topic: &Topic, channel: &Channel) -> bool {
+    /// One reader more and, if it is the first, what whoever makes the page needs.
+    fn join(&self, topic: Topic) -> (Subscription, Option<Maker>) {
         let mut channels = lock(&self.channels);
-        if channel.sender.receiver_count() > 0 {
+        if let Some(channel) = channels.get(&topic) {
+            return (channel.subscribe(), None);
+        }
+        let channel = Arc::new(Channel::new(BUFFER));
+        channels.insert(topic.clone(), Arc::clone(&channel));
+        let subscription = channel.subscribe();
+        let maker = Maker { channels: Arc::clone(&self.channels), topic, channel };
+        (subscription, Some(maker))
+    }
+}
+
+/// Whoever makes a page. When that ends, in whatever way, the page is given up: its readers hear of
+/// it, and the next who comes has it made anew.
+struct Maker {
+    channels: Arc<Channels>,
+    topic: Topic,
+    channel: Arc<Channel>,
+}
+
+impl Maker {
+    /// True if nobody is left and the page was given up.
+    fn leave(&self) -> bool {
+        let mut channels = lock(&self.channels);
+        if self.channel.sender.receiver_count() > 0 {
             return false;
         }
-        channels.remove(topic);
+        self.give_up(&mut channels);
         true
     }
 
-    fn give_up(&self, topic: &Topic) {
-        lock(&self.channels).remove(topic);
+    fn give_up(&self, channels: &mut HashMap<Topic, Arc<Channel>>) {
+        // Once it is given up, somebody else may have begun it anew.
+        if channels.get(&self.topic).is_some_and(|there| Arc::ptr_eq(there, &self.channel)) {
+            channels.remove(&self.topic);
+        }
+    }
+
+    /// Pages that somebody looks at.
+    fn pages(&self) -> usize {
+        let channels = lock(&self.channels);
+        channels.values().filter(|channel| channel.sender.receiver_count() > 0).count()
+    }
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        self.give_up(&mut lock(&self.channels));
+    }
+}
+
+/// What says that a page may look different now.
+enum Wake {
+    Any(watch::Receiver<Durable>),
+    Job(watch::Receiver<Seq>),
+}
+
+impl Wake {
+    fn of(app: &App, topic: &Topic) -> Wake {
+        let feed = app.core.feed();
+        match topic {
+            // What other jobs mean for it is seen soon enough.
+            Topic::Job(id) => Wake::Job(feed.watch_job(id.job)),
+            _ => Wake::Any(feed.durable()),
+        }
+    }
+
+    fn mark_unchanged(&mut self) {
+        match self {
+            Wake::Any(durable) => durable.mark_unchanged(),
+            Wake::Job(job) => job.mark_unchanged(),
+        }
+    }
+
+    async fn changed(&mut self) -> Result<(), Stopped> {
+        match self {
+            Wake::Any(durable) => {
+                durable.changed().await.map_err(|_| Stopped)?;
+                let stopped = durable.borrow().stopped;
+                if stopped { Err(Stopped) } else { Ok(()) }
+            }
+            Wake::Job(job) => job.changed().await.map_err(|_| Stopped),
+        }
     }
 }
 
 /// Makes the page again and again while somebody looks at it.
-async fn make(app: Arc<App>, topic: Topic, channel: Arc<Channel>) {
-    let mut durable = app.core.feed().durable();
+async fn make(app: Arc<App>, maker: Maker) {
+    let topic = &maker.topic;
+    let mut wake = Wake::of(&app, topic);
     let mut stopping = app.stopping();
     loop {
-        durable.borrow_and_update();
+        wake.mark_unchanged();
         let began = Instant::now();
-        let shown = match gather::shown(&app, &topic).await {
-            Ok(shown) => Arc::new(shown),
+        match gather::shown(&app, topic).await {
+            Ok(shown) => maker.channel.show(Arc::new(shown)),
             Err(problem) => {
                 tracing::debug!(?topic, message = problem.error.message, "a live page ends");
-                app.dash.hub.give_up(&topic);
-                return;
-            }
-        };
-        channel.show(shown);
-        tokio::time::sleep(rest(&topic, began.elapsed())).await;
-        tokio::select! {
-            changed = durable.changed() => if changed.is_err() || durable.borrow().stopped {
-                app.dash.hub.give_up(&topic);
-                return;
-            },
-            () = tokio::time::sleep(topic.every()) => {}
-            _ = stopping.wait_for(|s| *s) => {
-                app.dash.hub.give_up(&topic);
+                lock(&maker.channel.page).problem = Some(problem);
                 return;
             }
         }
-        if app.dash.hub.leave(&topic, &channel) {
+        tokio::time::sleep(rest(topic, began.elapsed(), maker.pages())).await;
+        tokio::select! {
+            changed = wake.changed() => if changed.is_err() {
+                return;
+            },
+            () = tokio::time::sleep(topic.every()) => {}
+            _ = stopping.wait_for(|s| *s) => return,
+        }
+        if maker.leave() {
             return;
         }
     }
 }
 
 impl Channel {
+    fn new(buffer: usize) -> Channel {
+        Channel { sender: broadcast::Sender::new(buffer), page: Arc::default() }
+    }
+
+    fn subscribe(&self) -> Subscription {
+        // Under the lock of what is shown, so that nothing is missed or comes twice.
+        let page = lock(&self.page);
+        let receiver = self.sender.subscribe();
+        let first = page.shown.as_ref().map(|shown| Arc::new(shown.changes(None)));
+        Subscription { page: Arc::clone(&self.page), receiver, first }
+    }
+
     fn show(&self, new: Arc<Shown>) {
-        let mut shown = lock(&self.shown);
-        let changes = new.changes(shown.as_deref());
-        *shown = Some(new);
+        let mut page = lock(&self.page);
+        let changes = new.changes(page.shown.as_deref());
+        page.shown = Some(new);
         if !changes.is_empty() {
             // Nobody may be left to hear it.
             let _ = self.sender.send(Arc::new(changes));
@@ -194,28 +285,30 @@ mod tests {
         Arc::new(shown)
     }
 
-    fn subscribe(channel: &Arc<Channel>) -> Subscription {
-        let shown = lock(&channel.shown);
-        let first = shown.as_ref().map(|shown| Arc::new(shown.changes(None)));
-        Subscription { channel: Arc::clone(channel), receiver: channel.sender.subscribe(), first }
-    }
-
     #[test]
     fn what_takes_long_is_made_less_often() {
         let ms = Duration::from_millis;
-        assert_eq!(rest(&Topic::Overview, ms(3)), PACE);
-        assert_eq!(rest(&Topic::Overview, ms(100)), ms(3000));
-        assert_eq!(rest(&Topic::Overview, ms(9000)), REST_MAX);
-        assert!(rest(&Topic::Timeline, ms(1)) > PACE);
+        assert_eq!(rest(&Topic::Overview, ms(3), 1), PACE);
+        assert_eq!(rest(&Topic::Overview, ms(100), 1), ms(4000));
+        assert_eq!(rest(&Topic::Overview, ms(9000), 1), REST_MAX);
+        assert!(rest(&Topic::Timeline, ms(1), 1) > PACE);
+    }
+
+    #[test]
+    fn ten_pages_cost_no_more_than_one() {
+        for took in [2, 10, 50].map(Duration::from_millis) {
+            let round = took + rest(&Topic::Nodes, took, 10);
+            let share = 10.0 * took.as_secs_f64() / round.as_secs_f64();
+            assert!(share < 0.03, "{share} of a core, at {took:?} each");
+        }
     }
 
     #[tokio::test]
     async fn everybody_gets_the_same_and_late_comers_get_all() {
-        let channel =
-            Arc::new(Channel { sender: broadcast::Sender::new(2), shown: Mutex::default() });
-        let mut early = subscribe(&channel);
+        let channel = Channel::new(2);
+        let mut early = channel.subscribe();
         channel.show(shown("1"));
-        let mut late = subscribe(&channel);
+        let mut late = channel.subscribe();
         assert_eq!(early.next().await.unwrap(), late.next().await.unwrap());
         channel.show(shown("1"));
         channel.show(shown("2"));
@@ -226,12 +319,55 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_reader_is_brought_up_to_date() {
-        let channel =
-            Arc::new(Channel { sender: broadcast::Sender::new(2), shown: Mutex::default() });
-        let mut slow = subscribe(&channel);
+        let channel = Channel::new(2);
+        let mut slow = channel.subscribe();
         (0..9).for_each(|n| channel.show(shown(&n.to_string())));
         assert_eq!(slow.next().await.unwrap()[0].data, r#"{"a":"8"}"#);
         channel.show(shown("9"));
         assert_eq!(slow.next().await.unwrap()[0].data, r#"{"a":"9"}"#);
+    }
+
+    #[tokio::test]
+    async fn readers_hear_that_a_page_has_come_to_its_end() {
+        let hub = Hub::default();
+        let (mut early, maker) = hub.join(Topic::Nodes);
+        let maker = maker.expect("the first has it made");
+        let (mut late, other) = hub.join(Topic::Nodes);
+        assert!(other.is_none(), "made once");
+        maker.channel.show(shown("1"));
+        lock(&maker.channel.page).problem = Some(Problem::not_found("gone"));
+        drop(maker);
+        for reader in [&mut early, &mut late] {
+            assert!(reader.next().await.is_some());
+            assert!(reader.next().await.is_none());
+            assert_eq!(reader.problem(), Problem::not_found("gone"));
+        }
+        assert!(hub.join(Topic::Nodes).1.is_some(), "the next has it made anew");
+    }
+
+    async fn breaks(_maker: Option<Maker>) {
+        panic!("while it is made");
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_the_page_too() {
+        let hub = Hub::default();
+        let (mut reader, maker) = hub.join(Topic::Nodes);
+        assert!(tokio::spawn(breaks(maker)).await.is_err());
+        assert!(reader.next().await.is_none());
+        assert!(lock(&hub.channels).is_empty());
+    }
+
+    #[test]
+    fn a_page_without_readers_is_given_up_and_one_begun_since_is_not() {
+        let hub = Hub::default();
+        let (reader, maker) = hub.join(Topic::Nodes);
+        let maker = maker.expect("the first has it made");
+        assert!(!maker.leave() && maker.pages() == 1);
+        drop(reader);
+        assert!(maker.pages() == 0 && maker.leave());
+        let (_reader, anew) = hub.join(Topic::Nodes);
+        drop(maker);
+        assert!(anew.is_some() && hub.join(Topic::Nodes).1.is_none());
     }
 }

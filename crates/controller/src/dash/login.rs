@@ -33,8 +33,9 @@ impl Fields {
     /// Where to go afterwards: a path of ours, never another site.
     fn next(&self) -> &str {
         let next = self.get("next");
-        let ours =
-            next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
+        // Browsers drop tabs and line breaks from addresses and take `\` for `/`.
+        let plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        let ours = plain && next.starts_with('/') && !next.starts_with("//");
         if ours { next } else { "/" }
     }
 }
@@ -142,10 +143,11 @@ mod tests {
     fn nobody_is_sent_to_another_site() {
         let next = |text: &str| Fields::parse(text.as_bytes()).next().to_owned();
         assert_eq!(next("next=%2Fjobs%2F7%3Fa%3D1"), "/jobs/7?a=1");
-        for bad in
-            ["next=//evil.example", "next=https://evil.example", "next=/%5Cevil", "", "next="]
-        {
+        for bad in ["next=//evil.example", "next=https://evil.example", "", "next="] {
             assert_eq!(next(bad), "/", "{bad}");
+        }
+        for dropped in ["%09", "%0A", "%0D", "%00", "%5C", "%20", "%C2%85"] {
+            assert_eq!(next(&format!("next=/{dropped}/evil.example")), "/", "{dropped}");
         }
     }
 }

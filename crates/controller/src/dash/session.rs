@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use http::header::{COOKIE, ORIGIN};
 use http::{HeaderMap, Method};
@@ -11,14 +12,18 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{Span, Time};
 use tutti_wire::pki::replace_file;
 
-use crate::api::Problem;
+use crate::api::auth::by_session;
+use crate::api::{App, Problem};
 use crate::clock::now;
 
 const FILE: &str = "web.sessions";
 /// How long a browser stays logged in.
 pub const LASTS: Span = Span::secs(30 * 24 * 3600);
-/// Beyond it the oldest ends.
+/// Beyond it the oldest ends: of all, and of those of one token, so that nobody can end others'.
 const SESSIONS_MAX: usize = 10_000;
+const TOKEN_SESSIONS_MAX: usize = 20;
+/// How soon a stream ends after its session or its token did.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Every change from a page carries this.
 pub const CSRF_HEADER: &str = "x-tutti-csrf";
 
@@ -78,6 +83,19 @@ impl Session {
         }
         Err(Problem::denied("the page's proof is missing or old").hint("load the page again"))
     }
+
+    /// Resolves when it has ended or its token is no longer good: a stream is let in once and would
+    /// go on for ever.
+    pub async fn ended(&self, app: &App) {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        loop {
+            look.tick().await;
+            let open = app.dash.sessions.is_open(&self.id, now());
+            if !open || by_session(app, self, now()).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -109,10 +127,8 @@ impl Sessions {
         let secret = blake3::Hash::from_bytes(random).to_hex().to_string();
         let mut known = self.lock();
         known.retain(|_, kept| kept.is_open(now));
-        while known.len() >= SESSIONS_MAX {
-            let oldest = known.iter().min_by_key(|(_, kept)| kept.made).map(|(id, _)| id.clone());
-            known.remove(&oldest.unwrap_or_default());
-        }
+        make_room(&mut known, TOKEN_SESSIONS_MAX, |kept| kept.token == token);
+        make_room(&mut known, SESSIONS_MAX, |_| true);
         known.insert(id_of(&secret), Kept { token, hash, made: now });
         self.write(&known);
         Ok(secret)
@@ -123,6 +139,11 @@ impl Sessions {
         if known.remove(id).is_some() {
             self.write(&known);
         }
+    }
+
+    /// Whether a session found earlier is still open.
+    fn is_open(&self, id: &str, now: Time) -> bool {
+        self.lock().get(id).is_some_and(|kept| kept.is_open(now))
     }
 
     /// The session of the cookie, whether or not its token is still good.
@@ -173,9 +194,15 @@ fn id_of(secret: &str) -> String {
     blake3::hash(secret.as_bytes()).to_hex().to_string()
 }
 
-/// Whether a session found earlier is still open.
-pub fn is_open(sessions: &Sessions, id: &str) -> bool {
-    sessions.lock().get(id).is_some_and(|kept| kept.is_open(now()))
+/// Ends the oldest of these where one more would be too many.
+fn make_room(known: &mut BTreeMap<String, Kept>, max: usize, of: impl Fn(&Kept) -> bool) {
+    let these = known.iter().filter(|(_, kept)| of(kept));
+    let mut these: Vec<(Time, String)> = these.map(|(id, kept)| (kept.made, id.clone())).collect();
+    let surplus = (these.len() + 1).saturating_sub(max);
+    these.sort_unstable();
+    for (_, id) in these.into_iter().take(surplus) {
+        known.remove(&id);
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +229,20 @@ mod tests {
         sessions.end(&found.id);
         assert!(sessions.find(&with_cookie(&secret), Time(2000)).is_none());
         assert!(Sessions::open(dir.path(), 7171).find(&with_cookie(&secret), Time(2000)).is_none());
+    }
+
+    #[test]
+    fn a_token_has_so_many_sessions_and_ends_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), 7171);
+        let begin =
+            |token: &str, at| sessions.begin(token.into(), "hash".into(), Time(at)).unwrap();
+        let other = begin("other", 1);
+        let own: Vec<String> =
+            (0..=TOKEN_SESSIONS_MAX as u64).map(|n| begin("tok", 1000 + n)).collect();
+        let open = |secret: &str| sessions.find(&with_cookie(secret), Time(2000)).is_some();
+        assert!(!open(&own[0]), "the oldest has ended");
+        assert!(own[1..].iter().all(|secret| open(secret)) && open(&other));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The live stream of a page.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
@@ -10,15 +9,11 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tutti_model::TaskId;
 
-use super::hub::Topic;
-use super::session::{Session, is_open};
-use crate::api::auth::by_session;
+use super::gather;
+use super::hub::{Changes, Subscription, Topic};
+use super::session::Session;
 use crate::api::sse::{self, Left, Sender, Stream};
 use crate::api::{App, Problem};
-use crate::clock::now;
-
-/// How soon a stream ends after its session or its token did.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -39,7 +34,7 @@ impl Query {
             ("nodes", _) => Topic::Nodes,
             ("node", _) => Topic::Node(self.name),
             ("teams", _) => Topic::Teams,
-            ("cost", _) => Topic::Cost(self.q),
+            ("cost", _) => Topic::Cost(gather::cost::by(&self.q)),
             ("alerts", _) => Topic::Alerts,
             ("timeline", _) => Topic::Timeline,
             (page, _) => return Err(Problem::not_found(format!("there is no live page '{page}'"))),
@@ -56,37 +51,46 @@ pub async fn live(
     session.allows(&Method::GET, &headers)?;
     let query: Query = serde_urlencoded::from_str(request.0.as_deref().unwrap_or_default())
         .map_err(|error| Problem::invalid(format!("in the query: {error}")))?;
-    let topic = query.topic()?;
+    let mut page = app.dash.hub.subscribe(&app, query.topic()?);
+    // Of what can't be shown there is no stream: browsers would open it again and again.
+    let Some(first) = page.next().await else { return Err(page.problem()) };
     let (sender, stream) = sse::channel();
     tokio::spawn(async move {
         // The reader left, or may not look any more: either way nothing is left to do.
-        let _ = send(&app, &session, topic, &sender).await;
+        let _ = send(&app, &session, page, first, &sender).await;
     });
     Ok(stream)
 }
 
-async fn send(app: &Arc<App>, session: &Session, topic: Topic, out: &Sender) -> Result<(), Left> {
-    let mut page = app.dash.hub.subscribe(app, topic);
+async fn send(
+    app: &App,
+    session: &Session,
+    mut page: Subscription,
+    first: Changes,
+    out: &Sender,
+) -> Result<(), Left> {
+    put(&first, out).await?;
     let mut stopping = app.stopping();
-    let mut look = tokio::time::interval(LOOK_EVERY);
+    let ended = session.ended(app);
+    tokio::pin!(ended);
     loop {
         tokio::select! {
             changes = page.next() => {
                 let Some(changes) = changes else { return Ok(()) };
-                for change in changes.iter() {
-                    out.send_text(change.name, &change.data).await?;
-                }
+                put(&changes, out).await?;
             }
-            _ = look.tick() => {
-                let may = is_open(&app.dash.sessions, &session.id) && by_session(app, session, now()).is_ok();
-                if !may {
-                    return Ok(());
-                }
-            }
+            () = &mut ended => return Ok(()),
             () = out.left() => return Err(Left),
             () = stopped(&mut stopping) => return Ok(()),
         }
     }
+}
+
+async fn put(changes: &Changes, out: &Sender) -> Result<(), Left> {
+    for change in changes.iter() {
+        out.send_text(change.name, &change.data).await?;
+    }
+    Ok(())
 }
 
 /// Resolves when the controller is to stop.

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use tokio::task::JoinSet;
 use tutti_engine::Rejected;
 use tutti_model::{ArraySpec, IndexRanges, Rank, TaskId, Tasks};
@@ -26,7 +28,9 @@ use super::openapi::Problems;
 use super::problem::Problem;
 use super::sse::{self, Left, Sender, Stream};
 use crate::archive::SearchError;
+use crate::clock::now;
 use crate::core::{Stopped, World};
+use crate::dash::Session;
 use crate::error::chain;
 use plan::Plan;
 use pull::Pull;
@@ -79,9 +83,11 @@ struct Reading {
 pub async fn logs(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     Named(task): Named<TaskId>,
     Params(query): Params<LogQuery>,
 ) -> Result<Stream, Problem> {
+    let session = session(&app, &headers);
     let ranks = query.rank.as_deref().map(ranks).transpose()?;
     let here = app.core.read(|world| find(world, task).is_ok()).await?;
     let left = if here { None } else { app.archive.find(task).await? };
@@ -105,6 +111,7 @@ pub async fn logs(
         let ended = tokio::select! {
             ended = reading.supervise() => ended,
             () = sender.left() => return,
+            () = shut(&reading.app, session.as_ref()) => return,
         };
         let last_words = match ended {
             Ok(()) | Err(Broken::Left) => return,
@@ -116,6 +123,22 @@ pub async fn logs(
         let _ = note(&sender, last_words).await;
     });
     Ok(stream)
+}
+
+/// Of a page; whoever calls with a token has none.
+fn session(app: &App, headers: &HeaderMap) -> Option<Session> {
+    if headers.contains_key(AUTHORIZATION) {
+        return None;
+    }
+    app.dash.sessions.find(headers, now())
+}
+
+/// Resolves when the reader has logged out, or may not look any more.
+async fn shut(app: &App, session: Option<&Session>) {
+    match session {
+        Some(session) => session.ended(app).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn ranks(text: &str) -> Result<IndexRanges, Problem> {

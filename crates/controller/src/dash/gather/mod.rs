@@ -26,7 +26,7 @@ pub async fn shown(app: &Arc<App>, topic: &Topic) -> Result<Shown, Problem> {
         Topic::Nodes => nodes::list(app).await?.shown(),
         Topic::Node(name) => nodes::one(app, name).await?.shown(),
         Topic::Teams => teams(app).await?.shown(),
-        Topic::Cost(by) => cost::view(app, cost::by(by)).await?.shown(),
+        Topic::Cost(by) => cost::view(app, *by).await?.shown(),
         Topic::Alerts => alerts::view(app).await?.shown(),
         Topic::Timeline => timeline::view(app).await?.shown(),
     })

@@ -69,7 +69,7 @@ fn large() -> (World, Store) {
 }
 
 fn view_of(world: &World, store: &Store) -> View {
-    let (alerts, more_alerts) = alerts(world);
+    let (alerts, more_alerts) = alerts::now(world, ALERTS_MAX);
     View {
         figures: figures(world, store, now()),
         alerts,
