@@ -232,6 +232,8 @@ impl Node {
         for (lease, end) in ends {
             self.step(Input::Looked { lease, fate: Fate::Ended(end) });
         }
+        // Whoever is adopted works on: its GPUs are not idle.
+        self.machine.live().into_iter().for_each(|lease| self.tell_telemetry(lease));
         self.sweep_left_behind();
         self.look_again_at_start();
         self.check_at_start();
@@ -424,14 +426,19 @@ impl Node {
             self.part_over(lease);
             self.tidy_mps();
         } else {
-            match self.machine.gpus_of(lease) {
-                [] => self.telemetry.lets_go(lease),
-                gpus => {
-                    self.telemetry.holds(lease, gpus);
-                    let launch = self.machine.launch(lease).filter(|_| self.config.simulated);
-                    let words = launch.and_then(|l| l.spec.env.get(telemetry::AS_IF_VARIABLE));
-                    words.into_iter().for_each(|words| self.telemetry.wishes(lease, words));
-                }
+            self.tell_telemetry(lease);
+        }
+    }
+
+    /// Which GPUs the part has now.
+    fn tell_telemetry(&self, lease: LeaseId) {
+        match self.machine.gpus_of(lease) {
+            [] => self.telemetry.lets_go(lease),
+            gpus => {
+                self.telemetry.holds(lease, gpus);
+                let launch = self.machine.launch(lease).filter(|_| self.config.simulated);
+                let words = launch.and_then(|l| l.spec.env.get(telemetry::AS_IF_VARIABLE));
+                words.into_iter().for_each(|words| self.telemetry.wishes(lease, words));
             }
         }
     }

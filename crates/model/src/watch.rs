@@ -306,6 +306,12 @@ impl OwnTerms {
             };
             found.push(("limit", format!("is {what} such as {}, not {limit}", usual.limit)));
         }
+        let over = |limit: &Limit| matches!(limit, Limit::Percent(tenths) if *tenths > 1000);
+        if rule != WatchRule::Budget
+            && let Some(limit) = self.limit.filter(over)
+        {
+            found.push(("limit", format!("must be at most 100%, not {limit}")));
+        }
         if self.limit == Some(Limit::Count(0)) {
             found.push(("limit", "must be at least 1".to_owned()));
         }

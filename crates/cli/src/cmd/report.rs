@@ -14,7 +14,7 @@ use crate::{session, terminal};
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("form").multiple(false))]
 pub struct ReportArgs {
-    /// What one job made of its GPUs: 12, or 12_3 for one task of an array
+    /// What one job made of its GPUs: 12, or 12_3 for what one task of an array has now
     #[arg(conflicts_with_all = ["team", "user", "since", "until", "by", "csv", "html"])]
     job: Option<TaskId>,
     /// Only this team and those under it

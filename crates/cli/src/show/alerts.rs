@@ -11,8 +11,11 @@ use crate::style::{Ink, Style};
 pub fn table(alerts: &[Alert], all: bool, now: Time, style: Style, width: Option<u16>) -> String {
     if alerts.is_empty() {
         return match all {
-            true => "nothing is wrong, and nothing was".to_owned(),
-            false => "nothing is wrong (tutti alerts --all shows what was)".to_owned(),
+            true => "no alert, and there was none".to_owned(),
+            false => {
+                "no alert (tutti alerts --all shows what was, tutti doctor looks at everything)"
+                    .to_owned()
+            }
         };
     }
     let mut head = vec!["RULE", "ABOUT", ">FOR", "ACTION"];
@@ -107,7 +110,7 @@ pub mod tests {
              idle  job 7 (train of ada)  16m  kill (asked by the job)  1m ago  its GPU does nothing \
              (under 3% busy): n1 GPU 0"
         );
-        assert!(table(&[], false, Time(0), Style::PLAIN, None).starts_with("nothing is wrong"));
+        assert!(table(&[], false, Time(0), Style::PLAIN, None).starts_with("no alert"));
     }
 
     #[test]

@@ -205,6 +205,7 @@ pub fn job(job: &JobGoodput, style: Style) -> String {
     let line = &job.line;
     let mut out =
         vec![format!("job {}  goodput {}", job.id, style.paint(Ink::Bold, &goodput(line)))];
+    out.extend(job.id.index.map(|_| format!("  hours are those of all tasks of {}", job.id.job)));
     let mut add = |key: &str, value: String| out.push(format!("  {key:<20}{value}"));
     for class in TimeClass::ALL {
         let of_class = line.of(class);

@@ -9,6 +9,7 @@ use tutti_wire::api::{AlertList, AlertQuery};
 use super::App;
 use super::body::Params;
 use super::openapi::Problems;
+use super::problem::Problem;
 
 /// What is wrong now and, if asked for, what was; with the rules and their terms.
 #[utoipa::path(get, path = "/api/v1/alerts", tag = "cluster", params(AlertQuery),
@@ -16,6 +17,7 @@ use super::openapi::Problems;
 pub async fn alerts(
     State(app): State<Arc<App>>,
     Params(query): Params<AlertQuery>,
-) -> Json<AlertList> {
-    Json(app.alerts.list(query.all))
+) -> Result<Json<AlertList>, Problem> {
+    let policy = app.core.peek(|world| Arc::clone(&world.engine.state().policy))?;
+    Ok(Json(app.alerts.list(query.all, &policy.watch)))
 }

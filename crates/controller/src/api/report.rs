@@ -253,6 +253,9 @@ fn of_hosts(app: &App, held: &Held, id: TaskId) -> Option<(MemUse, CpuUse)> {
 
 /// Below this part of what was asked for, somebody else could have had the rest.
 const HARDLY_USED: f64 = 0.5;
+/// And less than this is not worth a word.
+const WORTH_CPUS: f64 = 4.0;
+const WORTH_MEM: Bytes = Bytes(1 << 30);
 
 fn advice(job: &JobGoodput) -> Vec<String> {
     use tutti_model::TimeClass as C;
@@ -264,7 +267,8 @@ fn advice(job: &JobGoodput) -> Vec<String> {
     }
     if much(line.of(C::LostToFailure) + line.of(C::LostToPreemption)) {
         advice.push(
-            "work is done again: save more often (`tutti ckpt advise` says how often)".into(),
+            "what it had done was lost: save more often (`tutti ckpt advise` says how often)"
+                .into(),
         );
     }
     if much(line.of(C::Starting)) {
@@ -272,14 +276,20 @@ fn advice(job: &JobGoodput) -> Vec<String> {
             "it spends long on starting: fewer restarts, or a smaller image, would help".into(),
         );
     }
-    let hardly = |mem: &MemUse| (mem.peak.0 as f64) < HARDLY_USED * mem.asked.0 as f64;
+    let hardly = |mem: &MemUse| {
+        (mem.peak.0 as f64) < HARDLY_USED * mem.asked.0 as f64
+            && mem.asked.0 - mem.peak.0 >= WORTH_MEM.0
+    };
     if job.mem.as_ref().is_some_and(hardly) {
         advice.push(
             "it never used half of the memory that it asked for: mem_per_gpu, mem_per_node".into(),
         );
     }
-    let cpus = job.cpus.is_some_and(|c| f64::from(c.peak) < HARDLY_USED * f64::from(c.asked));
-    if cpus {
+    let cpus = |cpus: CpuUse| {
+        let (asked, peak) = (f64::from(cpus.asked), f64::from(cpus.peak));
+        peak < HARDLY_USED * asked && asked - peak >= WORTH_CPUS
+    };
+    if job.cpus.is_some_and(cpus) {
         advice.push("it never used half of its CPUs: cpus_per_gpu, cpus_per_node".into());
     }
     advice

@@ -22,7 +22,6 @@ struct Shown {
     by_task: BTreeMap<TaskId, Vec<usize>>,
     /// Newest first.
     over: VecDeque<Alert>,
-    policy: WatchPolicy,
 }
 
 impl Board {
@@ -39,12 +38,7 @@ impl Board {
         self.put(Shown { over, ..Shown::default() });
     }
 
-    pub(super) fn show(
-        &self,
-        standing: Vec<Alert>,
-        ended: impl Iterator<Item = Alert>,
-        policy: WatchPolicy,
-    ) {
+    pub(super) fn show(&self, standing: Vec<Alert>, ended: impl Iterator<Item = Alert>) {
         let mut over = self.shown().over.clone();
         ended.for_each(|alert| over.push_front(alert));
         shorten(&mut over);
@@ -54,7 +48,7 @@ impl Board {
                 by_task.entry(task).or_default().push(i);
             }
         }
-        self.put(Shown { standing, by_task, over, policy });
+        self.put(Shown { standing, by_task, over });
     }
 
     pub(super) fn history(&self) -> VecDeque<Alert> {
@@ -85,14 +79,14 @@ impl Board {
         (!texts.is_empty()).then(|| format!("alert: {}", texts.join("; ")))
     }
 
-    /// `all`: with those that are over.
-    pub fn list(&self, all: bool) -> AlertList {
+    /// `all`: with those that are over. The rules are those of a policy.
+    pub fn list(&self, all: bool, policy: &WatchPolicy) -> AlertList {
         let shown = self.shown();
         let mut alerts: Vec<Alert> = shown.standing.iter().rev().cloned().collect();
         if all {
             alerts.extend(shown.over.iter().cloned());
         }
-        let rule = |rule: WatchRule| RuleRow { rule, terms: shown.policy.terms(rule) };
+        let rule = |rule: WatchRule| RuleRow { rule, terms: policy.terms(rule) };
         AlertList { alerts, rules: WatchRule::ALL.map(rule).into() }
     }
 
@@ -141,17 +135,19 @@ mod tests {
     fn jobs_find_their_own_and_what_is_over_is_kept_for_a_while() {
         let board = Board::default();
         let standing = vec![alert(1, 7), alert(2, 8), alert(3, 7)];
-        board.show(standing, std::iter::empty(), WatchPolicy::default());
+        board.show(standing, std::iter::empty());
         let note = board.note(TaskId::single(JobId(7)));
         assert_eq!(note.as_deref(), Some("alert: wrong 1; wrong 3"));
         assert_eq!(board.note(TaskId::single(JobId(9))), None);
         assert_eq!(board.counts()[&WatchRule::Idle], 3);
         let over = (10..10 + HISTORY as u64 + 5).map(|id| alert(id, 7));
-        board.show(vec![alert(2, 8)], over, WatchPolicy::default());
-        let ids = |all| board.list(all).alerts.iter().map(|a| a.id).collect::<Vec<_>>();
+        board.show(vec![alert(2, 8)], over);
+        let ids = |all| {
+            board.list(all, &WatchPolicy::default()).alerts.iter().map(|a| a.id).collect::<Vec<_>>()
+        };
         assert_eq!(ids(false), [2]);
         assert_eq!((ids(true).len(), ids(true)[1]), (HISTORY + 1, 10 + HISTORY as u64 + 4));
-        assert_eq!(board.list(false).rules.len(), WatchRule::ALL.len());
+        assert_eq!(board.list(false, &WatchPolicy::default()).rules.len(), WatchRule::ALL.len());
     }
 
     fn asked(alert: Alert) -> Alert {
@@ -163,7 +159,7 @@ mod tests {
         let board = Board::default();
         let same = Alert { text: "wrong 1".into(), ..asked(alert(2, 7)) };
         let standing = vec![alert(1, 7), same, asked(alert(3, 7))];
-        board.show(standing, std::iter::empty(), WatchPolicy::default());
+        board.show(standing, std::iter::empty());
         let note = board.note(TaskId::single(JobId(7)));
         assert_eq!(note.as_deref(), Some("alert: wrong 1; wrong 3"));
     }
@@ -172,10 +168,10 @@ mod tests {
     fn jobs_do_not_push_out_what_the_operator_wants_to_see() {
         let board = Board::default();
         let policys = (0..5).map(|id| alert(id, 7));
-        board.show(Vec::new(), policys, WatchPolicy::default());
+        board.show(Vec::new(), policys);
         for round in 1..=3 {
             let jobs = (0..400).map(|n| asked(alert(round * 1000 + n, 8)));
-            board.show(Vec::new(), jobs, WatchPolicy::default());
+            board.show(Vec::new(), jobs);
         }
         let over = board.history();
         assert_eq!(over.len(), 5 + HISTORY_OF_JOBS);

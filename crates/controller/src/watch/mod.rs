@@ -18,7 +18,7 @@ mod observe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tutti_model::{Alert, Policy, Time};
+use tutti_model::{Alert, Time};
 use tutti_watch::{Change, Watcher};
 
 use crate::api::App;
@@ -58,7 +58,7 @@ pub async fn keep_watch(app: Arc<App>) {
             };
             notifier.tell(&policy.watch.notify, &event);
         }
-        show(&app, &watcher, &changes, &policy);
+        show(&app, &watcher, &changes);
         if !changes.is_empty() {
             file.save(standing, watcher.next(), app.alerts.history());
         }
@@ -66,20 +66,20 @@ pub async fn keep_watch(app: Arc<App>) {
     }
 }
 
-fn show(app: &App, watcher: &Watcher, changes: &[Change], policy: &Policy) {
+fn show(app: &App, watcher: &Watcher, changes: &[Change]) {
     let ended = changes.iter().filter_map(|change| match change {
         Change::Ended(alert) => Some(alert.clone()),
         Change::Began(_) => None,
     });
     let alerts = watcher.standing().iter().map(|standing| standing.alert.clone()).collect();
-    app.alerts.show(alerts, ended, policy.watch.clone());
+    app.alerts.show(alerts, ended);
 }
 
 /// One look at a simulated cluster: what is wrong is shown, and nobody is told or stopped.
 pub fn look_on(app: &App, watcher: &mut Watcher, now: Time) {
     let Ok((policy, seen)) = observe::look(app, watcher, now) else { return };
     let changes = watcher.round(&policy.watch, &seen);
-    show(app, watcher, &changes, &policy);
+    show(app, watcher, &changes);
 }
 
 /// In the log and in the audit log.

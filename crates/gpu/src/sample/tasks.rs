@@ -1,7 +1,7 @@
 //! What tasks take of the machine's processors and memory, looked at every few seconds: to ask every
 //! process each second would cost more than it tells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,8 @@ use tutti_model::{Bytes, TaskId, TaskSample};
 use super::{Marks, Owners};
 
 const EVERY: Duration = Duration::from_secs(5);
+/// Processes of others are asked again after so many looks: a number may have become one of ours.
+const ASK_AGAIN: u32 = 12;
 /// Linux tells programs of processor time in these, whatever the kernel does inside.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -20,6 +22,9 @@ pub struct Tasks {
     owners: Owners,
     page: u64,
     last: Option<Duration>,
+    looks: u32,
+    /// Processes that are nobody's we know: most of them, and each costs a file to ask.
+    strangers: BTreeSet<u32>,
     /// Ticks of each process, by it and when it was started.
     ticks: BTreeMap<(u32, u64), u64>,
     newest: Vec<TaskSample>,
@@ -38,7 +43,16 @@ impl Tasks {
         let owners = Owners::new(root.clone(), marks);
         let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
         let page = page.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
-        Tasks { root, owners, page, last: None, ticks: BTreeMap::new(), newest: Vec::new() }
+        Tasks {
+            root,
+            owners,
+            page,
+            last: None,
+            looks: 0,
+            strangers: BTreeSet::new(),
+            ticks: BTreeMap::new(),
+            newest: Vec::new(),
+        }
     }
 
     /// What was seen last; looks again when it is time.
@@ -54,14 +68,15 @@ impl Tasks {
     fn look(&mut self, since: Option<Duration>) -> Vec<TaskSample> {
         let mut sums: BTreeMap<TaskId, Sum> = BTreeMap::new();
         let mut ticks = BTreeMap::new();
-        let pids = self.pids();
-        for (pid, task) in self.owners.tasks(&pids) {
+        let at_most = since.map_or(0.0, |since| since.as_secs_f64() * TICKS_PER_SECOND) as u64;
+        for (pid, task) in self.owned() {
             let dir = self.root.join("proc").join(pid.to_string());
             let Some((started, used)) = read(&dir, "stat", times) else { continue };
-            let before = self.ticks.get(&(pid, started)).copied().unwrap_or(0);
+            let before = self.ticks.get(&(pid, started)).copied();
             let (resident, shared) = read(&dir, "statm", pages).unwrap_or_default();
             let sum = sums.entry(task).or_default();
-            sum.ticks += used.saturating_sub(before);
+            // One that was not seen before may be older than the last look: it had one CPU at most.
+            sum.ticks += before.map_or(used.min(at_most), |before| used.saturating_sub(before));
             sum.own += resident.saturating_sub(shared);
             sum.shared = sum.shared.max(shared);
             ticks.insert((pid, started), used);
@@ -78,6 +93,19 @@ impl Tasks {
             mem: Bytes((sum.own + sum.shared) * page),
         };
         sums.into_iter().map(sample).collect()
+    }
+
+    fn owned(&mut self) -> Vec<(u32, TaskId)> {
+        if self.looks.is_multiple_of(ASK_AGAIN) {
+            self.strangers.clear();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let mut pids = self.pids();
+        pids.retain(|pid| !self.strangers.contains(pid));
+        let owned = self.owners.tasks(&pids);
+        let is_owned = |pid: &u32| owned.iter().any(|(own, _)| own == pid);
+        self.strangers.extend(pids.into_iter().filter(|pid| !is_owned(pid)));
+        owned
     }
 
     fn pids(&self) -> Vec<u32> {
@@ -136,5 +164,32 @@ mod tests {
         assert_eq!(tasks.read(Duration::from_secs(101)), first, "it is too soon to look");
         let later = tasks.read(Duration::from_secs(105));
         assert_eq!(later[0].cpus, 2.0, "ten seconds of work in five");
+    }
+
+    #[test]
+    fn strangers_are_asked_once_a_minute() {
+        let root = tempfile::tempdir().unwrap();
+        let marks = Marks { parts: "/d/parts".into(), cgroup: None };
+        let mut tasks = Tasks::new(root.path().to_owned(), marks);
+        process(root.path(), 12, "other", 0, (50, 20));
+        let mut look = |second: u64| tasks.read(Duration::from_secs(second)).len();
+        assert_eq!(look(0), 0);
+        // Its number is another's now, and a new one is there.
+        process(root.path(), 12, "7", 0, (50, 20));
+        assert_eq!(look(5), 0);
+        process(root.path(), 13, "8", 0, (50, 20));
+        assert_eq!(look(10), 1, "new numbers are asked at once");
+        assert_eq!((3..12).map(|n| look(n * 5)).max(), Some(1));
+        assert_eq!(look(60), 2);
+    }
+
+    #[test]
+    fn who_is_found_late_has_not_done_all_of_it_since() {
+        let root = tempfile::tempdir().unwrap();
+        let marks = Marks { parts: "/d/parts".into(), cgroup: None };
+        let mut tasks = Tasks::new(root.path().to_owned(), marks);
+        assert_eq!(tasks.read(Duration::from_secs(0)), []);
+        process(root.path(), 10, "7", 90_000, (30, 10));
+        assert_eq!(tasks.read(Duration::from_secs(5))[0].cpus, 1.0);
     }
 }

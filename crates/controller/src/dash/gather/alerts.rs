@@ -1,5 +1,7 @@
 //! What needs somebody: what rules have found, and what nodes say of themselves.
 
+use std::sync::Arc;
+
 use tutti_model::{HealthAction, Link, Node, Time, WatchRule};
 use tutti_web::alerts::{About, Alert, View};
 
@@ -14,8 +16,9 @@ const NOW_MAX: usize = 200;
 const OVER_MAX: usize = 100;
 
 pub async fn view(app: &App) -> Result<View, Problem> {
-    let (now, more) = app.core.read(|world| now(world, NOW_MAX)).await?;
-    let mut found = app.alerts.list(true);
+    let look = |world: &World| (now(world, NOW_MAX), Arc::clone(&world.engine.state().policy));
+    let ((now, more), policy) = app.core.read(look).await?;
+    let mut found = app.alerts.list(true, &policy.watch);
     let standing = found.alerts.iter().take_while(|alert| alert.ended_at.is_none()).count();
     found.alerts.truncate(standing + OVER_MAX);
     Ok(View { now, more, found })
