@@ -165,7 +165,7 @@ fn disk(found: &mut Findings, dir: &Path) {
 fn archive(found: &mut Findings, archive: &Archive) {
     let folder = archive.folder().display();
     if let Some(trouble) = archive.trouble() {
-        found.error("archive", format!("not everything that is over leaves memory: {trouble}"));
+        found.error("archive", format!("what is over stays in memory: {trouble}"));
         return;
     }
     match archive.span() {

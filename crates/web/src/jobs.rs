@@ -62,20 +62,20 @@ fn keyed(row: &JobRow, markup: Markup) -> Row {
 fn waiting_row(job: &Waiting) -> Markup {
     let row = &job.row;
     html! {
-        tr data-key=(row.id) data-owner=(row.user) data-href={ "/jobs/" (row.id) } {
+        tr role="row" data-key=(row.id) data-owner=(row.user) data-href={ "/jobs/" (row.id) } {
             (pick(row))
-            td.n data-v=(row.id.job.0) { (words::job_link(row.id)) }
-            td.name { (row.name) (array(row.array.as_ref())) }
-            td { (row.user) }
-            td { (row.team.as_deref().unwrap_or("")) }
-            td data-v=(row.priority.0) { (row.class) " " span.sub { (row.priority) } }
-            td.n { (asks(row)) }
-            td.n data-v=(row.submitted_at.0) { (words::ago(row.submitted_at)) }
-            td.why {
+            td.n role="cell" data-v=(row.id.job.0) { (words::job_link(row.id)) }
+            td.name role="cell" { (row.name) (array(row.array.as_ref())) }
+            td role="cell" { (row.user) }
+            td role="cell" { (row.team.as_deref().unwrap_or("")) }
+            td role="cell" data-v=(row.priority.0) { (row.class) " " span.sub { (row.priority) } }
+            td.n role="cell" { (asks(row)) }
+            td.n role="cell" data-v=(row.submitted_at.0) { (words::ago(row.submitted_at)) }
+            td.why role="cell" {
                 @if job.held { span.badge.held { span.sign aria-hidden="true" { "‖" } "held" } " " }
                 (row.note)
             }
-            td data-v=(job.forecast.map_or(u64::MAX, |f| f.early.0)) { (expected(job.forecast)) }
+            td role="cell" data-v=(job.forecast.map_or(u64::MAX, |f| f.early.0)) { (expected(job.forecast)) }
         }
     }
 }
@@ -96,7 +96,7 @@ fn expected(forecast: Option<Forecast>) -> Markup {
 
 /// Shown to those who may act, by the style sheet: rows are the same for everybody.
 fn pick(row: &JobRow) -> Markup {
-    html! { td.pick { input type="checkbox" aria-label={ "Select job " (row.id) }; } }
+    html! { td.pick role="cell" { input type="checkbox" aria-label={ "Select job " (row.id) }; } }
 }
 
 fn asks(row: &JobRow) -> Markup {
@@ -150,18 +150,19 @@ fn tools(reader: &Reader, action: &str, query: &str, table: &'static str) -> Mar
 fn table(id: &'static str, label: &str, columns: &[(&str, &str)], rows: &[Row]) -> Markup {
     html! {
         div.scroll.tall tabindex="0" role="region" aria-label=(label) {
-            table.list id=(id) data-sortable="" data-testid=(id) {
-                thead { tr {
-                    th.pick scope="col" {
+            table.list.even id=(id) role="table" data-sortable="" data-testid=(id) {
+                thead role="rowgroup" { tr role="row" {
+                    th.pick scope="col" role="columnheader" {
                         input type="checkbox" data-all="" aria-label="Select all that are shown";
                     }
                     @for (name, class) in columns {
-                        th class=[(!class.is_empty()).then_some(class)] scope="col" {
+                        th class=[(!class.is_empty()).then_some(class)] scope="col"
+                            role="columnheader" {
                             button type="button" data-sort="" { (name) }
                         }
                     }
                 } }
-                tbody { @for row in rows { (maud::PreEscaped(&row.html)) } }
+                tbody role="rowgroup" { @for row in rows { (maud::PreEscaped(&row.html)) } }
             }
         }
     }
@@ -229,20 +230,20 @@ impl JobsView {
 
 fn job_row(row: &JobRow) -> Markup {
     html! {
-        tr data-key=(row.id) data-owner=(row.user) data-href={ "/jobs/" (row.id) } {
+        tr role="row" data-key=(row.id) data-owner=(row.user) data-href={ "/jobs/" (row.id) } {
             (pick(row))
-            td.n data-v=(row.id.job.0) { (words::job_link(row.id)) }
-            td.name { (row.name) (array(row.array.as_ref())) }
-            td { (row.user) }
-            td { (row.team.as_deref().unwrap_or("")) }
-            td { (words::job_state(row.state)) }
-            td.n { (asks(row)) }
-            td { (progress(row.progress.as_ref())) }
-            td.n data-v=(row.started_at.map_or(0, |t| t.0)) {
+            td.n role="cell" data-v=(row.id.job.0) { (words::job_link(row.id)) }
+            td.name role="cell" { (row.name) (array(row.array.as_ref())) }
+            td role="cell" { (row.user) }
+            td role="cell" { (row.team.as_deref().unwrap_or("")) }
+            td role="cell" { (words::job_state(row.state)) }
+            td.n role="cell" { (asks(row)) }
+            td role="cell" { (progress(row.progress.as_ref())) }
+            td.n role="cell" data-v=(row.started_at.map_or(0, |t| t.0)) {
                 @if let Some(at) = row.started_at { (words::when(at)) } @else { "–" }
             }
-            td.n { (took(row)) }
-            td.why {
+            td.n role="cell" { (took(row)) }
+            td.why role="cell" {
                 (row.note)
                 @if row.restarts > 0 {
                     span.sub { " " (words::count(row.restarts.into(), "restart")) }
@@ -333,7 +334,7 @@ pub(crate) mod tests {
         let text = queue_page(&reader(Role::User), &view, String::new()).into_string();
         for row in &view.shown().tables["queue"] {
             assert!(text.contains(&row.html));
-            assert!(row.html.starts_with(&format!("<tr data-key=\"{}\"", row.key)));
+            assert!(row.html.starts_with(&format!("<tr role=\"row\" data-key=\"{}\"", row.key)));
         }
     }
 

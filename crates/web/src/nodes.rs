@@ -79,29 +79,29 @@ impl ListView {
 fn list_row(entry: &Entry, mixed: bool) -> Markup {
     let row = &entry.row;
     html! {
-        tr data-key=(row.name) data-href={ "/nodes/" (words::encoded(&row.name)) } {
-            td.pick { input type="checkbox" aria-label={ "Select node " (row.name) }; }
-            td {
+        tr role="row" data-key=(row.name) data-href={ "/nodes/" (words::encoded(&row.name)) } {
+            td.pick role="cell" { input type="checkbox" aria-label={ "Select node " (row.name) }; }
+            td role="cell" {
                 (words::node_link(&row.name))
                 @if mixed && row.facts.simulated { " " (words::simulated()) }
             }
-            td { (place(row)) }
-            td { (words::node_state(row.state)) }
-            td { (row.facts.gpu_model.as_deref().unwrap_or("–")) }
-            td.n data-v=(row.gpus_used) {
+            td role="cell" { (place(row)) }
+            td role="cell" { (words::node_state(row.state)) }
+            td role="cell" { (row.facts.gpu_model.as_deref().unwrap_or("–")) }
+            td.n role="cell" data-v=(row.gpus_used) {
                 (words::milli(row.gpu_milli_used)) span.sub { " of " (row.facts.gpus) }
             }
-            td.n data-v=(tens(entry.activity.map(|a| a * 1000.0))) {
+            td.n role="cell" data-v=(tens(entry.activity.map(|a| a * 1000.0))) {
                 @if let Some(a) = entry.activity { (words::percent(a)) } @else { "–" }
             }
-            td.n data-v=(tens(entry.power)) {
+            td.n role="cell" data-v=(tens(entry.power)) {
                 @if let Some(w) = entry.power { (words::watts(w)) } @else { "–" }
             }
-            td.n data-v=(entry.hottest.unwrap_or(-1)) {
+            td.n role="cell" data-v=(entry.hottest.unwrap_or(-1)) {
                 @if let Some(t) = entry.hottest { (t) " °C" } @else { "–" }
             }
-            td { (jobs(&row.jobs)) }
-            td.why { (trouble(row)) }
+            td role="cell" { (jobs(&row.jobs)) }
+            td.why role="cell" { (trouble(row)) }
         }
     }
 }
@@ -187,18 +187,19 @@ pub fn list_page(reader: &Reader, view: &ListView) -> Markup {
         div.title { h1 { "Nodes" } (region("nodes-note", &view.note())) }
         (tools(reader))
         div.scroll.tall tabindex="0" role="region" aria-label="Nodes" {
-            table.list #nodes data-sortable="" data-testid="nodes" {
-                thead { tr {
-                    th.pick scope="col" {
+            table.list.even #nodes role="table" data-sortable="" data-testid="nodes" {
+                thead role="rowgroup" { tr role="row" {
+                    th.pick scope="col" role="columnheader" {
                         input type="checkbox" data-all="" aria-label="Select all that are shown";
                     }
                     @for (name, class) in COLUMNS {
-                        th class=[(!class.is_empty()).then_some(class)] scope="col" {
+                        th class=[(!class.is_empty()).then_some(class)] scope="col"
+                            role="columnheader" {
                             button type="button" data-sort="" { (name) }
                         }
                     }
                 } }
-                tbody { @for row in &shown.tables["nodes"] { (maud::PreEscaped(&row.html)) } }
+                tbody role="rowgroup" { @for row in &shown.tables["nodes"] { (maud::PreEscaped(&row.html)) } }
             }
         }
         p.empty data-empty="nodes" { "No node has joined yet." }

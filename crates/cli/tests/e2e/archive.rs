@@ -148,7 +148,7 @@ fn a_full_archive_keeps_jobs_in_memory() {
     wait_until("the doctor complains", PATIENCE, || {
         let done = cluster.cli(&["doctor"]).call();
         said = done.out.clone();
-        said.contains("stay in memory")
+        said.contains("stays in memory")
     });
     assert!(said.contains("jobs") && said.contains("space"), "{said}");
     assert_eq!(in_memory(&cluster), [job]);
@@ -158,6 +158,6 @@ fn a_full_archive_keeps_jobs_in_memory() {
     let there: BTreeSet<String> = ids(&since(&cluster, &[])).into_iter().collect();
     assert_eq!(there, [job.to_string()].into());
     wait_until("the doctor is content", PATIENCE, || {
-        !cluster.cli(&["doctor"]).call().out.contains("stay in memory")
+        !cluster.cli(&["doctor"]).call().out.contains("stays in memory")
     });
 }
