@@ -103,8 +103,10 @@ impl Tasks {
         let mut pids = self.pids();
         pids.retain(|pid| !self.strangers.contains(pid));
         let owned = self.owners.tasks(&pids);
-        let is_owned = |pid: &u32| owned.iter().any(|(own, _)| own == pid);
-        self.strangers.extend(pids.into_iter().filter(|pid| !is_owned(pid)));
+        self.strangers.extend(pids);
+        owned.iter().for_each(|(pid, _)| {
+            self.strangers.remove(pid);
+        });
         owned
     }
 
