@@ -14,12 +14,20 @@
 
 mod arch;
 mod cluster;
+mod config;
 mod estimate;
+mod family;
 mod layout;
+pub mod names;
+mod near;
+mod numbers;
 mod workload;
 
-pub use arch::{Arch, Latent, Moe};
+pub use arch::{Arch, Latent, Moe, Window};
 pub use cluster::{Cluster, Gpu, Stack};
+pub use config::{ConfigError, from_config};
 pub use estimate::{Estimate, Memory, Part, Setup, StepTime};
 pub use layout::{Layout, Recompute, Sharding};
+pub use names::UnknownModel;
+pub use numbers::{BadNumbers, Numbers};
 pub use workload::{Precision, Task, Workload};
