@@ -13,13 +13,23 @@
 //! planned is what is measured against.
 
 mod arch;
+mod catalogue;
 mod cluster;
+mod collective;
+mod efficiency;
 mod estimate;
 mod layout;
+mod legal;
+mod memory;
+mod split;
+mod time;
 mod workload;
 
 pub use arch::{Arch, Latent, Moe};
 pub use cluster::{Cluster, Gpu, Stack};
-pub use estimate::{Estimate, Memory, Part, Setup, StepTime};
+pub use estimate::{Estimate, Memory, Part, Setup, StepTime, estimate};
 pub use layout::{Layout, Recompute, Sharding};
+pub use legal::{Illegal, legal};
+pub use memory::{memory, usable_gb};
+pub use time::step_time;
 pub use workload::{Precision, Task, Workload};
