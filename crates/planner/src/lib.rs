@@ -26,8 +26,10 @@ mod memory;
 pub mod names;
 mod near;
 mod numbers;
+mod search;
 mod split;
 mod time;
+mod words;
 mod workload;
 
 pub use arch::{Arch, Latent, Moe, Window};
@@ -40,5 +42,6 @@ pub use legal::{Illegal, legal};
 pub use memory::{memory, usable_gb};
 pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
+pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
 pub use time::step_time;
 pub use workload::{Precision, Task, Workload};
