@@ -15,8 +15,14 @@ pub(crate) struct Profile {
     /// Of the bf16 peak, by flash attention forward and backward.
     pub flash: f64,
     pub flash_back: f64,
-    /// Processors that tiles of a product are dealt to.
+    /// Processors that tiles of a product are dealt to, the rate of the smaller tiles, and how much longer a product
+    /// takes at most because the last wave is not full.
     pub processors: f64,
+    pub small_tiles: f64,
+    pub idle_most: f64,
+    /// Of the time to move a product's operands, what its arithmetic does not hide, and seconds to fill and drain.
+    pub operands_seen: f64,
+    pub ramp: f64,
     /// Of the link's bandwidth inside of an island, by large all-reduces.
     pub island: f64,
     /// Of the NIC's bandwidth.
@@ -36,6 +42,10 @@ const AMPERE: Profile = Profile {
     flash: 0.62,
     flash_back: 0.52,
     processors: 108.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.76,
     nic: 0.85,
     start: 20e-6,
@@ -51,6 +61,10 @@ const HOPPER: Profile = Profile {
     flash: 0.50,
     flash_back: 0.42,
     processors: 132.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.80,
     nic: 0.85,
     start: 15e-6,
@@ -66,6 +80,10 @@ const BLACKWELL: Profile = Profile {
     flash: 0.55,
     flash_back: 0.45,
     processors: 148.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.78,
     nic: 0.85,
     start: 15e-6,

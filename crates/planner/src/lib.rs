@@ -21,6 +21,7 @@ mod estimate;
 mod layout;
 mod legal;
 mod memory;
+pub mod predict;
 mod split;
 mod time;
 mod workload;

@@ -117,8 +117,9 @@ fn products(setup: &Setup, split: &Split, sparse: bool) -> [Option<Product>; 8] 
                 all[5] = product(h, inner);
             }
             let groups = (f64::from(moe.experts) / split.ep).max(1.0);
-            let m = tokens * f64::from(moe.topk) / groups;
-            let inner = moe.ffn as f64 / t;
+            let cut = split.expert_tp();
+            let m = tokens * cut / t * f64::from(moe.topk) / groups;
+            let inner = moe.ffn as f64 / cut;
             all[6] = Some(Product { groups, m, n: gate * inner, k: h });
             all[7] = Some(Product { groups, m, n: h, k: inner });
         }
@@ -233,7 +234,7 @@ fn experts(setup: &Setup, split: &Split, machine: &Machine) -> f64 {
     let Some(Moe { topk, .. }) = setup.arch.moe else {
         return 0.0;
     };
-    let bytes = 2.0 * split.tokens / split.spread * setup.arch.hidden as f64 * f64::from(topk);
-    let group = Group::new(split.ep, split.tp);
+    let bytes = 2.0 * split.tokens / split.tp * setup.arch.hidden as f64 * f64::from(topk);
+    let group = Group::new(split.ep, 1.0);
     2.0 * machine.network.all_to_all(bytes, group) * (1.0 - machine.traits.hides_experts)
 }
