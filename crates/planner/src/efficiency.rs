@@ -72,6 +72,10 @@ const HOPPER: Profile = Profile {
     far_hop: 5e-6,
 };
 
+/// The H100 of 96 GB and 500 W: less power, lower clocks.
+const HOPPER_500W: Profile =
+    Profile { gemm: 0.6, gemm8: 0.5, flash: 0.4, flash_back: 0.34, ..HOPPER };
+
 const BLACKWELL: Profile = Profile {
     gemm: 0.72,
     gemm8: 0.66,
@@ -94,6 +98,7 @@ const BLACKWELL: Profile = Profile {
 pub(crate) fn profile(gpu: &Gpu) -> Profile {
     match family(&gpu.name) {
         Family::Ampere => AMPERE,
+        Family::Hopper if gpu.name.contains("HBM2e") => HOPPER_500W,
         Family::Hopper => HOPPER,
         Family::Blackwell | Family::Rubin => BLACKWELL,
         Family::Volta => {
@@ -178,6 +183,10 @@ pub(crate) struct Traits {
     /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
     pub score_bytes: f64,
     pub written_rate: f64,
+    /// How fast its flash attention is beside the best there is for the GPU.
+    pub flash: f64,
+    /// How much longer attention takes over many context-parallel ranks, for work that is not spread evenly.
+    pub context_waste: f64,
     /// Tokens of a sequence at which flash attention is half as fast as for long ones.
     pub flash_short: f64,
     /// Backward over forward for what is bound by memory.
@@ -215,6 +224,8 @@ const CURRENT: Traits = Traits {
     gradient_bytes: 2.0,
     score_bytes: 12.0,
     written_rate: 0.6,
+    flash: 1.0,
+    context_waste: 0.1,
     flash_short: 256.0,
     streams_back: 1.6,
     selective_again: 0.0,
@@ -245,6 +256,8 @@ pub(crate) fn traits(stack: Stack) -> Traits {
         },
         Stack::Fsdp => Traits {
             one_copy: true,
+            flash: 0.7,
+            context_waste: 0.8,
             selective_keeps: 0.6,
             logit_bytes: 12.0,
             streams: 2.0,
@@ -256,6 +269,8 @@ pub(crate) fn traits(stack: Stack) -> Traits {
         },
         Stack::Compiled => Traits {
             one_copy: true,
+            flash: 0.8,
+            context_waste: 0.8,
             selective_keeps: 0.6,
             logit_bytes: 10.0,
             launches: 25.0,

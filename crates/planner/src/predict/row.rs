@@ -47,8 +47,9 @@ impl Run {
         }
     }
 
+    /// It was run, so that the estimate may be a little beyond what there is.
     fn fits(&self) -> bool {
-        memory(&self.setup()).total() <= usable_gb(&self.cluster.gpu)
+        memory(&self.setup()).total() <= 1.1 * usable_gb(&self.cluster.gpu)
     }
 }
 
@@ -221,11 +222,14 @@ fn layout(row: Row) -> Result<Layout, RowError> {
     if t * p * c * dp != gpus {
         return Err(RowError::Gpus { gpus, tp: t, pp: p, cp: c });
     }
-    // torchtitan interleaves two chunks where a pipeline's schedule is not said to be plain.
-    let torchtitan = row.get("framework").contains("torchtitan");
+    // Where a pipeline's chunks are not said: torchtitan makes two, NeMo and its heirs cut down to single layers, and
+    // Megatron does not interleave unless it is told to.
+    let framework = row.get("framework");
+    let layers = small("layers", number(row, "layers")?.unwrap_or(1))?;
     let vp = match number(row, "vp")? {
         Some(vp) => small("vp", vp)?,
-        None if torchtitan && pp > 1 => 2,
+        None if framework.contains("torchtitan") => 2,
+        None if framework.contains("NeMo") && layers.is_multiple_of(pp) => layers / pp,
         None => 1,
     };
     Ok(Layout {

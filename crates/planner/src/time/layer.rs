@@ -162,7 +162,9 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     if !machine.traits.written_attention {
         // Half of the scores are masked. Narrow heads and short sequences fill the processors less.
         let narrow = (meet / 128.0).min(1.0).powf(0.35);
-        let filled = narrow * seq / (seq + machine.traits.flash_short);
+        let traits = &machine.traits;
+        let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
+        let filled = traits.flash * narrow * seq / (seq + traits.flash_short) / even;
         let forward = 0.5 * flops / (machine.flash_rate * filled);
         return [forward, 2.5 * 0.5 * flops / (machine.flash_back_rate * filled)];
     }
