@@ -1,25 +1,20 @@
 use super::*;
-use crate::{Part, catalogue, names};
-
-fn ask<'a>(arch: &'a Arch, workload: &'a Workload, cluster: &'a Cluster) -> Question<'a> {
-    Question {
-        arch,
-        workload,
-        cluster,
-        pins: Pins::default(),
-        goal: Goal::Time,
-        stack: Stack::Current,
-        fewer: false,
-    }
-}
-
-fn work(task: Task, seq: u64, global_batch: u64) -> Workload {
-    Workload { task, precision: Precision::Bf16, seq, global_batch, tokens: None }
-}
+use crate::testing::{ask, work};
+use crate::{catalogue, names};
 
 fn show(a: &Answer) {
-    eprintln!("{:?} {:.3}s mfu {:.3} mem {:.1} of {} / {}", a.best.layout, a.best.estimate.time.total(), a.best.mfu, a.best.estimate.memory.total(), a.fitting, a.considered);
-    for r in &a.runners_up { eprintln!("   {}", r.loses); }
+    eprintln!(
+        "{:?} {:.3}s mfu {:.3} mem {:.1} of {} / {}",
+        a.best.layout,
+        a.best.estimate.time.total(),
+        a.best.mfu,
+        a.best.estimate.memory.total(),
+        a.fitting,
+        a.considered
+    );
+    for r in &a.runners_up {
+        eprintln!("   {}", r.loses);
+    }
 }
 
 #[test]
@@ -39,7 +34,10 @@ fn look() {
         let arch = names::find(m).unwrap();
         let cluster = catalogue::find(c).unwrap();
         let q = ask(&arch, &w, &cluster);
-        match search(&q) { Ok(a) => show(&a), Err(e) => eprintln!("{e}") }
+        match search(&q) {
+            Ok(a) => show(&a),
+            Err(e) => eprintln!("{e}"),
+        }
         eprintln!("== {m} {c} {:?}", t.elapsed());
     }
 }
