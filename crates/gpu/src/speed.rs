@@ -15,6 +15,7 @@ mod lt;
 mod product;
 
 use serde::{Deserialize, Serialize};
+use tutti_model::{MatmulPrecision, MatmulRate};
 
 use crate::active::api::{Api, Attribute, Context};
 use crate::active::memory;
@@ -23,49 +24,6 @@ use cublas::Cublas;
 use product::Values;
 
 pub use look::VARIABLE;
-
-/// What a product is computed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    Bf16,
-    Fp8,
-}
-
-impl Precision {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Precision::Bf16 => "bf16",
-            Precision::Fp8 => "fp8",
-        }
-    }
-
-    /// The first compute capability whose tensor cores know it.
-    fn since(self) -> (u32, u32) {
-        match self {
-            Precision::Bf16 => (8, 0),
-            Precision::Fp8 => (8, 9),
-        }
-    }
-}
-
-/// A product of an `m × k` and a `k × n` matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Shape {
-    pub m: u32,
-    pub n: u32,
-    pub k: u32,
-}
-
-/// How fast one product is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Product {
-    pub precision: Precision,
-    #[serde(flatten)]
-    pub shape: Shape,
-    /// Operations a second: the median of several runs.
-    pub rate: u64,
-}
 
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,14 +36,14 @@ pub struct Speed {
     pub copy: Option<u64>,
     /// What the memory's clock and width allow. None: the driver does not say.
     pub copy_peak: Option<u64>,
-    pub products: Vec<Product>,
+    pub products: Vec<MatmulRate>,
     /// What could not be measured, and why.
     pub problems: Vec<String>,
 }
 
 impl Speed {
     /// The fastest of its products.
-    pub fn best(&self, precision: Precision) -> Option<u64> {
+    pub fn best(&self, precision: MatmulPrecision) -> Option<u64> {
         self.products.iter().filter(|p| p.precision == precision).map(|p| p.rate).max()
     }
 }
@@ -122,7 +80,7 @@ fn one(
         speed.uuid = context.uuid()?.to_string();
         speed.name = context.name()?;
         say(at, "copying memory");
-        let fill = |to, bytes| values.spread(&context, Precision::Bf16, to, bytes);
+        let fill = |to, bytes| values.spread(&context, MatmulPrecision::Bf16, to, bytes);
         speed.copy = Some(memory::copy_rate(&context, fill)?);
         speed.copy_peak = memory::peak(&context)?;
         match cublas {
@@ -148,8 +106,8 @@ fn products(
         context.attribute(Attribute::CapabilityMajor)?,
         context.attribute(Attribute::CapabilityMinor)?,
     );
-    for precision in [Precision::Bf16, Precision::Fp8] {
-        if capability < precision.since() {
+    for precision in MatmulPrecision::ALL {
+        if capability < since(precision) {
             continue;
         }
         say(&format!("multiplying matrices of {}", precision.as_str()));
@@ -163,12 +121,20 @@ fn products(
             Err(error) => speed.problems.push(format!("{}: {error}", precision.as_str())),
         }
     }
-    if capability < Precision::Bf16.since() {
+    if capability < since(MatmulPrecision::Bf16) {
         let (major, minor) = capability;
         let why = format!("it has no tensor cores for bf16 (compute capability {major}.{minor})");
         speed.problems.push(why);
     }
     Ok(())
+}
+
+/// The first compute capability whose tensor cores know it.
+fn since(precision: MatmulPrecision) -> (u32, u32) {
+    match precision {
+        MatmulPrecision::Bf16 => (8, 0),
+        MatmulPrecision::Fp8 => (8, 9),
+    }
 }
 
 #[cfg(test)]
@@ -194,13 +160,12 @@ mod tests {
 
     #[test]
     fn the_best_product_is_one_of_its_precision() {
-        let product =
-            |precision, rate| Product { precision, shape: Shape { m: 16, n: 32, k: 64 }, rate };
-        let products = [(Precision::Bf16, 7), (Precision::Bf16, 5), (Precision::Fp8, 11)];
-        let products = products.map(|(precision, rate)| product(precision, rate)).to_vec();
+        use MatmulPrecision::{Bf16, Fp8};
+        let product = |(precision, rate)| MatmulRate { precision, m: 16, n: 32, k: 64, rate };
+        let products = [(Bf16, 7), (Bf16, 5), (Fp8, 11)].map(product).to_vec();
         let speed = Speed { products, ..Speed::default() };
-        assert_eq!(speed.best(Precision::Bf16), Some(7));
-        assert_eq!(speed.best(Precision::Fp8), Some(11));
-        assert_eq!(Speed::default().best(Precision::Bf16), None);
+        assert_eq!(speed.best(Bf16), Some(7));
+        assert_eq!(speed.best(Fp8), Some(11));
+        assert_eq!(Speed::default().best(Bf16), None);
     }
 }

@@ -16,10 +16,12 @@ mod arch;
 mod cluster;
 mod estimate;
 mod layout;
+mod measured;
 mod workload;
 
 pub use arch::{Arch, Latent, Moe};
 pub use cluster::{Cluster, Gpu, Stack};
 pub use estimate::{Estimate, Memory, Part, Setup, StepTime};
 pub use layout::{Layout, Recompute, Sharding};
+pub use measured::{BadMeasured, Measured, MeasuredLinks, MeasuredShape};
 pub use workload::{Precision, Task, Workload};

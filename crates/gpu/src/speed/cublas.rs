@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use libloading::Library;
 
-use super::Shape;
 use super::look::{Candidate, Look, VARIABLE, name};
 use super::lt::Lt;
+use super::product::Shape;
 use crate::active::api::{Address, Context};
 use crate::cuda::CudaError;
 

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use libloading::Library;
 
-use super::Shape;
 use super::cublas::{
     AS_IS, COMPUTE_32F, Destroy, Handle, Made, NOT_SUPPORTED, R_8F_E4M3, R_16BF, R_32F, Status,
     TURNED, check,
 };
+use super::product::Shape;
 use crate::active::api::{Address, Context};
 use crate::cuda::CudaError;
 

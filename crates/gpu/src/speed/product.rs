@@ -1,11 +1,20 @@
 //! Products of matrices, again and again, until their speed is known.
 
+use tutti_model::{MatmulPrecision as Precision, MatmulRate};
+
 use super::cublas::Cublas;
 use super::lt::Lt;
-use super::{Precision, Product, Shape};
 use crate::active::api::{Address, Context};
 use crate::active::numbers::{Fill, median, pattern};
 use crate::cuda::CudaError;
+
+/// An `m × k` and a `k × n` matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+}
 
 /// What is multiplied: large squares, which show what the GPU can do; the two products of a feed-forward
 /// layer of a model with 70·10⁹ parameters; and small squares, which show what is left when work is cut up.
@@ -95,7 +104,7 @@ pub fn measure(
     cublas: &Cublas,
     values: &Values,
     precision: Precision,
-) -> Result<(Vec<Product>, Vec<String>), CudaError> {
+) -> Result<(Vec<MatmulRate>, Vec<String>), CudaError> {
     let room = context.free_memory()? / PART_OF_FREE;
     let (fit, large): (Vec<Shape>, Vec<Shape>) =
         SHAPES.iter().partition(|shape| shape.bytes(precision).iter().sum::<u64>() <= room);
@@ -125,7 +134,8 @@ pub fn measure(
             },
         };
         let rate = (shape.operations() / seconds) as u64;
-        products.push(Product { precision, shape, rate });
+        let Shape { m, n, k } = shape;
+        products.push(MatmulRate { precision, m, n, k, rate });
     }
     for place in places.into_iter().filter(|place| *place != 0) {
         context.free(place)?;
