@@ -196,6 +196,7 @@ pub mod tests {
             drained_by: Some("root".into()),
             trouble: None,
             burn_in: None,
+            gpu_bench: None,
             findings: Vec::new(),
             fenced: Vec::new(),
             since: None,
