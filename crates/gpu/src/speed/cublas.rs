@@ -1,6 +1,7 @@
 //! `libcublas.so`, and the few functions of it that are needed.
 
 use std::ffi::{c_float, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
 use libloading::Library;
@@ -67,8 +68,8 @@ pub struct Cublas {
     gemm: GemmEx,
     /// None: this one has nothing for fp8.
     pub(super) lt: Option<Lt>,
-    /// The functions above live as long as this.
-    _library: Library,
+    /// Never unloaded: what it started may outlive whoever asked for it.
+    _library: ManuallyDrop<Library>,
 }
 
 impl Cublas {
@@ -111,7 +112,7 @@ impl Cublas {
                 destroy: *library.get(b"cublasDestroy_v2\0").map_err(broken)?,
                 gemm: *library.get(b"cublasGemmEx\0").map_err(broken)?,
                 lt,
-                _library: library,
+                _library: ManuallyDrop::new(library),
             })
         }
     }

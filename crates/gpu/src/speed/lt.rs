@@ -1,6 +1,7 @@
 //! `libcublasLt.so`: products of fp8, which cuBLAS itself does not do.
 
 use std::ffi::{c_float, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use libloading::Library;
@@ -80,8 +81,8 @@ pub struct Lt {
     wish_set: SetAttribute,
     choose: Choose,
     matmul: Matmul,
-    /// The functions above live as long as this.
-    _library: Library,
+    /// Never unloaded: what it started may outlive whoever asked for it.
+    _library: ManuallyDrop<Library>,
 }
 
 impl Lt {
@@ -103,7 +104,7 @@ impl Lt {
                 wish_set: *library.get(b"cublasLtMatmulPreferenceSetAttribute\0")?,
                 choose: *library.get(b"cublasLtMatmulAlgoGetHeuristic\0")?,
                 matmul: *library.get(b"cublasLtMatmul\0")?,
-                _library: library,
+                _library: ManuallyDrop::new(library),
             })
         }
     }

@@ -12,8 +12,8 @@ use super::rank::Found;
 use crate::show::table::{Grid, plain};
 use crate::style::{Ink, Style};
 
-/// A GPU that does less than this part of what its like do is slow: equal cards differ by a percent or two.
-const SLOW_BELOW: f64 = 0.95;
+/// A GPU that does so much less than its like is slow: equal cards differ by a percent or two.
+const SLOW_PERCENT: f64 = 5.0;
 /// Of more GPUs than this, JSON has each; the tables have kinds and what is slow.
 const GPUS_SHOWN: usize = 64;
 
@@ -167,7 +167,7 @@ impl Report {
             parts.push(self.problem_lines());
         }
         parts.push(match self.slow.is_empty() {
-            true => "no GPU is more than 5 % slower than its like".to_owned(),
+            true => format!("no GPU is more than {SLOW_PERCENT} % slower than its like"),
             false => self.slow_table(style, width),
         });
         parts.join("\n\n")
@@ -306,14 +306,19 @@ pub fn shapes(rows: &[&Row]) -> Vec<MeasuredShape> {
 
 /// What is slower than the median of its kind.
 fn slow(gpus: &[Row]) -> Vec<Slow> {
+    let mut kinds: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in gpus {
+        kinds.entry(&row.name).or_default().push(row);
+    }
     let mut all = Vec::new();
     for (what, figure) in FIGURES {
-        for row in gpus {
-            let like = middle(gpus.iter().filter(|r| r.name == row.name).filter_map(figure));
-            let (Some(value), Some(like)) = (figure(row), like) else { continue };
-            if value < like * SLOW_BELOW {
-                let percent = (1.0 - value / like) * 100.0;
-                all.push(Slow { node: row.node.clone(), gpu: row.gpu, what, percent });
+        for alike in kinds.values() {
+            let Some(like) = middle(alike.iter().filter_map(|row| figure(row))) else { continue };
+            for row in alike {
+                let percent = figure(row).map_or(0.0, |value| (1.0 - value / like) * 100.0);
+                if percent > SLOW_PERCENT {
+                    all.push(Slow { node: row.node.clone(), gpu: row.gpu, what, percent });
+                }
             }
         }
     }
