@@ -35,6 +35,7 @@ mod testing;
 mod time;
 mod what_if;
 mod words;
+mod measured;
 mod workload;
 
 pub use arch::{Arch, Latent, Moe, Window};
@@ -51,4 +52,5 @@ pub use run::{Run, run};
 pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
 pub use time::step_time;
 pub use what_if::{WhatIf, what_if};
+pub use measured::{BadMeasured, Measured, MeasuredLinks, MeasuredShape};
 pub use workload::{Precision, Task, Workload};
