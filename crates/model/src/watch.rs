@@ -36,6 +36,8 @@ pub enum WatchRule {
     Budget,
     /// A node comes and goes.
     Flapping,
+    /// A node is gone, and nobody took it out.
+    NodeLost,
     /// A certificate ends soon.
     Certificate,
     /// A disk is nearly full.
@@ -43,7 +45,7 @@ pub enum WatchRule {
 }
 
 impl WatchRule {
-    pub const ALL: [WatchRule; 11] = [
+    pub const ALL: [WatchRule; 12] = [
         WatchRule::Idle,
         WatchRule::Stalled,
         WatchRule::Straggler,
@@ -53,6 +55,7 @@ impl WatchRule {
         WatchRule::CrashLoop,
         WatchRule::Budget,
         WatchRule::Flapping,
+        WatchRule::NodeLost,
         WatchRule::Certificate,
         WatchRule::Disk,
     ];
@@ -69,6 +72,7 @@ impl WatchRule {
             WatchRule::CrashLoop => "crash_loop",
             WatchRule::Budget => "budget",
             WatchRule::Flapping => "flapping",
+            WatchRule::NodeLost => "node_lost",
             WatchRule::Certificate => "certificate",
             WatchRule::Disk => "disk",
         }
@@ -86,6 +90,7 @@ impl WatchRule {
             WatchRule::CrashLoop => "a job fails and gets nowhere",
             WatchRule::Budget => "a team has used up its budget",
             WatchRule::Flapping => "a node leaves and comes back",
+            WatchRule::NodeLost => "a node is lost",
             WatchRule::Certificate => "a certificate ends soon",
             WatchRule::Disk => "a disk is nearly full",
         }
@@ -126,11 +131,17 @@ impl WatchRule {
             WatchRule::CrashLoop => terms(Limit::Count(2), none, none, minutes(10)),
             WatchRule::Budget => terms(Limit::percent(100), none, none, minutes(1)),
             WatchRule::Flapping => terms(Limit::Count(3), minutes(30), none, minutes(10)),
+            WatchRule::NodeLost => terms(Limit::Count(1), none, minutes(1), none),
             WatchRule::Certificate => {
                 terms(Limit::Time(Span::secs(14 * 86_400)), none, none, minutes(1))
             }
             WatchRule::Disk => terms(Limit::percent(5), none, minutes(1), minutes(5)),
         }
+    }
+
+    /// Whether `limit` means anything to it: a node is lost or it is not.
+    pub fn has_limit(self) -> bool {
+        self != WatchRule::NodeLost
     }
 
     /// Whether `within` means anything to it.
@@ -302,7 +313,9 @@ impl OwnTerms {
     pub fn problems(&self, rule: WatchRule) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         let usual = rule.defaults();
-        if let Some(limit) = self.limit.filter(|limit| !limit.is_like(usual.limit)) {
+        if self.limit.is_some() && !rule.has_limit() {
+            found.push(("limit", format!("means nothing to {}", rule.as_str())));
+        } else if let Some(limit) = self.limit.filter(|limit| !limit.is_like(usual.limit)) {
             let what = match usual.limit {
                 Limit::Percent(_) => "a share",
                 Limit::Count(_) => "a number",
@@ -316,7 +329,7 @@ impl OwnTerms {
         {
             found.push(("limit", format!("must be at most 100%, not {limit}")));
         }
-        if self.limit == Some(Limit::Count(0)) {
+        if self.limit == Some(Limit::Count(0)) && rule.has_limit() {
             found.push(("limit", "must be at least 1".to_owned()));
         }
         if self.within.is_some() && !rule.has_within() {
@@ -385,6 +398,8 @@ pub struct WatchPolicy {
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub flapping: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
+    pub node_lost: OwnTerms,
+    #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub certificate: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub disk: OwnTerms,
@@ -416,6 +431,7 @@ impl WatchPolicy {
             WatchRule::CrashLoop => &self.crash_loop,
             WatchRule::Budget => &self.budget,
             WatchRule::Flapping => &self.flapping,
+            WatchRule::NodeLost => &self.node_lost,
             WatchRule::Certificate => &self.certificate,
             WatchRule::Disk => &self.disk,
         }

@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use tutti_engine::Engine;
 use tutti_model::{
-    AlertJob, Attempt, AttemptPhase, DAY, EndReason, GpuIndex, GpuSample, Job, JobWatch, Link,
-    Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
+    AlertJob, Attempt, AttemptPhase, DAY, Drain, EndReason, GpuIndex, GpuSample, Job, JobWatch,
+    Link, Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
 };
 use tutti_watch::{
     Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps,
@@ -154,7 +154,17 @@ fn failures(engine: &Engine, id: TaskId, task: &Task, now: Time) -> Option<u32> 
 }
 
 fn node_seen(world: &World, node: &Node) -> NodeSeen {
-    NodeSeen { name: node.facts.name.clone(), memory: None, left: left(world, node.id) }
+    let (name, left) = (node.facts.name.clone(), left(world, node.id));
+    NodeSeen { name, memory: None, left, lost: lost(node) }
+}
+
+/// Who drains a node by hand knows why it is gone.
+fn lost(node: &Node) -> Option<Time> {
+    let by_hand = |drain: &Drain| !drain.auto && drain.finding.is_none();
+    match node.link {
+        Link::Lost { since } if !node.drain.as_ref().is_some_and(by_hand) => Some(since),
+        _ => None,
+    }
 }
 
 /// When the node's stream broke or it fell silent; not when it was the controller that left.

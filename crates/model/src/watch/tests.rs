@@ -43,6 +43,7 @@ fn terms_that_make_no_sense_are_named() {
     let policy: WatchPolicy = serde_json::from_str(
         r#"{"every": "1ms", "idle": {"limit": "14d", "within": "5m"}, "disk": {"action": "kill"},
             "flapping": {"limit": 0, "within": "0s"},
+            "node_lost": {"limit": 0, "within": "5m", "action": "kill"},
             "notify": {"webhook": "ftp://x", "command": "../sh", "email": ["ops"]}}"#,
     )
     .unwrap();
@@ -56,6 +57,9 @@ fn terms_that_make_no_sense_are_named() {
             "idle.within",
             "flapping.limit",
             "flapping.within",
+            "node_lost.limit",
+            "node_lost.within",
+            "node_lost.action",
             "disk.action",
             "notify.webhook",
             "notify.command",
@@ -63,6 +67,7 @@ fn terms_that_make_no_sense_are_named() {
         ]
     );
     assert_eq!(found[1].1, "is a share such as 3%, not 14d");
+    assert_eq!(found[5].1, "means nothing to node_lost");
     assert!(WatchPolicy::default().problems().is_empty());
 }
 

@@ -110,3 +110,24 @@ fn a_new_controller_waits_for_the_word_of_the_nodes() {
     step(&mut next, hello(vec![report(lease, Some(1), running())], 2), now);
     assert_eq!(known(&next, now), Some(0));
 }
+
+#[test]
+fn a_node_is_lost_until_it_is_back_or_drained_by_hand() {
+    let mut engine = Engine::new(Settings::default());
+    let seen = |engine: &Engine| lost(engine.state().node(NODE).unwrap());
+    let start = Time(1_000_000);
+    step(&mut engine, Command::Start, start);
+    step(&mut engine, hello(Vec::new(), 1), start);
+    assert_eq!(seen(&engine), None);
+    let gone = start.plus(engine.settings().node_timeout);
+    step(&mut engine, Command::Tick, gone);
+    assert_eq!(seen(&engine), Some(gone));
+    let actor = Actor { user: "ada".into(), role: Role::Admin };
+    let (node, reason) = ("n1".to_owned(), "moved".to_owned());
+    step(&mut engine, Command::Drain { actor: actor.clone(), node, reason, evict: false }, gone);
+    assert_eq!(seen(&engine), None, "somebody knows");
+    step(&mut engine, Command::Resume { actor, node: "n1".into() }, gone);
+    assert_eq!(seen(&engine), Some(gone));
+    step(&mut engine, hello(Vec::new(), 2), gone);
+    assert_eq!(seen(&engine), None);
+}
