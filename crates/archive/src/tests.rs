@@ -321,6 +321,36 @@ proptest! {
     }
 }
 
+/// Of a file that looks the same, what it has of a team is known.
+#[test]
+fn a_team_without_jobs_is_looked_for_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::at(dir.path());
+    add(&table, vec![done(1), done(2)]).unwrap();
+    let of = |team: &str| Search { team: Some(team.to_owned()), ..Search::all() };
+    assert!(ids(&table, &of("robots"), 10).is_empty());
+    let path = table.path(DAY);
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let replace = |bytes: &[u8], modified| {
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    };
+    replace(&vec![b'x'; whole.len()], modified);
+    assert!(ids(&table, &of("robots"), 10).is_empty(), "nobody reads it");
+    assert!(table.list(&of("vision"), None, 10).is_err());
+    // One that has changed is read again.
+    let later = modified + std::time::Duration::from_secs(1);
+    replace(&whole, later);
+    add(
+        &table,
+        vec![JobEntry { row: JobRow { team: Some("robots".into()), ..done(3).row }, ..done(3) }],
+    )
+    .unwrap();
+    assert_eq!(ids(&table, &of("robots"), 10), ["3"]);
+    assert_eq!(ids(&table, &of("vision"), 10), ["2"]);
+}
+
 #[test]
 fn a_full_disk_leaves_the_old_file_and_no_litter() {
     let dir = tempfile::tempdir().unwrap();

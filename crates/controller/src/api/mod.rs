@@ -21,6 +21,7 @@ mod report;
 mod routes;
 pub(crate) mod sse;
 mod submit;
+mod team;
 mod telemetry;
 mod tokens;
 
