@@ -248,6 +248,7 @@ fn found(id: TaskId) -> Found {
         forecast: None,
         advice: vec!["ask for 8 GPUs on 1 node".into()],
         fences: Vec::new(),
+        kept: Vec::new(),
         gives_up_at: None,
     });
     Found::Job(Box::new(FoundJob { detail, progress, why }))
