@@ -37,7 +37,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             ended_at: Some(ended),
             suspended_for: Span(12),
             exit_code: (state == JobState::Failed).then_some(137),
-            restarts: 3,
+            restarts: 4,
             verdict: None,
             note: "rank 3 was killed by signal 9".into(),
             array: None,
@@ -48,7 +48,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
         indices: None,
         reason: "rank_failed".into(),
         attempts: 4,
-        restarts: Restarts { node_failure: 1, preemption: 2, job_failure: 0 },
+        restarts: Restarts { node_failure: 1, preemption: 2, job_failure: 0, health: 1 },
         ran: Some(Span(5_000)),
         gpu_model: Some("h100".into()),
         cpus_per_node: 64,
@@ -139,7 +139,7 @@ fn arrays_are_put_together_again() {
     let row = table.list(&Search::all(), None, 10).unwrap().rows[1].clone();
     let array = row.array.unwrap();
     assert_eq!((array.completed, array.cancelled, row.state), (10, 90, JobState::Cancelled));
-    assert_eq!((row.restarts, row.exit_code), (33, Some(1)));
+    assert_eq!((row.restarts, row.exit_code), (44, Some(1)));
 
     let tasks = Search { tasks: true, ..Search::all() };
     let listed = ids(&table, &tasks, 4);

@@ -165,6 +165,9 @@ pub struct Restarts {
     pub node_failure: u32,
     pub preemption: u32,
     pub job_failure: u32,
+    /// A GPU or node of it was broken. Nothing pays for these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub health: u32,
 }
 
 fn is_zero(n: &u32) -> bool {
@@ -176,7 +179,7 @@ impl Restarts {
         self.total() == 0
     }
     pub fn total(&self) -> u32 {
-        self.node_failure + self.preemption + self.job_failure
+        self.node_failure + self.preemption + self.job_failure + self.health
     }
 }
 
@@ -580,7 +583,7 @@ static NO_PAST: Past = Past {
     stopped: None,
     naps: Vec::new(),
     away: Span(0),
-    spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0 },
+    spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0, health: 0 },
     fruitless: 0,
     failed_on: BTreeSet::new(),
     kept: None,
