@@ -52,6 +52,17 @@ fn a_policy_without_a_tag_is_not_changed() {
 }
 
 #[test]
+fn only_what_is_not_there_is_not_found() {
+    for (status, code, exit, found) in
+        [(404, "not_found", 3, false), (409, "conflict", 1, true), (500, "broken", 1, true)]
+    {
+        let server = Server::start(move |_, _| error(status, code, exit));
+        let error = client(&server).job(TASK).unwrap_err();
+        assert_eq!(error.is_not_found(), !found, "{error}");
+    }
+}
+
+#[test]
 fn the_cluster_says_its_time_with_every_answer() {
     let server = Server::start(|_, n| match n {
         0 => changed(),

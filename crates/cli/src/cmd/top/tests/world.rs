@@ -188,7 +188,7 @@ pub fn job_list() -> JobList {
             ..row("5", JobState::Failed)
         },
     ];
-    JobList { rows, more: true }
+    JobList { rows, more: true, refused: None }
 }
 
 /// Job 7 runs on two nodes and rank 2 is behind; 9 waits; others are not there.
