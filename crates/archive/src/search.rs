@@ -12,7 +12,7 @@ use tutti_wire::api::{JobDetail, JobRow};
 use crate::file::Reader;
 use crate::fold::Fold;
 use crate::jobs::{HEAVY, JobEntry};
-use crate::store::{ArchiveError, Summary, Table, Teams};
+use crate::store::{ArchiveError, Table, Teams};
 use crate::table::{BadContent, Columns, Field, Key, Row};
 
 /// Looked at for one page; then it is given out as it is, and the next one goes on.
@@ -149,8 +149,8 @@ impl Table<JobEntry> {
     fn may_have_team(&self, day: Day, walk: &mut Walk<'_>) -> Result<bool, ArchiveError> {
         let Some(wanted) = &walk.search.team else { return Ok(true) };
         let Some(summary) = self.summary(day)? else { return Ok(false) };
-        let teams = match &summary.teams {
-            Some(teams) => Arc::clone(teams),
+        let teams = match summary.teams() {
+            Some(teams) => teams,
             None => {
                 let Some(reader) = self.open(day)? else { return Ok(false) };
                 let path = self.path(day);
@@ -158,7 +158,7 @@ impl Table<JobEntry> {
                 let found = found.map_err(|source| ArchiveError::Read { path, source })?;
                 walk.looked_at += reader.rows();
                 let teams = Arc::new(found);
-                self.remember(day, Summary { teams: Some(Arc::clone(&teams)), ..summary });
+                self.remember(day, summary.with_teams(Arc::clone(&teams)));
                 teams
             }
         };

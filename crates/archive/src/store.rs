@@ -65,7 +65,17 @@ pub(crate) struct Summary {
     /// Of the first column.
     first: (i64, i64),
     /// Whose jobs are in it, once somebody asked.
-    pub(crate) teams: Option<Arc<Teams>>,
+    teams: Option<Arc<Teams>>,
+}
+
+impl Summary {
+    pub(crate) fn teams(&self) -> Option<Arc<Teams>> {
+        self.teams.clone()
+    }
+
+    pub(crate) fn with_teams(self, teams: Arc<Teams>) -> Summary {
+        Summary { teams: Some(teams), ..self }
+    }
 }
 
 /// None if they are too many to remember: then any may be there.
