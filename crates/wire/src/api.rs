@@ -52,10 +52,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware,
-    HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place,
-    Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time,
-    Verdict,
+    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench, Grant,
+    Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState,
+    Place, Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId,
+    Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -187,6 +187,10 @@ pub struct JobQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
+
+/// The header of every answer with the cluster's time, in milliseconds since 1970. A simulated cluster
+/// has a clock of its own.
+pub const NOW_HEADER: &str = "tutti-now";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobPage {
@@ -434,6 +438,9 @@ pub struct NodeRow {
     /// What its links were last measured to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// What its GPUs were last measured to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_bench: Option<GpuBench>,
     /// What is wrong with it, or with its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<HealthFinding>,

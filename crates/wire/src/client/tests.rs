@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use serde_json::json;
-use tutti_model::{BurnInFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId};
+use tutti_model::{
+    BurnInFigures, GpuBenchFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId,
+};
 
 use self::server::{Answer, Server};
 use super::*;
@@ -51,6 +53,31 @@ fn a_policy_without_a_tag_is_not_changed() {
     assert_eq!(server.lines(), ["GET /api/v1/policy"]);
 }
 
+#[test]
+fn only_what_is_not_there_is_not_found() {
+    for (status, code, exit, found) in
+        [(404, "not_found", 3, false), (409, "conflict", 1, true), (500, "broken", 1, true)]
+    {
+        let server = Server::start(move |_, _| error(status, code, exit));
+        let error = client(&server).job(TASK).unwrap_err();
+        assert_eq!(error.is_not_found(), !found, "{error}");
+    }
+}
+
+#[test]
+fn the_cluster_says_its_time_with_every_answer() {
+    let server = Server::start(|_, n| match n {
+        0 => changed(),
+        n => Answer::At(1_000 * n as u64, json!({"changed": 1})),
+    });
+    let c = client(&server);
+    assert_eq!(c.told_at(), None);
+    for told in [None, Some(Time(1_000)), Some(Time(2_000))] {
+        c.resume("n1").unwrap();
+        assert_eq!(c.told_at(), told);
+    }
+}
+
 /// An end in a piece of its own would come after a quick answer, to a connection that is closed.
 #[test]
 fn a_change_without_a_body_says_so_and_keeps_its_connection() {
@@ -81,6 +108,16 @@ fn every_method_asks_for_its_route() {
         inside: None,
         outside: None,
         copy: 1,
+        slow: Vec::new(),
+    };
+    let speeds = GpuBenchFigures {
+        job: TASK,
+        gpu: "NVIDIA H200".into(),
+        gpus: 1,
+        matmul: None,
+        fp8: None,
+        copy: None,
+        shapes: Vec::new(),
         slow: Vec::new(),
     };
     let load = LoadQuery { nodes: Some("n1,n2".into()), jobs: None };
@@ -125,6 +162,7 @@ fn every_method_asks_for_its_route() {
         (c.drain("n1", "disk", true).unwrap_err(), "POST /api/v1/nodes/n1/drain"),
         (c.resume("n1").unwrap_err(), "POST /api/v1/nodes/n1/resume"),
         (c.measured("n1", &figures).unwrap_err(), "PUT /api/v1/nodes/n1/burn-in"),
+        (c.gpus_measured("n1", &speeds).unwrap_err(), "PUT /api/v1/nodes/n1/gpu-bench"),
         (
             c.events::<serde_json::Value>(Some(Seq(9)), Some(TASK)).unwrap_err(),
             "GET /api/v1/events?since=9&job=12_3",

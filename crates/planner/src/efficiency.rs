@@ -1,0 +1,299 @@
+//! How close software comes to what the hardware promises: one profile per GPU generation, one set of traits per trainer.
+
+use crate::catalogue::gpus::{Family, family};
+use crate::{Gpu, Precision, Stack};
+
+/// Shares of the peaks that a generation reaches, and what its links need besides bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Profile {
+    /// Of the bf16 peak, by the best product of a benchmark. What is measured is measured against this.
+    pub best: f64,
+    /// Of the bf16, fp8 and fp4 peak, by large products in a long run, hot and beside everything else.
+    pub gemm: f64,
+    pub gemm8: f64,
+    pub gemm4: f64,
+    /// Of the memory's bandwidth, by a copy and by streams in a long run.
+    pub copy: f64,
+    pub hbm: f64,
+    /// Of the bf16 peak, by flash attention forward: today's kernels, and those of 2023, which were written for Ampere.
+    pub flash: f64,
+    pub flash_2023: f64,
+    /// Of the time to move a product's operands, what its arithmetic does not hide, and seconds to fill and drain.
+    pub operands_seen: f64,
+    pub ramp: f64,
+    /// Of the link's bandwidth inside of an island, by large all-reduces.
+    pub island: f64,
+    /// Of the NIC's bandwidth.
+    pub nic: f64,
+    /// Seconds that a collective takes before its bytes move.
+    pub start: f64,
+    /// Seconds for each step of a ring inside of an island and between nodes.
+    pub hop: f64,
+    pub far_hop: f64,
+}
+
+const AMPERE: Profile = Profile {
+    best: 0.87,
+    gemm: 0.83,
+    gemm8: 0.87,
+    gemm4: 0.87,
+    copy: 0.88,
+    hbm: 0.80,
+    flash: 0.62,
+    flash_2023: 0.54,
+    operands_seen: 0.48,
+    ramp: 3e-6,
+    island: 0.88,
+    nic: 0.86,
+    start: 38e-6,
+    hop: 4.5e-6,
+    far_hop: 6e-6,
+};
+
+const HOPPER: Profile = Profile {
+    best: 0.80,
+    gemm: 0.715,
+    gemm8: 0.62,
+    gemm4: 0.62,
+    copy: 0.89,
+    hbm: 0.75,
+    flash: 0.58,
+    flash_2023: 0.29,
+    operands_seen: 0.48,
+    ramp: 3e-6,
+    island: 0.88,
+    nic: 0.70,
+    start: 15e-6,
+    hop: 2e-6,
+    far_hop: 5e-6,
+};
+
+/// The H100 of 96 GB and 500 W: less power, lower clocks.
+const HOPPER_500W: Profile =
+    Profile { gemm: 0.43, gemm8: 0.40, flash: 0.40, flash_2023: 0.345, ..HOPPER };
+
+const BLACKWELL: Profile = Profile {
+    best: 0.75,
+    gemm: 0.68,
+    gemm8: 0.64,
+    gemm4: 0.48,
+    flash: 0.55,
+    flash_2023: 0.25,
+    island: 0.78,
+    ..HOPPER
+};
+
+pub(crate) fn profile(gpu: &Gpu) -> Profile {
+    match family(&gpu.name) {
+        Family::Ampere => AMPERE,
+        Family::Hopper if gpu.name.contains("HBM2e") => HOPPER_500W,
+        Family::Hopper => HOPPER,
+        Family::Blackwell | Family::Rubin => BLACKWELL,
+        Family::Volta => Profile { best: 0.8, gemm: 0.75, flash: 0.35, flash_2023: 0.3, ..AMPERE },
+        Family::Ada => Profile { best: 0.75, gemm: 0.65, gemm8: 0.6, ..AMPERE },
+        Family::Cdna2 => Profile { best: 0.6, gemm: 0.55, flash: 0.35, flash_2023: 0.28, ..AMPERE },
+        Family::Cdna3 => CDNA3,
+        Family::Cdna4 => {
+            Profile { best: 0.63, gemm: 0.57, gemm8: 0.5, gemm4: 0.4, flash: 0.38, ..CDNA3 }
+        }
+        // Between the generations that are known.
+        Family::Unknown => {
+            Profile { best: 0.7, gemm: 0.62, gemm8: 0.55, gemm4: 0.45, flash: 0.4, ..HOPPER }
+        }
+    }
+}
+
+/// All-to-all links of AMD's make slow rings.
+const CDNA3: Profile = Profile {
+    best: 0.53,
+    gemm: 0.48,
+    gemm8: 0.42,
+    flash: 0.32,
+    flash_2023: 0.26,
+    island: 0.65,
+    ..HOPPER
+};
+
+/// TFLOP/s of the largest products in a precision. A GPU without the precision computes in bf16.
+pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
+    let p = profile(gpu);
+    let measured = gpu.matmul_tflops.map_or(1.0, |m| m / (gpu.bf16_tflops * p.best));
+    let bf16 = gpu.bf16_tflops * p.gemm;
+    let fp8 = gpu.fp8_tflops.map(|peak| peak * p.gemm8);
+    let fp4 = gpu.fp4_tflops.map(|peak| peak * p.gemm4);
+    let best = match precision {
+        Precision::Fp16 | Precision::Bf16 => bf16,
+        Precision::Fp8 | Precision::Mxfp8 => fp8.unwrap_or(bf16),
+        Precision::Nvfp4 => fp4.or(fp8).unwrap_or(bf16),
+    };
+    best * measured
+}
+
+/// GB/s of streams.
+pub(crate) fn stream_gbps(gpu: &Gpu) -> f64 {
+    let p = profile(gpu);
+    gpu.copy_gbps.map_or(gpu.hbm_gbps, |measured| measured / p.copy) * p.hbm
+}
+
+/// What a trainer does well and what it does not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Traits {
+    /// Attention's scores go through memory.
+    pub written_attention: bool,
+    /// Dropout's masks are kept.
+    pub dropout: bool,
+    /// Sharded weights are kept once, in fp32.
+    pub one_copy: bool,
+    /// What remains of a layer's activations under selective recomputation.
+    pub selective_keeps: f64,
+    /// Bytes of each logit, and how many tokens' logits exist at once.
+    pub logit_bytes: f64,
+    pub loss_tokens: f64,
+    /// How many times over fused streams the memory-bound parts move their bytes.
+    pub streams: f64,
+    /// Kernels that the host launches per layer and pass, and seconds for each. 0: CUDA graphs.
+    pub launches: f64,
+    pub launch: f64,
+    /// Shares of communication that computation hides, where there is enough of it.
+    pub hides_tensor: f64,
+    pub hides_data: f64,
+    pub hides_experts: f64,
+    pub hides_transfers: f64,
+    /// Bytes of a gradient on the wire.
+    pub gradient_bytes: f64,
+    /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
+    pub score_bytes: f64,
+    pub written_rate: f64,
+    /// Whether its flash attention is that of 2023, and how fast it is beside what the profile says.
+    pub flash_2023: bool,
+    pub flash: f64,
+    /// How much longer attention takes over many context-parallel ranks, for work that is not spread evenly.
+    pub context_waste: f64,
+    /// Tokens of a sequence at which flash attention is half as fast as for long ones.
+    pub flash_short: f64,
+    /// Backward over forward for what is bound by memory.
+    pub streams_back: f64,
+    /// Share of the forward streams that selective recomputation does again.
+    pub selective_again: f64,
+    /// Bytes moved for each value that is cast to a narrower format.
+    pub cast_bytes: f64,
+    /// Bytes moved for each logit, both directions.
+    pub loss_bytes: f64,
+    /// Bytes moved for each weight by the optimiser.
+    pub optimizer_bytes: f64,
+    /// How much longer products take with adapters beside them.
+    pub adapters: f64,
+    /// Of everything else, for stragglers, data and the host's pauses.
+    pub pauses: f64,
+    /// Seconds of each step on the host.
+    pub per_step: f64,
+}
+
+const CURRENT: Traits = Traits {
+    written_attention: false,
+    dropout: false,
+    one_copy: false,
+    selective_keeps: 1.0,
+    logit_bytes: 6.0,
+    loss_tokens: f64::INFINITY,
+    streams: 1.0,
+    launches: 20.0,
+    launch: 1.5e-6,
+    hides_tensor: 0.6,
+    hides_data: 0.95,
+    hides_experts: 0.5,
+    hides_transfers: 0.8,
+    gradient_bytes: 2.0,
+    score_bytes: 12.0,
+    written_rate: 0.6,
+    flash_2023: false,
+    flash: 1.0,
+    context_waste: 0.1,
+    flash_short: 256.0,
+    streams_back: 1.6,
+    selective_again: 0.0,
+    cast_bytes: 3.0,
+    loss_bytes: 16.0,
+    optimizer_bytes: 30.0,
+    adapters: 1.08,
+    pauses: 0.01,
+    per_step: 0.005,
+};
+
+const FUSED: Traits = Traits {
+    adapters: 1.0,
+    loss_bytes: 30.0,
+    cast_bytes: 2.6,
+    hides_transfers: 0.6,
+    hides_data: 0.5,
+    flash: 1.3,
+    streams: 0.9,
+    flash_2023: true,
+    launch: 5e-6,
+    launches: 25.0,
+    hides_tensor: 0.66,
+    ..CURRENT
+};
+
+const UNFUSED: Traits = Traits {
+    pauses: 0.006,
+    gradient_bytes: 3.0,
+    written_rate: 0.73,
+    score_bytes: 18.5,
+    streams_back: 1.2,
+    written_attention: true,
+    dropout: true,
+    logit_bytes: 8.0,
+    streams: 0.85,
+    launches: 35.0,
+    launch: 5e-6,
+    hides_tensor: 0.0,
+    hides_data: 0.0,
+    hides_experts: 0.0,
+    hides_transfers: 0.0,
+    ..CURRENT
+};
+
+const FSDP: Traits = Traits {
+    cast_bytes: 2.9,
+    hides_data: 0.45,
+    one_copy: true,
+    flash_2023: true,
+    flash: 0.71,
+    context_waste: 0.8,
+    selective_keeps: 0.48,
+    logit_bytes: 12.3,
+    streams: 1.85,
+    launches: 45.0,
+    launch: 5e-6,
+    hides_tensor: 0.0,
+    gradient_bytes: 4.0,
+    ..CURRENT
+};
+
+const COMPILED: Traits = Traits {
+    selective_again: 0.2,
+    cast_bytes: 6.0,
+    streams: 1.35,
+    one_copy: true,
+    flash_2023: true,
+    flash: 1.0,
+    context_waste: 0.84,
+    selective_keeps: 0.48,
+    logit_bytes: 11.8,
+    launches: 25.0,
+    launch: 4e-6,
+    hides_tensor: 0.7,
+    gradient_bytes: 4.0,
+    ..CURRENT
+};
+
+pub(crate) fn traits(stack: Stack) -> Traits {
+    match stack {
+        Stack::Current => CURRENT,
+        Stack::Fused => FUSED,
+        Stack::Unfused => UNFUSED,
+        Stack::Fsdp => FSDP,
+        Stack::Compiled => COMPILED,
+    }
+}

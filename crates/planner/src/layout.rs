@@ -1,0 +1,53 @@
+//! How the work is split.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharding {
+    /// Every data-parallel rank has everything.
+    None,
+    /// Optimiser states are spread.
+    Zero1,
+    /// And gradients.
+    Zero2,
+    /// And weights (FSDP).
+    Zero3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    None,
+    /// Core attention only.
+    Selective,
+    Full,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Layout {
+    pub tp: u32,
+    pub pp: u32,
+    /// Model chunks on each pipeline rank (interleaved 1F1B); 1: plain 1F1B.
+    pub vp: u32,
+    pub cp: u32,
+    /// Divides `tp × cp × dp`: experts are spread, each of them whole, over ranks that share the rest.
+    pub ep: u32,
+    pub dp: u32,
+    /// Sequences.
+    pub micro_batch: u64,
+    pub sharding: Sharding,
+    pub sequence_parallel: bool,
+    pub recompute: Recompute,
+}
+
+impl Layout {
+    pub fn gpus(&self) -> u32 {
+        self.tp * self.pp * self.cp * self.dp
+    }
+
+    /// Micro-batches that pass each pipeline in a step.
+    pub fn micro_batches(&self, global_batch: u64) -> u64 {
+        (global_batch / (u64::from(self.dp) * self.micro_batch)).max(1)
+    }
+}
