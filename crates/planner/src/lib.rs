@@ -14,6 +14,7 @@
 
 mod arch;
 mod cluster;
+pub mod emit;
 mod estimate;
 mod layout;
 mod workload;
