@@ -13,6 +13,7 @@
 pub mod access;
 pub mod active;
 pub mod agent;
+pub mod declared;
 pub mod goodput;
 pub mod hardware;
 pub mod health;
@@ -37,6 +38,7 @@ pub mod watch;
 pub use access::*;
 pub use active::*;
 pub use agent::*;
+pub use declared::*;
 pub use goodput::*;
 pub use hardware::*;
 pub use health::*;
