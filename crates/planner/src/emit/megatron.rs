@@ -9,7 +9,8 @@ pub fn megatron(emit: &Emit<'_>) -> Result<Emitted, CanNot> {
     if let Task::Lora { .. } = emit.workload.task {
         return Err(CanNot::new(NAME, "LoRA", "--write deepspeed, and adapters in your program"));
     }
-    let options = [model(emit.arch), work(emit), layout(emit), precision(emit)].concat();
+    let stages = stages(emit)?;
+    let options = [model(emit.arch), work(emit), layout(emit), stages, precision(emit)].concat();
     let mut notes =
         vec!["data, tokenizer, learning rate and checkpoints are yours to add".to_owned()];
     if emit.workload.task == Task::Finetune {
@@ -98,6 +99,22 @@ fn work(emit: &Emit<'_>) -> Vec<String> {
     ];
     out.extend(emit.steps().map(|n| option("train-iters", n)));
     out
+}
+
+/// Stages have equally many layers, embedding and head counted as one each where that makes them equal.
+fn stages(emit: &Emit<'_>) -> Result<Vec<String>, CanNot> {
+    let (layers, l) = (emit.arch.layers, emit.layout);
+    let chunks = l.pp * l.vp;
+    if layers.is_multiple_of(chunks) {
+        return Ok(Vec::new());
+    }
+    if (layers + 2).is_multiple_of(chunks) {
+        let counted = ["embedding", "loss"]
+            .map(|what| flag(&format!("account-for-{what}-in-pipeline-split")));
+        return Ok(counted.to_vec());
+    }
+    let what = format!("{layers} layers in {chunks} equal parts");
+    Err(CanNot::new(NAME, what, "pin a --pp and --vp that divide them"))
 }
 
 fn layout(emit: &Emit<'_>) -> Vec<String> {

@@ -2,20 +2,11 @@ use super::*;
 use crate::{Gpu, Latent, Moe, Precision, Recompute, Sharding, Task};
 
 fn llama() -> Arch {
-    Arch {
-        name: "Llama-3.1-70B".into(),
-        layers: 80,
-        hidden: 8192,
-        heads: 64,
-        kv_heads: 8,
-        head_dim: 128,
-        ffn: 28672,
-        gated: true,
-        vocab: 128_256,
-        tied: false,
-        moe: None,
-        latent: None,
-    }
+    let numbers = serde_json::json!({
+        "name": "Llama-3.1-70B", "layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8,
+        "head_dim": 128, "ffn": 28672, "gated": true, "vocab": 128_256, "tied": false,
+    });
+    serde_json::from_value(numbers).unwrap()
 }
 
 fn cluster() -> Cluster {
@@ -178,6 +169,10 @@ fn megatron_gets_model_and_layout() {
         ],
     );
     assert!(!text.contains("num-experts") && !text.contains("fsdp"), "{text}");
+    (case.arch.layers, case.layout.pp, case.layout.vp) = (126, 16, 1);
+    has(&case.with(megatron).unwrap().text, &["--account-for-loss-in-pipeline-split"]);
+    case.arch.layers = 125;
+    assert!(case.refused(megatron).contains("125 layers in 16 equal parts"));
 }
 
 #[test]
