@@ -10,6 +10,7 @@ use tutti_wire::client::Client;
 use tutti_wire::jobfile::{self, Inherit};
 
 use super::job_args::{JobArgs, set_array};
+use super::plan;
 use crate::fail::{Fail, job_exit};
 use crate::{session, terminal};
 
@@ -62,6 +63,10 @@ pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
     } else {
         terminal::say(&submitted.id.to_string());
     }
+    // Who reads only the id has it by now.
+    if let Some(warning) = plan::check::warning(&client, &submit.spec) {
+        terminal::warn(&warning);
+    }
     if !wait {
         return Ok(ExitCode::SUCCESS);
     }
@@ -100,7 +105,7 @@ fn plain(spec: JobSpec) -> jobfile::Parsed {
 /// Larger files are no job files.
 const FILE_MAX: u64 = 4 << 20;
 
-fn read(file: &PathBuf) -> Result<jobfile::Parsed, Fail> {
+pub fn read(file: &PathBuf) -> Result<jobfile::Parsed, Fail> {
     let unreadable = |e: std::io::Error| Fail::usage(format!("{}: {e}", file.display()));
     let mut text = Vec::new();
     if file.as_os_str() == "-" {

@@ -170,7 +170,8 @@ fn command(run: &Command) -> String {
     if shown.len() < text.len() { format!("{shown} …") } else { shown }
 }
 
-fn quoted(word: &str) -> String {
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
         word.to_owned()
