@@ -22,6 +22,11 @@ pub struct Arch {
     pub moe: Option<Moe>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// Weights that are in no matrix and in no plain norm: biases, learned positions, norms beyond two a layer.
+    #[serde(default)]
+    pub extra: f64,
 }
 
 /// Mixture of experts.
@@ -47,6 +52,14 @@ pub struct Latent {
     pub rope_dim: u64,
     pub nope_dim: u64,
     pub value_dim: u64,
+}
+
+/// Layers that look back over a bounded number of tokens only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    pub tokens: u64,
+    /// How many of the layers.
+    pub layers: u32,
 }
 
 impl Arch {
@@ -119,5 +132,55 @@ impl Arch {
             + sparse
             + embeddings
             + h
+            + self.extra
+    }
+
+    /// Weights of matrices that multiply a token: without the input embedding, with the head.
+    pub fn matmul_params(&self) -> f64 {
+        let input = if self.tied { 0.0 } else { self.embedding_params() };
+        let norms = self.hidden as f64 * (2.0 * f64::from(self.layers) + 1.0);
+        self.active_params() - input - norms - self.extra
+    }
+
+    /// Width of a head where queries meet keys, and where values are mixed.
+    fn widths(&self) -> (f64, f64) {
+        let d = self.head_dim as f64;
+        self.latent.map_or((d, d), |m| ((m.rope_dim + m.nope_dim) as f64, m.value_dim as f64))
+    }
+
+    /// Keys that a query sees in all layers together, on average over a causal sequence.
+    pub fn keys_seen(&self, seq: u64) -> f64 {
+        let s = seq as f64;
+        let (narrow, w) = self
+            .window
+            .map_or((0.0, s), |w| (f64::from(w.layers.min(self.layers)), (w.tokens as f64).min(s)));
+        (f64::from(self.layers) - narrow) * s / 2.0 + narrow * (w - w * w / (2.0 * s.max(1.0)))
+    }
+
+    /// FLOPs of core attention for one token on its way forward, `keys` being the keys of all layers.
+    pub fn attention_flops(&self, keys: f64) -> f64 {
+        let (qk, v) = self.widths();
+        2.0 * f64::from(self.heads) * (qk + v) * keys
+    }
+
+    /// FLOPs that the model asks for, for one token on its way forward: what is masked is not counted.
+    pub fn forward_flops(&self, seq: u64) -> f64 {
+        2.0 * self.matmul_params() + self.attention_flops(self.keys_seen(seq))
+    }
+
+    /// Values that one layer keeps of one token for those that follow.
+    pub fn kv_width(&self) -> f64 {
+        match self.latent {
+            Some(m) => (m.kv_rank + m.rope_dim) as f64,
+            None => 2.0 * f64::from(self.kv_heads) * self.head_dim as f64,
+        }
+    }
+
+    /// Values that all layers keep of a sequence of this many tokens.
+    pub fn kv_values(&self, tokens: f64) -> f64 {
+        let (narrow, w) = self.window.map_or((0.0, tokens), |w| {
+            (f64::from(w.layers.min(self.layers)), (w.tokens as f64).min(tokens))
+        });
+        self.kv_width() * ((f64::from(self.layers) - narrow) * tokens + narrow * w)
     }
 }

@@ -56,14 +56,19 @@ impl Cluster {
 }
 
 /// How good the software is, for what the same layout costs more under one trainer than under another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stack {
-    /// Fused kernels and flash attention, overlapped communication: what a careful user has today.
+    /// Fused kernels, flash attention, CUDA graphs, overlapped communication: what a careful user of Megatron-Core has
+    /// since 2025.
     #[default]
     Current,
-    /// Attention is written out to memory, little is fused (Megatron of 2021 and 2022).
+    /// Fused kernels and flash attention, less overlap, launches from the host (Megatron-Core and NeMo of 2023 and 2024).
+    Fused,
+    /// Attention is written out to memory, little is fused, nothing overlaps (Megatron of 2021 and 2022).
     Unfused,
     /// PyTorch FSDP without compilation.
     Fsdp,
+    /// PyTorch FSDP with `torch.compile`.
+    Compiled,
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Arch, Cluster, Layout, Stack, Workload};
+use crate::{Arch, Cluster, Layout, Stack, Workload, memory, step_time};
 
 /// Everything that an estimate depends on.
 #[derive(Clone, Copy, Debug)]
@@ -88,4 +88,9 @@ impl StepTime {
 pub struct Estimate {
     pub memory: Memory,
     pub time: StepTime,
+}
+
+/// What a layout costs, whether it fits or not.
+pub fn estimate(setup: &Setup) -> Estimate {
+    Estimate { memory: memory(setup), time: step_time(setup) }
 }

@@ -13,14 +13,33 @@
 //! planned is what is measured against.
 
 mod arch;
+pub mod catalogue;
 mod cluster;
+mod collective;
+mod config;
+mod efficiency;
 pub mod emit;
 mod estimate;
+mod family;
 mod layout;
+mod legal;
+mod memory;
+pub mod names;
+mod near;
+mod numbers;
+mod split;
+mod time;
 mod workload;
 
-pub use arch::{Arch, Latent, Moe};
+pub use arch::{Arch, Latent, Moe, Window};
+pub use catalogue::CatalogueError;
 pub use cluster::{Cluster, Gpu, Stack};
-pub use estimate::{Estimate, Memory, Part, Setup, StepTime};
+pub use config::{ConfigError, from_config};
+pub use estimate::{Estimate, Memory, Part, Setup, StepTime, estimate};
 pub use layout::{Layout, Recompute, Sharding};
+pub use legal::{Illegal, legal};
+pub use memory::{memory, usable_gb};
+pub use names::UnknownModel;
+pub use numbers::{BadNumbers, Numbers};
+pub use time::step_time;
 pub use workload::{Precision, Task, Workload};

@@ -1,0 +1,3 @@
+//! Machines that can be bought or rented.
+
+pub(crate) mod gpus;

@@ -1,0 +1,250 @@
+//! How close software comes to what the hardware promises: one profile per GPU generation, one set of traits per trainer.
+
+use crate::catalogue::gpus::{Family, family};
+use crate::{Gpu, Precision, Stack};
+
+/// Shares of the peaks that a generation reaches, and what its links need besides bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Profile {
+    /// Of the bf16, fp8 and fp4 peak, by the largest products in a long run.
+    pub gemm: f64,
+    pub gemm8: f64,
+    pub gemm4: f64,
+    /// Of the memory's bandwidth, by streams.
+    pub hbm: f64,
+    /// Of the bf16 peak, by flash attention forward and backward.
+    pub flash: f64,
+    pub flash_back: f64,
+    /// Processors that tiles of a product are dealt to.
+    pub processors: f64,
+    /// Of the link's bandwidth inside of an island, by large all-reduces.
+    pub island: f64,
+    /// Of the NIC's bandwidth.
+    pub nic: f64,
+    /// Seconds that a collective takes before its bytes move.
+    pub start: f64,
+    /// Seconds for each step of a ring inside of an island and between nodes.
+    pub hop: f64,
+    pub far_hop: f64,
+}
+
+const AMPERE: Profile = Profile {
+    gemm: 0.87,
+    gemm8: 0.87,
+    gemm4: 0.87,
+    hbm: 0.85,
+    flash: 0.62,
+    flash_back: 0.52,
+    processors: 108.0,
+    island: 0.76,
+    nic: 0.85,
+    start: 20e-6,
+    hop: 3e-6,
+    far_hop: 6e-6,
+};
+
+const HOPPER: Profile = Profile {
+    gemm: 0.72,
+    gemm8: 0.62,
+    gemm4: 0.62,
+    hbm: 0.85,
+    flash: 0.50,
+    flash_back: 0.42,
+    processors: 132.0,
+    island: 0.80,
+    nic: 0.85,
+    start: 15e-6,
+    hop: 2e-6,
+    far_hop: 5e-6,
+};
+
+const BLACKWELL: Profile = Profile {
+    gemm: 0.72,
+    gemm8: 0.66,
+    gemm4: 0.50,
+    hbm: 0.85,
+    flash: 0.55,
+    flash_back: 0.45,
+    processors: 148.0,
+    island: 0.78,
+    nic: 0.85,
+    start: 15e-6,
+    hop: 2e-6,
+    far_hop: 5e-6,
+};
+
+pub(crate) fn profile(gpu: &Gpu) -> Profile {
+    match family(&gpu.name) {
+        Family::Ampere => AMPERE,
+        Family::Hopper => HOPPER,
+        Family::Blackwell | Family::Rubin => BLACKWELL,
+        Family::Volta => {
+            Profile { gemm: 0.75, flash: 0.35, flash_back: 0.3, processors: 80.0, ..AMPERE }
+        }
+        Family::Ada => Profile { gemm: 0.65, gemm8: 0.6, processors: 142.0, ..AMPERE },
+        Family::Cdna2 => {
+            Profile { gemm: 0.55, flash: 0.35, flash_back: 0.28, processors: 220.0, ..AMPERE }
+        }
+        Family::Cdna3 => Profile {
+            gemm: 0.50,
+            gemm8: 0.42,
+            flash: 0.32,
+            flash_back: 0.26,
+            processors: 304.0,
+            island: 0.65,
+            ..HOPPER
+        },
+        Family::Cdna4 => Profile {
+            gemm: 0.60,
+            gemm8: 0.50,
+            gemm4: 0.40,
+            flash: 0.38,
+            flash_back: 0.30,
+            processors: 256.0,
+            island: 0.65,
+            ..HOPPER
+        },
+        // Between the generations that are known.
+        Family::Unknown => {
+            Profile { gemm: 0.65, gemm8: 0.55, gemm4: 0.45, flash: 0.4, flash_back: 0.33, ..HOPPER }
+        }
+    }
+}
+
+/// The best bf16 product that a profile expects, in TFLOP/s.
+pub(crate) fn best_matmul(gpu: &Gpu) -> f64 {
+    gpu.bf16_tflops * profile(gpu).gemm
+}
+
+/// TFLOP/s of the largest products in a precision. A GPU without the precision computes in bf16.
+pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
+    let p = profile(gpu);
+    let measured = gpu.matmul_tflops.map_or(1.0, |m| m / best_matmul(gpu));
+    let bf16 = gpu.bf16_tflops * p.gemm;
+    let fp8 = gpu.fp8_tflops.map(|peak| peak * p.gemm8);
+    let fp4 = gpu.fp4_tflops.map(|peak| peak * p.gemm4);
+    let best = match precision {
+        Precision::Fp16 | Precision::Bf16 => bf16,
+        Precision::Fp8 | Precision::Mxfp8 => fp8.unwrap_or(bf16),
+        Precision::Nvfp4 => fp4.or(fp8).unwrap_or(bf16),
+    };
+    best * measured
+}
+
+/// What a trainer does well and what it does not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Traits {
+    /// Attention's scores go through memory.
+    pub written_attention: bool,
+    /// Dropout's masks are kept.
+    pub dropout: bool,
+    /// Sharded weights are kept once, in fp32.
+    pub one_copy: bool,
+    /// What remains of a layer's activations under selective recomputation.
+    pub selective_keeps: f64,
+    /// Bytes of each logit, and how many tokens' logits exist at once.
+    pub logit_bytes: f64,
+    pub loss_tokens: f64,
+    /// How many times over fused streams the memory-bound parts move their bytes.
+    pub streams: f64,
+    /// Kernels that the host launches per layer and pass, and seconds for each. 0: CUDA graphs.
+    pub launches: f64,
+    pub launch: f64,
+    /// Shares of communication that computation hides, where there is enough of it.
+    pub hides_tensor: f64,
+    pub hides_data: f64,
+    pub hides_experts: f64,
+    pub hides_transfers: f64,
+    /// Bytes of a gradient on the wire.
+    pub gradient_bytes: f64,
+    /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
+    pub score_bytes: f64,
+    pub written_rate: f64,
+    /// Tokens of a sequence at which flash attention is half as fast as for long ones.
+    pub flash_short: f64,
+    /// Backward over forward for what is bound by memory.
+    pub streams_back: f64,
+    /// Share of the forward streams that selective recomputation does again.
+    pub selective_again: f64,
+    /// Bytes moved for each value that is cast to a narrower format.
+    pub cast_bytes: f64,
+    /// Bytes moved for each logit, both directions.
+    pub loss_bytes: f64,
+    /// Bytes moved for each weight by the optimiser.
+    pub optimizer_bytes: f64,
+    /// How much longer products take with adapters beside them.
+    pub adapters: f64,
+    /// Of everything else, for stragglers, data and the host's pauses.
+    pub pauses: f64,
+    /// Seconds of each step on the host.
+    pub per_step: f64,
+}
+
+const CURRENT: Traits = Traits {
+    written_attention: false,
+    dropout: false,
+    one_copy: false,
+    selective_keeps: 1.0,
+    logit_bytes: 6.0,
+    loss_tokens: f64::INFINITY,
+    streams: 1.0,
+    launches: 20.0,
+    launch: 1.5e-6,
+    hides_tensor: 0.6,
+    hides_data: 0.95,
+    hides_experts: 0.5,
+    hides_transfers: 0.8,
+    gradient_bytes: 2.0,
+    score_bytes: 12.0,
+    written_rate: 0.6,
+    flash_short: 256.0,
+    streams_back: 1.6,
+    selective_again: 0.0,
+    cast_bytes: 3.0,
+    loss_bytes: 16.0,
+    optimizer_bytes: 30.0,
+    adapters: 1.08,
+    pauses: 0.01,
+    per_step: 0.005,
+};
+
+pub(crate) fn traits(stack: Stack) -> Traits {
+    match stack {
+        Stack::Current => CURRENT,
+        Stack::Fused => Traits { launch: 5e-6, launches: 25.0, hides_tensor: 0.5, ..CURRENT },
+        Stack::Unfused => Traits {
+            written_attention: true,
+            dropout: true,
+            logit_bytes: 8.0,
+            streams: 1.3,
+            launches: 35.0,
+            launch: 5e-6,
+            hides_tensor: 0.0,
+            hides_data: 0.0,
+            hides_experts: 0.0,
+            hides_transfers: 0.0,
+            ..CURRENT
+        },
+        Stack::Fsdp => Traits {
+            one_copy: true,
+            selective_keeps: 0.6,
+            logit_bytes: 12.0,
+            streams: 2.0,
+            launches: 45.0,
+            launch: 5e-6,
+            hides_tensor: 0.0,
+            gradient_bytes: 4.0,
+            ..CURRENT
+        },
+        Stack::Compiled => Traits {
+            one_copy: true,
+            selective_keeps: 0.6,
+            logit_bytes: 10.0,
+            launches: 25.0,
+            launch: 4e-6,
+            hides_tensor: 0.3,
+            gradient_bytes: 4.0,
+            ..CURRENT
+        },
+    }
+}

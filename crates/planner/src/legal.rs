@@ -1,0 +1,188 @@
+//! Which layouts can be run at all.
+
+use thiserror::Error;
+
+use crate::{Arch, Cluster, Layout, Workload};
+
+/// Why a layout cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Illegal {
+    #[error("{what} is 0; it must be at least 1")]
+    Zero { what: &'static str },
+    #[error(
+        "the layout needs {needed} GPUs (tp {tp} × pp {pp} × cp {cp} × dp {dp}) and the cluster has {there}; \
+         use fewer or add nodes"
+    )]
+    TooManyGpus { needed: u64, there: u64, tp: u32, pp: u32, cp: u32, dp: u32 },
+    #[error("{heads} attention heads do not divide by tp {tp}; use a tp that divides them")]
+    Heads { heads: u32, tp: u32 },
+    #[error("{kv_heads} key-value heads and tp {tp} do not divide one another; use a smaller tp")]
+    KvHeads { kv_heads: u32, tp: u32 },
+    #[error("an inner width of {ffn} does not divide by tp {tp}; use a tp that divides it")]
+    Ffn { ffn: u64, tp: u32 },
+    #[error(
+        "tp {tp} does not divide evenly into nodes of {per_node} GPUs; use one that divides or is a multiple of {per_node}"
+    )]
+    TensorSpans { tp: u32, per_node: u32 },
+    #[error("{layers} layers cannot be cut into pp {pp} × vp {vp} chunks; use fewer chunks")]
+    Layers { layers: u32, pp: u32, vp: u32 },
+    #[error("vp {vp} needs a pipeline, and pp is 1; set vp to 1 or use pp 2 and more")]
+    ChunksWithoutPipeline { vp: u32 },
+    #[error(
+        "interleaving (vp {vp}) sends micro-batches in groups of pp {pp}, and there are {micro_batches}; \
+         use vp 1 or a multiple of {pp} micro-batches"
+    )]
+    Interleaving { vp: u32, pp: u32, micro_batches: u64 },
+    #[error(
+        "a batch of {batch} sequences does not divide by dp {dp} × micro-batch {micro_batch}; \
+         use a batch that is a multiple of {}", u64::from(*.dp) * .micro_batch
+    )]
+    Batch { batch: u64, dp: u32, micro_batch: u64 },
+    #[error("ep {ep} spreads experts, and the model has none; set ep to 1")]
+    NoExperts { ep: u32 },
+    #[error("{experts} experts do not divide by ep {ep}; use an ep that divides them")]
+    Experts { experts: u32, ep: u32 },
+    #[error("ep {ep} does not divide dp {dp} × cp {cp}; experts are spread over those ranks")]
+    ExpertRanks { ep: u32, dp: u32, cp: u32 },
+    #[error("sequences of {seq} tokens do not divide by 2 × cp {cp}; use a smaller cp")]
+    Context { seq: u64, cp: u32 },
+    #[error(
+        "sequences of {seq} tokens do not divide by tp {tp} × cp {cp} for sequence parallelism; turn it off"
+    )]
+    SequenceParallel { seq: u64, tp: u32, cp: u32 },
+}
+
+/// Whether this layout can be run. Memory is another matter.
+pub fn legal(
+    arch: &Arch,
+    workload: &Workload,
+    cluster: &Cluster,
+    layout: &Layout,
+) -> Result<(), Illegal> {
+    counts(layout)?;
+    whole(arch, workload, layout)?;
+    tensor(arch, cluster, layout)?;
+    pipeline(arch, workload, layout)?;
+    experts(arch, layout)?;
+    sequence(workload, layout)?;
+    let needed = [layout.tp, layout.pp, layout.cp, layout.dp]
+        .iter()
+        .fold(1_u64, |product, n| product.saturating_mul(u64::from(*n)));
+    let there = u64::from(cluster.nodes) * u64::from(cluster.gpus_per_node);
+    if needed > there {
+        let Layout { tp, pp, cp, dp, .. } = *layout;
+        return Err(Illegal::TooManyGpus { needed, there, tp, pp, cp, dp });
+    }
+    Ok(())
+}
+
+fn counts(layout: &Layout) -> Result<(), Illegal> {
+    let counts = [
+        ("tp", u64::from(layout.tp)),
+        ("pp", u64::from(layout.pp)),
+        ("vp", u64::from(layout.vp)),
+        ("cp", u64::from(layout.cp)),
+        ("ep", u64::from(layout.ep)),
+        ("dp", u64::from(layout.dp)),
+        ("the micro-batch", layout.micro_batch),
+    ];
+    match counts.iter().find(|(_, n)| *n == 0) {
+        Some((what, _)) => Err(Illegal::Zero { what }),
+        None => Ok(()),
+    }
+}
+
+fn whole(arch: &Arch, workload: &Workload, layout: &Layout) -> Result<(), Illegal> {
+    let sizes = [
+        ("the number of layers", u64::from(arch.layers)),
+        ("the hidden size", arch.hidden),
+        ("the number of heads", u64::from(arch.heads)),
+        ("the number of key-value heads", u64::from(arch.kv_heads)),
+        ("the vocabulary", arch.vocab),
+        ("the sequence length", workload.seq),
+        ("the batch", workload.global_batch),
+    ];
+    if let Some((what, _)) = sizes.iter().find(|(_, n)| *n == 0) {
+        return Err(Illegal::Zero { what });
+    }
+    let Layout { dp, micro_batch, .. } = *layout;
+    let group = u64::from(dp).saturating_mul(micro_batch);
+    if !workload.global_batch.is_multiple_of(group) {
+        return Err(Illegal::Batch { batch: workload.global_batch, dp, micro_batch });
+    }
+    Ok(())
+}
+
+fn tensor(arch: &Arch, cluster: &Cluster, layout: &Layout) -> Result<(), Illegal> {
+    let tp = layout.tp;
+    if !arch.heads.is_multiple_of(tp) {
+        return Err(Illegal::Heads { heads: arch.heads, tp });
+    }
+    let kv_heads = arch.kv_heads;
+    if arch.latent.is_none() && !kv_heads.is_multiple_of(tp) && !tp.is_multiple_of(kv_heads) {
+        return Err(Illegal::KvHeads { kv_heads, tp });
+    }
+    if arch.dense_layers() > 0 && !arch.ffn.is_multiple_of(u64::from(tp)) {
+        return Err(Illegal::Ffn { ffn: arch.ffn, tp });
+    }
+    let per_node = cluster.gpus_per_node.max(cluster.island);
+    if per_node > 0 && !per_node.is_multiple_of(tp) && !tp.is_multiple_of(per_node) {
+        return Err(Illegal::TensorSpans { tp, per_node });
+    }
+    Ok(())
+}
+
+fn pipeline(arch: &Arch, workload: &Workload, layout: &Layout) -> Result<(), Illegal> {
+    let Layout { pp, vp, .. } = *layout;
+    if pp == 1 && vp > 1 {
+        return Err(Illegal::ChunksWithoutPipeline { vp });
+    }
+    let chunks = u64::from(pp) * u64::from(vp);
+    if u64::from(arch.layers) < chunks {
+        return Err(Illegal::Layers { layers: arch.layers, pp, vp });
+    }
+    // Interleaved stages must be equal. Without it the outer ones may have a layer less, which makes up for the
+    // embedding and the head.
+    if vp > 1 && !even(arch.layers, chunks) {
+        return Err(Illegal::Layers { layers: arch.layers, pp, vp });
+    }
+    let micro_batches = layout.micro_batches(workload.global_batch);
+    if vp > 1 && !micro_batches.is_multiple_of(u64::from(pp)) {
+        return Err(Illegal::Interleaving { vp, pp, micro_batches });
+    }
+    Ok(())
+}
+
+/// Equal chunks, with the embedding or the head or both in the place of a layer if need be.
+fn even(layers: u32, chunks: u64) -> bool {
+    (0..=3).any(|places| (u64::from(layers) + places).is_multiple_of(chunks))
+}
+
+fn experts(arch: &Arch, layout: &Layout) -> Result<(), Illegal> {
+    let Layout { ep, dp, cp, .. } = *layout;
+    if ep == 1 {
+        return Ok(());
+    }
+    let Some(moe) = arch.moe else {
+        return Err(Illegal::NoExperts { ep });
+    };
+    if !moe.experts.is_multiple_of(ep) {
+        return Err(Illegal::Experts { experts: moe.experts, ep });
+    }
+    if !(u64::from(dp) * u64::from(cp)).is_multiple_of(u64::from(ep)) {
+        return Err(Illegal::ExpertRanks { ep, dp, cp });
+    }
+    Ok(())
+}
+
+fn sequence(workload: &Workload, layout: &Layout) -> Result<(), Illegal> {
+    let Layout { tp, cp, .. } = *layout;
+    let seq = workload.seq;
+    if cp > 1 && !seq.is_multiple_of(2 * u64::from(cp)) {
+        return Err(Illegal::Context { seq, cp });
+    }
+    if layout.sequence_parallel && !seq.is_multiple_of(u64::from(tp) * u64::from(cp)) {
+        return Err(Illegal::SequenceParallel { seq, tp, cp });
+    }
+    Ok(())
+}

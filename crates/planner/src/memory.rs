@@ -1,0 +1,176 @@
+//! Memory of the fullest rank.
+
+use crate::efficiency::traits;
+use crate::split::{Held, Split, adapters, gathers, recomputes};
+use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
+
+const GB: f64 = 1e9;
+/// CUDA context and the buffers of a handful of NCCL communicators.
+const CONTEXT_GB: f64 = 2.0;
+/// What the allocator loses between blocks, of everything that comes and goes.
+const FRAGMENTATION: f64 = 0.06;
+/// What of a GPU's memory a trainer can use before the allocator begins to stall.
+const USABLE: f64 = 0.95;
+
+/// GB of a GPU that a plan may fill.
+pub fn usable_gb(gpu: &Gpu) -> f64 {
+    gpu.memory_gb * USABLE
+}
+
+/// Memory of the fullest rank: the first of a pipeline, which holds the most micro-batches, or the last, which holds the
+/// logits.
+pub fn memory(setup: &Setup) -> Memory {
+    let split = Split::new(setup);
+    let held = Held::new(setup, &split);
+    let [weights, gradients, optimizer] = states(setup, &split, &held);
+    let in_flight = in_flight(&split);
+    let micro_batch = layer_bytes(setup, &split) * split.layers;
+    let working = if recomputes(setup) { working_bytes(setup, &split) } else { 0.0 };
+    let logits = logit_bytes(setup, &split);
+    let first = micro_batch * in_flight;
+    // The last rank of a pipeline holds one micro-batch and the logits.
+    let last = micro_batch
+        * if split.vp > 1.0 { 1.0 + (split.pp - 1.0) / (split.pp * split.vp) } else { 1.0 }
+        + logits;
+    let (activations, logits) = match split.pp {
+        1.0 => (first + working, logits),
+        _ if first >= last => (first + working, 0.0),
+        _ => (last - logits + working, logits),
+    };
+    let buffers = CONTEXT_GB * GB + gathered_bytes(setup, &split, &held);
+    let fragmentation =
+        FRAGMENTATION * (activations + logits + gathered_bytes(setup, &split, &held));
+    Memory {
+        weights: weights / GB,
+        gradients: gradients / GB,
+        optimizer: optimizer / GB,
+        activations: activations / GB,
+        logits: logits / GB,
+        buffers: buffers / GB,
+        fragmentation: fragmentation / GB,
+    }
+}
+
+/// Bytes of weights, gradients and optimiser.
+fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
+    if let Task::Lora { .. } = setup.workload.task {
+        let adapters = adapters(setup, split);
+        let shards = if gathers(setup) { split.replicas() } else { 1.0 };
+        return [2.0 * held.all() / shards + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
+    }
+    let shard = |bytes: f64, sharded: bool| {
+        let (rest, experts) = (held.body + held.ends, held.experts);
+        match sharded {
+            true => bytes * (rest / split.replicas() + experts / split.expert_replicas()),
+            false => bytes * (rest + experts),
+        }
+    };
+    let level = setup.layout.sharding;
+    // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
+    let torch = traits(setup.stack).one_copy && level >= Sharding::Zero2;
+    let working = if torch { 0.0 } else { shard(2.0, level == Sharding::Zero3) };
+    let gradients = shard(4.0, level >= Sharding::Zero2);
+    [working, gradients, shard(12.0, level >= Sharding::Zero1)]
+}
+
+/// Micro-batches, in units of the rank's whole depth, that the first rank holds at once.
+fn in_flight(split: &Split) -> f64 {
+    let most = split.micro_batches.min(split.pp);
+    match split.vp > 1.0 {
+        true => (most * (1.0 + (split.pp - 1.0) / (split.pp * split.vp))).min(split.micro_batches),
+        false => most,
+    }
+}
+
+/// Bytes that one layer keeps of one micro-batch for the backward pass.
+fn layer_bytes(setup: &Setup, split: &Split) -> f64 {
+    if recomputes(setup) {
+        return 2.0 * setup.arch.hidden as f64 * split.tokens / split.spread;
+    }
+    let kept = kept_bytes(setup, split);
+    match setup.layout.recompute {
+        Recompute::Selective => kept * traits(setup.stack).selective_keeps,
+        _ => kept,
+    }
+}
+
+/// What is made again of the layer that the backward pass is in.
+fn working_bytes(setup: &Setup, split: &Split) -> f64 {
+    kept_bytes(setup, split)
+}
+
+fn kept_bytes(setup: &Setup, split: &Split) -> f64 {
+    let arch = setup.arch;
+    let traits = traits(setup.stack);
+    let h = arch.hidden as f64;
+    let dropout = if traits.dropout { 2.0 } else { 0.0 };
+    // Inputs of both norms and of both first products, which tensor parallelism does not split.
+    let whole = (8.0 + dropout) * h / split.spread;
+    let inside = (attention_width(arch) * 2.0 + mlp_bytes(setup, split)) / split.tp;
+    let mut bytes = (whole + inside) * split.tokens;
+    if traits.written_attention && setup.layout.recompute == Recompute::None {
+        let heads = f64::from(arch.heads) / split.tp;
+        bytes += 5.0 * heads * setup.workload.seq as f64 * split.tokens;
+    }
+    bytes * stored(setup.workload.precision)
+}
+
+/// Inputs of products are kept in the precision of the product.
+fn stored(precision: Precision) -> f64 {
+    match precision {
+        Precision::Fp16 | Precision::Bf16 => 1.0,
+        Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 => 0.85,
+    }
+}
+
+/// Values of a token that attention keeps: query, key, value, and what comes out.
+fn attention_width(arch: &Arch) -> f64 {
+    let heads = f64::from(arch.heads);
+    match arch.latent {
+        None => 2.0 * (heads + f64::from(arch.kv_heads)) * arch.head_dim as f64,
+        Some(m) => {
+            let (rope, nope, value) = (m.rope_dim as f64, m.nope_dim as f64, m.value_dim as f64);
+            2.0 * heads * (rope + nope + value) + m.q_rank as f64 + m.kv_rank as f64 + rope
+        }
+    }
+}
+
+/// Bytes of a token inside of an MLP; the mean of the rank's dense and sparse layers.
+fn mlp_bytes(setup: &Setup, split: &Split) -> f64 {
+    let arch = setup.arch;
+    // Before and after the activation, each of 2 bytes; three tensors where there is a gate.
+    let inner = if arch.gated { 6.0 } else { 4.0 };
+    let sparse = split.sparse / split.layers;
+    let dense = inner * arch.ffn as f64 * (1.0 - sparse);
+    let experts = arch.moe.map_or(0.0, |m| {
+        let visited = f64::from(m.topk);
+        let wide = inner * m.ffn as f64 * (visited + f64::from(m.shared));
+        sparse * (wide + 4.0 * visited * arch.hidden as f64)
+    });
+    dense + experts
+}
+
+fn logit_bytes(setup: &Setup, split: &Split) -> f64 {
+    let arch = setup.arch;
+    let per_value = traits(setup.stack).logit_bytes;
+    let pieces = traits(setup.stack).loss_tokens;
+    let tokens = split.tokens.min(pieces);
+    per_value * tokens * arch.vocab as f64 / split.tp
+        + 2.0 * split.tokens * arch.hidden as f64 / split.spread
+}
+
+/// Weights that are put together for their use: two layers and the ends; all of a pipeline rank's.
+fn gathered_bytes(setup: &Setup, split: &Split, held: &Held) -> f64 {
+    if !gathers(setup) {
+        return match setup.layout.sharding {
+            Sharding::Zero2 => 2.0 * held.all(),
+            _ => 0.0,
+        };
+    }
+    if split.pp > 1.0 {
+        return 2.0 * held.all();
+    }
+    // Weights of two layers and gradients of one, in fp32 while they are reduced.
+    let layer = (held.body + held.experts) / split.layers;
+    2.0 * 2.0 * layer + 4.0 * layer + 2.0 * held.ends
+}

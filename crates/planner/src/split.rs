@@ -1,0 +1,118 @@
+//! What one rank holds and computes under a layout: numbers that memory and time share.
+
+use crate::{Recompute, Setup, Sharding, Task};
+
+/// All as floats: they only ever meet in products.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    pub tp: f64,
+    pub pp: f64,
+    pub vp: f64,
+    pub cp: f64,
+    pub ep: f64,
+    pub dp: f64,
+    /// Micro-batches of one pipeline in a step.
+    pub micro_batches: f64,
+    /// Of a micro-batch on one context-parallel rank.
+    pub tokens: f64,
+    /// What sequence parallelism divides tokens by outside of the matrix products.
+    pub spread: f64,
+    /// Layers of the ranks in the middle of the pipeline, and of its last rank.
+    pub layers: f64,
+    pub layers_last: f64,
+    /// Of `layers`, those with experts.
+    pub sparse: f64,
+}
+
+impl Split {
+    pub(crate) fn new(setup: &Setup) -> Split {
+        let l = setup.layout;
+        let arch = setup.arch;
+        let (tp, cp) = (f64::from(l.tp.max(1)), f64::from(l.cp.max(1)));
+        let chunks = (l.pp.max(1) * l.vp.max(1)).max(1);
+        let depth = arch.layers.div_ceil(chunks).max(1) * l.vp.max(1);
+        // Where layers do not divide, the rank with the head has one less.
+        let uneven = l.pp > 1 && !arch.layers.is_multiple_of(chunks);
+        let layers = f64::from(depth.min(arch.layers.max(1)));
+        let sparse_all = f64::from(arch.layers - arch.dense_layers());
+        Split {
+            tp,
+            pp: f64::from(l.pp.max(1)),
+            vp: f64::from(l.vp.max(1)),
+            cp,
+            ep: f64::from(l.ep.max(1)),
+            dp: f64::from(l.dp.max(1)),
+            micro_batches: l.micro_batches(setup.workload.global_batch) as f64,
+            tokens: setup.workload.seq as f64 * l.micro_batch as f64 / cp,
+            spread: if l.sequence_parallel { tp } else { 1.0 },
+            layers,
+            layers_last: if uneven { (layers - 1.0).max(1.0) } else { layers },
+            sparse: sparse_all.min(layers),
+        }
+    }
+
+    /// Ranks that share what is not an expert.
+    pub(crate) fn replicas(&self) -> f64 {
+        self.dp * self.cp
+    }
+
+    /// Ranks that share an expert.
+    pub(crate) fn expert_replicas(&self) -> f64 {
+        (self.replicas() / self.ep).max(1.0)
+    }
+}
+
+/// Weights on the fullest rank, those of experts apart, and the larger of embedding and head (both on one rank if there
+/// is no pipeline).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub body: f64,
+    pub experts: f64,
+    pub ends: f64,
+}
+
+impl Held {
+    pub(crate) fn new(setup: &Setup, split: &Split) -> Held {
+        let arch = setup.arch;
+        let h = arch.hidden as f64;
+        let dense = split.layers - split.sparse;
+        let mut body = split.layers * (arch.attention_params() / split.tp + 2.0 * h)
+            + dense * arch.mlp_params() / split.tp;
+        let mut experts = 0.0;
+        if let Some(moe) = arch.moe {
+            let one = arch.expert_params() / split.tp;
+            body += split.sparse * (one * f64::from(moe.shared) + h * f64::from(moe.experts));
+            experts = split.sparse * one * f64::from(moe.experts) / split.ep;
+        }
+        let both = split.pp == 1.0 && !arch.tied;
+        let ends = arch.embedding_params() / split.tp * if both { 2.0 } else { 1.0 };
+        Held { body, experts, ends }
+    }
+
+    pub(crate) fn all(&self) -> f64 {
+        self.body + self.experts + self.ends
+    }
+}
+
+/// Adapters' weights on a rank, for LoRA on every projection.
+pub(crate) fn adapters(setup: &Setup, split: &Split) -> f64 {
+    match setup.workload.task {
+        Task::Lora { rank } => {
+            let arch = setup.arch;
+            let h = arch.hidden as f64;
+            let wide = f64::from(arch.heads) * arch.head_dim as f64;
+            let inner = arch.moe.map_or(arch.ffn, |m| m.ffn) as f64;
+            split.layers * f64::from(rank) * (4.0 * h + 3.0 * wide + 3.0 * inner) / split.tp
+        }
+        _ => 0.0,
+    }
+}
+
+/// Weights are gathered when they are used.
+pub(crate) fn gathers(setup: &Setup) -> bool {
+    setup.layout.sharding == Sharding::Zero3
+}
+
+pub(crate) fn recomputes(setup: &Setup) -> bool {
+    setup.layout.recompute == Recompute::Full
+}
