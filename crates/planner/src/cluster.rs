@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Gpu {
     /// As in the catalogue: `H100-SXM5-80GB`.
     pub name: String,
-    /// 10⁹ bytes.
+    /// As it is sold, which is in units of 2³⁰ bytes.
     pub memory_gb: f64,
     pub hbm_gbps: f64,
     pub bf16_tflops: f64,

@@ -15,8 +15,14 @@ pub(crate) struct Profile {
     /// Of the bf16 peak, by flash attention forward and backward.
     pub flash: f64,
     pub flash_back: f64,
-    /// Processors that tiles of a product are dealt to.
+    /// Processors that tiles of a product are dealt to, the rate of the smaller tiles, and how much longer a product
+    /// takes at most because the last wave is not full.
     pub processors: f64,
+    pub small_tiles: f64,
+    pub idle_most: f64,
+    /// Of the time to move a product's operands, what its arithmetic does not hide, and seconds to fill and drain.
+    pub operands_seen: f64,
+    pub ramp: f64,
     /// Of the link's bandwidth inside of an island, by large all-reduces.
     pub island: f64,
     /// Of the NIC's bandwidth.
@@ -36,6 +42,10 @@ const AMPERE: Profile = Profile {
     flash: 0.62,
     flash_back: 0.52,
     processors: 108.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.76,
     nic: 0.85,
     start: 20e-6,
@@ -51,12 +61,20 @@ const HOPPER: Profile = Profile {
     flash: 0.50,
     flash_back: 0.42,
     processors: 132.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.80,
     nic: 0.85,
     start: 15e-6,
     hop: 2e-6,
     far_hop: 5e-6,
 };
+
+/// The H100 of 96 GB and 500 W: less power, lower clocks.
+const HOPPER_500W: Profile =
+    Profile { gemm: 0.6, gemm8: 0.5, flash: 0.4, flash_back: 0.34, ..HOPPER };
 
 const BLACKWELL: Profile = Profile {
     gemm: 0.72,
@@ -66,6 +84,10 @@ const BLACKWELL: Profile = Profile {
     flash: 0.55,
     flash_back: 0.45,
     processors: 148.0,
+    small_tiles: 0.90,
+    idle_most: 1.25,
+    operands_seen: 0.5,
+    ramp: 3e-6,
     island: 0.78,
     nic: 0.85,
     start: 15e-6,
@@ -76,6 +98,7 @@ const BLACKWELL: Profile = Profile {
 pub(crate) fn profile(gpu: &Gpu) -> Profile {
     match family(&gpu.name) {
         Family::Ampere => AMPERE,
+        Family::Hopper if gpu.name.contains("HBM2e") => HOPPER_500W,
         Family::Hopper => HOPPER,
         Family::Blackwell | Family::Rubin => BLACKWELL,
         Family::Volta => {
@@ -160,6 +183,10 @@ pub(crate) struct Traits {
     /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
     pub score_bytes: f64,
     pub written_rate: f64,
+    /// How fast its flash attention is beside the best there is for the GPU.
+    pub flash: f64,
+    /// How much longer attention takes over many context-parallel ranks, for work that is not spread evenly.
+    pub context_waste: f64,
     /// Tokens of a sequence at which flash attention is half as fast as for long ones.
     pub flash_short: f64,
     /// Backward over forward for what is bound by memory.
@@ -197,6 +224,8 @@ const CURRENT: Traits = Traits {
     gradient_bytes: 2.0,
     score_bytes: 12.0,
     written_rate: 0.6,
+    flash: 1.0,
+    context_waste: 0.1,
     flash_short: 256.0,
     streams_back: 1.6,
     selective_again: 0.0,
@@ -227,6 +256,8 @@ pub(crate) fn traits(stack: Stack) -> Traits {
         },
         Stack::Fsdp => Traits {
             one_copy: true,
+            flash: 0.7,
+            context_waste: 0.8,
             selective_keeps: 0.6,
             logit_bytes: 12.0,
             streams: 2.0,
@@ -238,6 +269,8 @@ pub(crate) fn traits(stack: Stack) -> Traits {
         },
         Stack::Compiled => Traits {
             one_copy: true,
+            flash: 0.8,
+            context_waste: 0.8,
             selective_keeps: 0.6,
             logit_bytes: 10.0,
             launches: 25.0,

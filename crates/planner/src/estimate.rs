@@ -14,7 +14,7 @@ pub struct Setup<'a> {
     pub stack: Stack,
 }
 
-/// 10⁹ bytes of the fullest rank.
+/// Of the fullest rank, in GB of 2³⁰ bytes, as the memory of GPUs is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Memory {
     pub weights: f64,

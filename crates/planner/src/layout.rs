@@ -31,7 +31,7 @@ pub struct Layout {
     /// Model chunks on each pipeline rank (interleaved 1F1B); 1: plain 1F1B.
     pub vp: u32,
     pub cp: u32,
-    /// Divides `dp × cp`: experts are spread over ranks that are data-parallel for the rest.
+    /// Divides `tp × cp × dp`: experts are spread, each of them whole, over ranks that share the rest.
     pub ep: u32,
     pub dp: u32,
     /// Sequences.

@@ -42,8 +42,10 @@ pub enum Illegal {
     NoExperts { ep: u32 },
     #[error("{experts} experts do not divide by ep {ep}; use an ep that divides them")]
     Experts { experts: u32, ep: u32 },
-    #[error("ep {ep} does not divide dp {dp} × cp {cp}; experts are spread over those ranks")]
-    ExpertRanks { ep: u32, dp: u32, cp: u32 },
+    #[error(
+        "ep {ep} does not divide tp {tp} × cp {cp} × dp {dp}; experts are spread over those ranks"
+    )]
+    ExpertRanks { ep: u32, tp: u32, cp: u32, dp: u32 },
     #[error("sequences of {seq} tokens do not divide by 2 × cp {cp}; use a smaller cp")]
     Context { seq: u64, cp: u32 },
     #[error(
@@ -159,7 +161,7 @@ fn even(layers: u32, chunks: u64) -> bool {
 }
 
 fn experts(arch: &Arch, layout: &Layout) -> Result<(), Illegal> {
-    let Layout { ep, dp, cp, .. } = *layout;
+    let Layout { ep, tp, dp, cp, .. } = *layout;
     if ep == 1 {
         return Ok(());
     }
@@ -169,8 +171,9 @@ fn experts(arch: &Arch, layout: &Layout) -> Result<(), Illegal> {
     if !moe.experts.is_multiple_of(ep) {
         return Err(Illegal::Experts { experts: moe.experts, ep });
     }
-    if !(u64::from(dp) * u64::from(cp)).is_multiple_of(u64::from(ep)) {
-        return Err(Illegal::ExpertRanks { ep, dp, cp });
+    let ranks = u64::from(tp) * u64::from(cp) * u64::from(dp);
+    if !ranks.is_multiple_of(u64::from(ep)) {
+        return Err(Illegal::ExpertRanks { ep, tp, cp, dp });
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ mod memory;
 pub mod names;
 mod near;
 mod numbers;
+pub mod predict;
 mod split;
 mod time;
 mod workload;

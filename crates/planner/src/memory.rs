@@ -4,7 +4,8 @@ use crate::efficiency::traits;
 use crate::split::{Held, Split, adapters, gathers, recomputes};
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
-const GB: f64 = 1e9;
+/// As GPUs are sold: an H100 of 80 GB has 80 × 2³⁰ bytes.
+const GB: f64 = (1_u64 << 30) as f64;
 /// CUDA context and the buffers of a handful of NCCL communicators.
 const CONTEXT_GB: f64 = 2.0;
 /// What the allocator loses between blocks, of everything that comes and goes.

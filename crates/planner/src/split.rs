@@ -56,9 +56,14 @@ impl Split {
         self.dp * self.cp
     }
 
-    /// Ranks that share an expert.
+    /// Ranks that share an expert, or a slice of it.
     pub(crate) fn expert_replicas(&self) -> f64 {
-        (self.replicas() / self.ep).max(1.0)
+        (self.replicas() * self.tp / (self.ep * self.expert_tp())).max(1.0)
+    }
+
+    /// Experts that are spread over ranks stay whole; those that are not are cut like everything else.
+    pub(crate) fn expert_tp(&self) -> f64 {
+        if self.ep > 1.0 { 1.0 } else { self.tp }
     }
 }
 
@@ -80,9 +85,10 @@ impl Held {
             + dense * arch.mlp_params() / split.tp;
         let mut experts = 0.0;
         if let Some(moe) = arch.moe {
-            let one = arch.expert_params() / split.tp;
-            body += split.sparse * (one * f64::from(moe.shared) + h * f64::from(moe.experts));
-            experts = split.sparse * one * f64::from(moe.experts) / split.ep;
+            let one = arch.expert_params();
+            let shared = one / split.tp * f64::from(moe.shared);
+            body += split.sparse * (shared + h * f64::from(moe.experts));
+            experts = split.sparse * one / split.expert_tp() * f64::from(moe.experts) / split.ep;
         }
         let both = split.pp == 1.0 && !arch.tied;
         let ends = arch.embedding_params() / split.tp * if both { 2.0 } else { 1.0 };

@@ -38,8 +38,8 @@ pub(super) fn exchange(
 }
 
 fn groups(split: &Split) -> (Group, Group) {
-    let stride = split.tp;
-    (Group::new(split.replicas(), stride), Group::new(split.expert_replicas(), stride * split.ep))
+    let experts = Group::new(split.expert_replicas(), split.expert_tp() * split.ep);
+    (Group::new(split.replicas(), split.tp), experts)
 }
 
 /// What is left of a transfer beside so much computation, of which a share can be hidden at best.

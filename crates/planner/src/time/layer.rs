@@ -117,8 +117,9 @@ fn products(setup: &Setup, split: &Split, sparse: bool) -> [Option<Product>; 8] 
                 all[5] = product(h, inner);
             }
             let groups = (f64::from(moe.experts) / split.ep).max(1.0);
-            let m = tokens * f64::from(moe.topk) / groups;
-            let inner = moe.ffn as f64 / t;
+            let cut = split.expert_tp();
+            let m = tokens * cut / t * f64::from(moe.topk) / groups;
+            let inner = moe.ffn as f64 / cut;
             all[6] = Some(Product { groups, m, n: gate * inner, k: h });
             all[7] = Some(Product { groups, m, n: h, k: inner });
         }
@@ -161,7 +162,9 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     if !machine.traits.written_attention {
         // Half of the scores are masked. Narrow heads and short sequences fill the processors less.
         let narrow = (meet / 128.0).min(1.0).powf(0.35);
-        let filled = narrow * seq / (seq + machine.traits.flash_short);
+        let traits = &machine.traits;
+        let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
+        let filled = traits.flash * narrow * seq / (seq + traits.flash_short) / even;
         let forward = 0.5 * flops / (machine.flash_rate * filled);
         return [forward, 2.5 * 0.5 * flops / (machine.flash_back_rate * filled)];
     }
@@ -233,7 +236,7 @@ fn experts(setup: &Setup, split: &Split, machine: &Machine) -> f64 {
     let Some(Moe { topk, .. }) = setup.arch.moe else {
         return 0.0;
     };
-    let bytes = 2.0 * split.tokens / split.spread * setup.arch.hidden as f64 * f64::from(topk);
-    let group = Group::new(split.ep, split.tp);
+    let bytes = 2.0 * split.tokens / split.tp * setup.arch.hidden as f64 * f64::from(topk);
+    let group = Group::new(split.ep, 1.0);
     2.0 * machine.network.all_to_all(bytes, group) * (1.0 - machine.traits.hides_experts)
 }

@@ -11,14 +11,8 @@ pub(super) struct Product {
     pub k: f64,
 }
 
-/// Rows and columns of the tiles that products are cut into, and what the smaller ones lose.
-const TILES: [(f64, f64, f64); 2] = [(128.0, 256.0, 1.0), (128.0, 128.0, 0.90)];
-/// Products along k are cut too where tiles are too few to go round.
-const WAVES_LOST_MOST: f64 = 1.25;
-/// Of the time to move operands, what is not hidden behind the arithmetic.
-const OPERANDS_SEEN: f64 = 0.5;
-/// Seconds to fill and drain the processors.
-const RAMP: f64 = 3e-6;
+/// Rows and columns of the tiles that products are cut into.
+const TILES: [(f64, f64); 2] = [(128.0, 256.0), (128.0, 128.0)];
 
 impl Product {
     pub(super) fn new(m: f64, n: f64, k: f64) -> Product {
@@ -49,22 +43,25 @@ impl Product {
     ) -> f64 {
         let operands = self.groups * (self.m + self.n) * self.k * value_bytes;
         let results = self.groups * self.m * self.n * result_bytes;
+        let profile = &machine.profile;
         self.flops() / rate * self.lost(machine)
-            + OPERANDS_SEEN * machine.stream(operands + results)
-            + RAMP
+            + profile.operands_seen * machine.stream(operands + results)
+            + profile.ramp
     }
 
     /// Processors idle in the last wave of tiles, and tiles that hang over the edge.
     fn lost(&self, machine: &Machine) -> f64 {
-        let waste = |(rows, columns, rate): (f64, f64, f64)| {
+        let profile = &machine.profile;
+        let waste = |(rows, columns): (f64, f64)| {
             let tiles = self.groups * (self.m / rows).ceil() * (self.n / columns).ceil();
-            let waves = tiles / machine.profile.processors;
-            let idle = (waves.ceil() / waves).min(WAVES_LOST_MOST);
+            let waves = tiles / profile.processors;
+            // Products are cut along k too where tiles are too few to go round.
+            let idle = (waves.ceil() / waves).min(profile.idle_most);
             let over = tiles * rows * columns / (self.groups * self.m * self.n);
-            idle * over.min(4.0) / rate
+            idle * over.min(4.0)
         };
-        let least = TILES.into_iter().map(waste).fold(f64::INFINITY, f64::min);
-        least * odd(self.n) * odd(self.k)
+        let [large, small] = TILES.map(waste);
+        large.min(small / profile.small_tiles) * odd(self.n) * odd(self.k)
     }
 }
 
