@@ -107,7 +107,7 @@ pub struct PlanArgs {
     /// What can be named
     #[arg(long, value_enum, value_name = "WHAT")]
     list: Option<Listed>,
-    /// Figures that tutti bench has measured, as it printed them with --json
+    /// Figures of these GPUs from tutti bench gpu --out
     #[arg(long, value_name = "FILE.json")]
     measured: Option<PathBuf>,
     /// inference: tokens of a prompt [default: 1024]

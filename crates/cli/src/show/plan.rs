@@ -8,7 +8,8 @@ pub mod serving;
 pub mod which;
 
 use tutti_planner::{
-    Answer, Arch, Cluster, Layout, Part, Recompute, Run, Sharding, Task, WhatIf, Workload, usable_gb,
+    Answer, Arch, Cluster, Layout, Part, Recompute, Run, Sharding, Task, WhatIf, Workload,
+    usable_gb,
 };
 
 use super::table::{Field, Grid};
@@ -116,8 +117,12 @@ fn memory(plan: &Plan<'_>) -> String {
     let (used, usable) = (memory.total(), usable_gb(&plan.cluster.gpu));
     let mut parts: Vec<(&str, f64)> = memory.parts().to_vec();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let largest: Vec<String> =
-        parts.iter().take(3).filter(|(_, gb)| *gb >= 0.05).map(|(n, gb)| format!("{n} {gb:.1}")).collect();
+    let largest: Vec<String> = parts
+        .iter()
+        .take(3)
+        .filter(|(_, gb)| *gb >= 0.05)
+        .map(|(n, gb)| format!("{n} {gb:.1}"))
+        .collect();
     format!(
         "{used:.1} of {usable:.1} GB on each GPU  {}  {}",
         bar::plain(used / usable.max(f64::MIN_POSITIVE), BAR),
@@ -177,7 +182,9 @@ fn limit(plan: &Plan<'_>) -> String {
 fn helps(plan: &Plan<'_>) -> Vec<String> {
     let mut all: Vec<&WhatIf> = plan.what_ifs.iter().filter(|w| w.ratio < WORTH).collect();
     all.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-    all.iter().map(|w| format!("{}: {} a step ({})", w.change, seconds(w.step_s), percent(w.ratio))).collect()
+    all.iter()
+        .map(|w| format!("{}: {} a step ({})", w.change, seconds(w.step_s), percent(w.ratio)))
+        .collect()
 }
 
 pub fn part_words(part: Part) -> &'static str {
@@ -282,12 +289,19 @@ mod tests {
 
     #[test]
     fn numbers_are_as_fine_as_an_estimate_is_worth() {
-        let spans: Vec<String> = [0.74, 1.324, 150.0, 3_000.0, 26_000.0, 630_720.0, 3e8].map(duration).into();
-        assert_eq!(spans, ["740 ms", "1.32 s", "2 min", "50 min", "7.2 h", "7.3 days", "3,472 days"]);
+        let spans: Vec<String> =
+            [0.74, 1.324, 150.0, 3_000.0, 26_000.0, 630_720.0, 3e8].map(duration).into();
+        assert_eq!(
+            spans,
+            ["740 ms", "1.32 s", "2 min", "50 min", "7.2 h", "7.3 days", "3,472 days"]
+        );
         assert_eq!([2e12, 1.5e9, 300e9, 12.0].map(short_count), ["2 T", "1.5 B", "300 B", "12"]);
         assert_eq!([70.55e9, 405.8e9, 1.24e8].map(billions), ["70.5 B", "406 B", "124 M"]);
         assert_eq!([0.88, 1.0, 1.071].map(percent), ["−12 %", "+0 %", "+7 %"]);
-        assert_eq!((money(48_299.7, "USD"), money(0.5, "€")), ("48,300 USD".into(), "0.50 €".into()));
+        assert_eq!(
+            (money(48_299.7, "USD"), money(0.5, "€")),
+            ("48,300 USD".into(), "0.50 €".into())
+        );
     }
 
     #[test]

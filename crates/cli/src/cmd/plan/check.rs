@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tutti_model::{DeclaredPlan, JobSpec};
 use tutti_planner::{
-    Arch, Cluster, Layout, Precision, Recompute, Setup, Stack, Task, Workload, catalogue, legal, memory,
-    usable_gb,
+    Arch, Cluster, Layout, Precision, Recompute, Setup, Stack, Task, Workload, catalogue, legal,
+    memory, usable_gb,
 };
 use tutti_wire::api::GpuRow;
 use tutti_wire::client::{Client, ClientError};
@@ -73,7 +73,9 @@ pub fn warning(client: &Client, spec: &JobSpec) -> Option<String> {
         }
     });
     // What can't be judged is no reason to frighten anybody.
-    fit.err().filter(|fail| fail.exit == IMPOSSIBLE).map(|fail| format!("its [plan]: {}", fail.message))
+    fit.err()
+        .filter(|fail| fail.exit == IMPOSSIBLE)
+        .map(|fail| format!("its [plan]: {}", fail.message))
 }
 
 /// The words of a `[plan]` as the planner's.
@@ -135,7 +137,9 @@ impl Planned {
         let asked = asked(spec);
         if self.gpus() > u64::from(asked) {
             let way = "ask for more, or plan for fewer";
-            return Err(no(format!("it needs {} GPUs and the job asks for {asked}", self.gpus())).hint(way));
+            return Err(
+                no(format!("it needs {} GPUs and the job asks for {asked}", self.gpus())).hint(way)
+            );
         }
         legal(&self.arch, &self.workload, there, &self.layout).map_err(|e| no(e.to_string()))?;
         let setup = Setup {
@@ -148,7 +152,9 @@ impl Planned {
         let (needs, has) = (memory(&setup).total(), usable_gb(&there.gpu));
         let gpu = there.gpu.name.clone();
         if needs > has {
-            let why = format!("does not fit: it needs {needs:.1} GB on each GPU, and of a {gpu} {has:.1} GB can be used");
+            let why = format!(
+                "does not fit: it needs {needs:.1} GB on each GPU, and of a {gpu} {has:.1} GB can be used"
+            );
             return Err(no(why).hint("tutti plan finds a layout that does"));
         }
         Ok(Fit { memory_gb: needs, usable_gb: has, gpu, gpus: self.layout.gpus(), asked, on })
@@ -229,7 +235,9 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> JobSpec {
-        let text = format!("run = 'x'\n{text}\n[plan]\nmodel = 'llama-3.1-8b'\nseq = 4096\nglobal_batch = 8");
+        let text = format!(
+            "run = 'x'\n{text}\n[plan]\nmodel = 'llama-3.1-8b'\nseq = 4096\nglobal_batch = 8"
+        );
         tutti_wire::jobfile::parse(Some("a.toml"), text.as_bytes()).unwrap().spec
     }
 

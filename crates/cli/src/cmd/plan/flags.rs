@@ -127,11 +127,29 @@ fn pairs(cluster: bool, args: &PlanArgs) -> Result<(), Fail> {
     let numbers = args.numbers.given();
     let found = [
         ("MODEL", args.model.is_some(), "a model by its numbers", numbers, "leave out one of them"),
-        ("--on", args.on.is_some(), "--cluster", cluster, "--cluster is a running cluster, --on need not run"),
-        ("--deadline", args.deadline.is_some(), "--budget", args.budget.is_some(), "give one of them"),
+        (
+            "--on",
+            args.on.is_some(),
+            "--cluster",
+            cluster,
+            "--cluster is a running cluster, --on need not run",
+        ),
+        (
+            "--deadline",
+            args.deadline.is_some(),
+            "--budget",
+            args.budget.is_some(),
+            "give one of them",
+        ),
         ("--json", args.json, "--write", args.write.is_some(), "--write has a form of its own"),
         ("--explain", args.explain, "--json", args.json, "--json has all of it"),
-        ("--explain", args.explain, "--write", args.write.is_some(), "--write prints the plan alone"),
+        (
+            "--explain",
+            args.explain,
+            "--write",
+            args.write.is_some(),
+            "--write prints the plan alone",
+        ),
     ];
     match found.into_iter().find(|(_, one, _, other, _)| *one && *other) {
         Some((one, _, other, _, hint)) => {

@@ -40,7 +40,8 @@ pub fn named(model: &str) -> Result<Arch, Fail> {
         return found.map_err(|e| Fail::usage(format!("{}: {e}", path.display())));
     }
     names::find(model).map_err(|e| {
-        Fail::usage(e.to_string()).hint("tutti plan --list models; or give the path of its config.json")
+        Fail::usage(e.to_string())
+            .hint("tutti plan --list models; or give the path of its config.json")
     })
 }
 

@@ -41,7 +41,10 @@ fn models(json: bool) -> Result<(), Fail> {
             arch.heads.to_string(),
         ]
     };
-    say(&["NAME", ">WEIGHTS", ">ACTIVE", ">LAYERS", ">HIDDEN", ">HEADS"], all.iter().map(row).collect())
+    say(
+        &["NAME", ">WEIGHTS", ">ACTIVE", ">LAYERS", ">HIDDEN", ">HEADS"],
+        all.iter().map(row).collect(),
+    )
 }
 
 fn clusters(json: bool) -> Result<(), Fail> {
@@ -59,7 +62,8 @@ fn clusters(json: bool) -> Result<(), Fail> {
             c.price_per_gpu_hour.map_or_else(|| "-".to_owned(), |p| format!("{p:.2}")),
         ]
     };
-    let head = ["NAME", "GPUS OF A NODE", ">ISLAND", ">INSIDE", ">NETWORK PER GPU", ">USD PER GPU-HOUR"];
+    let head =
+        ["NAME", "GPUS OF A NODE", ">ISLAND", ">INSIDE", ">NETWORK PER GPU", ">USD PER GPU-HOUR"];
     say(&head, all.iter().map(row).collect())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tutti_model::{FabricState, Gpu, Hardware, NodeState};
-use tutti_planner::{Cluster, catalogue};
+use tutti_planner::{Cluster, Measured, catalogue};
 use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
@@ -53,7 +53,8 @@ pub fn named(on: &str) -> Result<Place, Fail> {
         found
     } else {
         catalogue::find(on).map_err(|e| {
-            Fail::usage(e.to_string()).hint("tutti plan --list clusters, or a TOML file that describes it")
+            Fail::usage(e.to_string())
+                .hint("tutti plan --list clusters, or a TOML file that describes it")
         })?
     };
     let gpu = tutti_gpu::short_model(&cluster.gpu.name);
@@ -103,7 +104,9 @@ fn alike(rows: &[NodeRow], notes: &mut Vec<String>) -> Option<Alike> {
     let others: Vec<String> = kinds
         .iter()
         .filter(|(kind, _)| **kind != (model, gpus))
-        .map(|((model, gpus), rows)| format!("{} with {model}:{gpus}", count(rows.len() as u64, "node")))
+        .map(|((model, gpus), rows)| {
+            format!("{} with {model}:{gpus}", count(rows.len() as u64, "node"))
+        })
         .collect();
     if !others.is_empty() {
         notes.push(format!("a plan is for equal nodes; left out: {}", others.join(", ")));
@@ -164,7 +167,9 @@ fn spans_nodes(hardware: Option<&Hardware>) -> bool {
         g.fabric.as_ref().is_some_and(|f| f.state == FabricState::Completed && f.cluster.is_some())
     };
     // A cluster id is given on boards with switches too; only racks are called by their own GPUs.
-    hardware.is_some_and(|h| !h.gpus.is_empty() && h.gpus.iter().all(|g| joined(g) && g.name.contains("GB")))
+    hardware.is_some_and(|h| {
+        !h.gpus.is_empty() && h.gpus.iter().all(|g| joined(g) && g.name.contains("GB"))
+    })
 }
 
 /// Gbit/s of a node's adapters together, if their speed is known.
@@ -185,35 +190,14 @@ fn price(client: &Client, model: &str, cluster: &mut Cluster) -> Result<String, 
     }
 }
 
-/// What `tutti bench --json` found out stands in for the catalogue's figures.
-#[derive(serde::Deserialize)]
-struct Measured {
-    matmul_tflops: Option<f64>,
-    copy_gbps: Option<f64>,
-    island_busbw: Option<f64>,
-    nic_busbw: Option<f64>,
-}
-
+/// What was measured stands in for the catalogue's figures.
 fn measured(cluster: &mut Cluster, path: &Path) -> Result<(), Fail> {
     let wrong = |why: String| Fail::usage(format!("{}: {why}", path.display()));
-    let found: Measured =
-        serde_json::from_str(&input::read(path)?).map_err(|e| wrong(e.to_string()))?;
-    let figures = [
-        (&mut cluster.gpu.matmul_tflops, found.matmul_tflops, "matmul_tflops"),
-        (&mut cluster.gpu.copy_gbps, found.copy_gbps, "copy_gbps"),
-        (&mut cluster.island_busbw, found.island_busbw, "island_busbw"),
-        (&mut cluster.nic_busbw, found.nic_busbw, "nic_busbw"),
-    ];
-    let mut some = false;
-    for (place, figure, name) in figures {
-        let Some(figure) = figure else { continue };
-        if !(figure.is_finite() && figure > 0.0) {
-            return Err(wrong(format!("{name} is {figure}, not above 0")));
-        }
-        (*place, some) = (Some(figure), true);
+    let found = Measured::from_json(&input::read(path)?).map_err(|e| wrong(e.to_string()))?;
+    if catalogue::gpu(&found.gpu).is_some_and(|gpu| gpu.name != cluster.gpu.name) {
+        let (is, has) = (&found.gpu, &cluster.gpu.name);
+        return Err(wrong(format!("it was measured on {is}, and the cluster has {has}")));
     }
-    if some {
-        return Ok(());
-    }
-    Err(wrong("has none of matmul_tflops, copy_gbps, island_busbw and nic_busbw".to_owned()))
+    found.apply(cluster);
+    Ok(())
 }

@@ -19,5 +19,6 @@ pub fn put(args: &PlanArgs, text: &str) -> Result<(), Fail> {
         terminal::say(text);
         return Ok(());
     };
-    std::fs::write(out, format!("{text}\n")).map_err(|e| Fail::new(format!("{}: {e}", out.display())))
+    std::fs::write(out, format!("{text}\n"))
+        .map_err(|e| Fail::new(format!("{}: {e}", out.display())))
 }

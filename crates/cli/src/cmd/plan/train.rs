@@ -1,7 +1,9 @@
 //! A training: the best layout, how long and how dear, and what it would take to change that.
 
 use tutti_planner::emit::{self, Emit, Emitted};
-use tutti_planner::{Answer, Arch, Goal, Question, Stack, Workload, run as whole_run, search, what_if};
+use tutti_planner::{
+    Answer, Arch, Goal, Question, Stack, Workload, run as whole_run, search, what_if,
+};
 
 use super::place::{self, Place};
 use super::predict::put;

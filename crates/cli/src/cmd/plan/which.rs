@@ -23,11 +23,20 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
             Aim::Deadline(_) => ("is done in that time", "give it longer, or fewer tokens"),
             Aim::Budget(_) => ("does it for that money", "give it more, or fewer tokens"),
         };
-        return Err(Fail::new(format!("no cluster of the catalogue {what}")).hint(out).exit(IMPOSSIBLE));
+        return Err(Fail::new(format!("no cluster of the catalogue {what}"))
+            .hint(out)
+            .exit(IMPOSSIBLE));
     }
     if args.json {
         return terminal::json(&which::json(&picks));
     }
-    terminal::say(&which::text(&arch, &workload, aim, &picks, Style::of_stdout(), terminal_width()));
+    terminal::say(&which::text(
+        &arch,
+        &workload,
+        aim,
+        &picks,
+        Style::of_stdout(),
+        terminal_width(),
+    ));
     Ok(())
 }

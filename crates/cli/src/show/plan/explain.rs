@@ -68,7 +68,12 @@ fn breakdown(
     let mut grid = Grid::new(&["", "PART", ">SIZE", ">SHARE"], style);
     for (i, (name, n)) in shown.iter().enumerate() {
         let mark: Field = (bar::fill(i).to_string().repeat(2), ink(i));
-        grid.row([mark, plain(*name), plain(unit(*n)), plain(format!("{:.1} %", 100.0 * n / total))]);
+        grid.row([
+            mark,
+            plain(*name),
+            plain(unit(*n)),
+            plain(format!("{:.1} %", 100.0 * n / total)),
+        ]);
     }
     grid.row([plain(""), plain("together"), plain(unit(total)), plain("")]);
     format!("{line}\n{}", grid.render(width))
