@@ -7,8 +7,8 @@ use tutti_wire::api::{JobGoodput, ReportQuery};
 
 use crate::fail::Fail;
 use crate::show::plan::seen::PlanSeen;
-use crate::show::{job, report};
 use crate::show::table::terminal_width;
+use crate::show::{job, report};
 use crate::style::Style;
 use crate::{session, terminal};
 

@@ -201,7 +201,7 @@ fn listed(spec: &JobSpec, planned: &Planned, fail: Fail) -> Result<(Cluster, Str
     };
     terminal::complain(&format!("note: {}; the catalogue's {model} is taken", fail.message));
     let first = model.split('|').next().unwrap_or(model);
-    let mut found = listed_cluster(first, planned)?;
+    let mut found = listed_cluster(first, spec, planned)?;
     if let Some(least) = spec.gpu_mem
         && let Some(gpu) = catalogue::gpu_with_memory(first, least.0 as f64 / 1e9)
     {
@@ -210,9 +210,16 @@ fn listed(spec: &JobSpec, planned: &Planned, fail: Fail) -> Result<(Cluster, Str
     Ok((found, "catalogue".to_owned()))
 }
 
-fn listed_cluster(model: &str, planned: &Planned) -> Result<Cluster, Fail> {
-    catalogue::find(&format!("{}x{model}", planned.gpus()))
-        .map_err(|e| Fail::usage(e.to_string()).hint("--on FILE.toml describes a cluster"))
+/// As many nodes of what the job asks for as the plan needs.
+fn listed_cluster(model: &str, spec: &JobSpec, planned: &Planned) -> Result<Cluster, Fail> {
+    let mut found = catalogue::find(model)
+        .map_err(|e| Fail::usage(e.to_string()).hint("--on FILE.toml describes a cluster"))?;
+    if let Some(asked) = spec.gpus_per_node.as_ref().filter(|g| g.count > 0) {
+        found.gpus_per_node = asked.count;
+    }
+    let nodes = planned.gpus().div_ceil(found.gpus_per_node.max(1).into());
+    found.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+    Ok(found)
 }
 
 /// The smallest of the GPUs that the scheduler may give. None: there is none.
@@ -223,7 +230,7 @@ fn on_rows(rows: &[GpuRow], spec: &JobSpec, planned: &Planned) -> Result<Option<
         models.as_ref().is_none_or(|m| m.contains(&row.model.as_str())) && row.mem.0 >= least
     };
     let Some(row) = rows.iter().filter(may).min_by_key(|row| row.mem.0) else { return Ok(None) };
-    let mut found = listed_cluster(&row.model, planned)?;
+    let mut found = listed_cluster(&row.model, spec, planned)?;
     if let Some(gpu) = catalogue::gpu_with_memory(&row.model, row.mem.0 as f64 / 1e9) {
         found.gpu = gpu;
     }

@@ -1,6 +1,5 @@
 //! `tutti plan --list`.
 
-use serde_json::json;
 use tutti_planner::{catalogue, names};
 
 use super::{Listed, PlanArgs};
@@ -48,7 +47,7 @@ fn models(json: bool) -> Result<(), Fail> {
 }
 
 fn clusters(json: bool) -> Result<(), Fail> {
-    let all: Vec<_> = catalogue::names().filter_map(|name| catalogue::find(name).ok()).collect();
+    let all: Vec<_> = catalogue::machines().filter_map(|name| catalogue::find(name).ok()).collect();
     if json {
         return terminal::json(&all);
     }
@@ -68,10 +67,11 @@ fn clusters(json: bool) -> Result<(), Fail> {
 }
 
 fn gpus(json: bool) -> Result<(), Fail> {
-    let all: Vec<_> = catalogue::gpus().collect();
+    let machine = |name: &&str| catalogue::machines().any(|m| m == *name);
+    let kinds = catalogue::names().into_iter().filter(|name| !machine(name));
+    let all: Vec<tutti_planner::Gpu> = kinds.filter_map(catalogue::gpu).collect();
     if json {
-        let rows: Vec<_> = all.iter().map(|gpu| json!(gpu)).collect();
-        return terminal::json(&rows);
+        return terminal::json(&all);
     }
     let some = |tflops: Option<f64>| tflops.map_or_else(|| "-".to_owned(), |t| format!("{t:.0}"));
     let row = |g: &tutti_planner::Gpu| {

@@ -45,11 +45,8 @@ pub fn find(cluster: Option<&str>, args: &PlanArgs) -> Result<Place, Fail> {
 pub fn named(on: &str) -> Result<Place, Fail> {
     let path = Path::new(on);
     let cluster = if on.ends_with(".toml") || path.is_file() {
-        let mut found = catalogue::from_toml(&input::read(path)?)
+        let found = catalogue::from_toml(&input::read(path)?)
             .map_err(|e| Fail::usage(format!("{on}: {e}")))?;
-        if found.name.is_empty() {
-            found.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        }
         found
     } else {
         catalogue::find(on).map_err(|e| {
@@ -129,12 +126,12 @@ fn shape(alike: &Alike, detail: &NodeDetail, notes: &mut Vec<String>) -> Result<
         Fail::usage(format!("the planner does not know the GPU '{}'", alike.model))
             .hint("describe the cluster in a TOML file and give it with --on FILE")
     };
-    let total = u64::from(alike.nodes) * u64::from(alike.gpus);
-    let mut cluster =
-        catalogue::find(&format!("{total}x{}", alike.model)).map_err(|_| unknown())?;
+    let facts = detail.hardware.as_deref().and_then(|h| h.gpus.first());
+    let name = facts.map_or(alike.model.as_str(), |gpu| gpu.name.as_str());
+    let mut cluster = catalogue::find(name).map_err(|_| unknown())?;
     if let Some(device) = detail.devices.first() {
         let gb = device.mem.0 as f64 / 1e9;
-        cluster.gpu = catalogue::gpu_with_memory(&alike.model, gb).ok_or_else(unknown)?;
+        cluster.gpu = catalogue::gpu_with_memory(name, gb).ok_or_else(unknown)?;
     }
     cluster.name = format!("{} of the running cluster", count(alike.nodes.into(), "node"));
     (cluster.nodes, cluster.gpus_per_node) = (alike.nodes, alike.gpus);
