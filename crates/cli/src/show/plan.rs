@@ -13,7 +13,7 @@ use tutti_planner::{
 };
 
 use super::table::{Field, Grid};
-use super::{count, thousands};
+use super::thousands;
 use crate::style::{Ink, Style};
 
 pub use explain::explained;
@@ -59,17 +59,17 @@ pub fn headline(plan: &Plan<'_>, style: Style) -> String {
         Task::Finetune => "finetune",
         Task::Lora { .. } => "finetune by LoRA",
     };
-    let idle = match plan.cluster.gpus().saturating_sub(best.gpus) {
-        0 => String::new(),
-        n => format!(", {n} stay idle"),
+    let (used, all, gpu) = (best.gpus, plan.cluster.gpus(), &plan.cluster.gpu.name);
+    let gpus = if used == all {
+        format!("{all} {gpu}")
+    } else {
+        format!("{used} of {all} {gpu}, the others stay idle")
     };
     format!(
-        "{doing} {} ({} weights) on {}: {} of {}{idle}, {}",
+        "{doing} {} ({} weights) on {}: {gpus}, {}",
         style.paint(Ink::Bold, &plan.arch.name),
         billions(plan.arch.params()),
         plan.cluster.name,
-        best.gpus,
-        count(plan.cluster.gpus().into(), &plan.cluster.gpu.name).trim_end_matches('s'),
         style.paint(Ink::Bold, &degrees(&best.layout)),
     )
 }

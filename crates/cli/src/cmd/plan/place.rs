@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tutti_model::{FabricState, Gpu, Hardware, NodeState};
+use tutti_model::{FabricState, Gpu, GpuBench, GpuRates, Hardware, NodeState};
 use tutti_planner::{Cluster, Measured, catalogue};
 use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
@@ -84,6 +84,9 @@ struct Alike {
     nodes: u32,
     /// The name of one of them.
     first: String,
+    /// 10¹² operations and 10⁹ bytes a second that the slowest of the nodes was measured to do.
+    matmul_tflops: Option<f64>,
+    copy_gbps: Option<f64>,
 }
 
 /// The kind of node that has most of the GPUs; the others are left out, and said so.
@@ -117,7 +120,15 @@ fn alike(rows: &[NodeRow], notes: &mut Vec<String>) -> Option<Alike> {
         gpus,
         nodes: u32::try_from(chosen.len()).unwrap_or(u32::MAX),
         first: chosen[0].name.clone(),
+        matmul_tflops: slowest(chosen, |b| b.figures.matmul).map(|rate| rate / 1e12),
+        copy_gbps: slowest(chosen, |b| b.figures.copy).map(|rate| rate / 1e9),
     })
+}
+
+/// A gang is as fast as the slowest of its nodes. None: none of them was measured.
+fn slowest(rows: &[&NodeRow], of: fn(&GpuBench) -> Option<GpuRates>) -> Option<f64> {
+    let medians = rows.iter().filter_map(|row| of(row.gpu_bench.as_ref()?)).map(|r| r.median);
+    medians.filter(|rate| *rate > 0).min().map(|rate| rate as f64)
 }
 
 /// The catalogue knows the GPU; how GPUs and nodes are joined is as it was discovered.
@@ -133,6 +144,8 @@ fn shape(alike: &Alike, detail: &NodeDetail, notes: &mut Vec<String>) -> Result<
         let gb = device.mem.0 as f64 / 1e9;
         cluster.gpu = catalogue::gpu_with_memory(name, gb).ok_or_else(unknown)?;
     }
+    cluster.gpu.matmul_tflops = alike.matmul_tflops.or(cluster.gpu.matmul_tflops);
+    cluster.gpu.copy_gbps = alike.copy_gbps.or(cluster.gpu.copy_gbps);
     cluster.name = format!("{} of the running cluster", count(alike.nodes.into(), "node"));
     (cluster.nodes, cluster.gpus_per_node) = (alike.nodes, alike.gpus);
     if !spans_nodes(detail.hardware.as_deref()) {
