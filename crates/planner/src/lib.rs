@@ -28,8 +28,10 @@ pub mod names;
 mod near;
 mod numbers;
 pub mod predict;
+mod search;
 mod split;
 mod time;
+pub mod words;
 mod workload;
 
 pub use arch::{Arch, Latent, Moe, Window};
@@ -42,5 +44,6 @@ pub use legal::{Illegal, legal};
 pub use memory::{memory, usable_gb};
 pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
+pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
 pub use time::step_time;
 pub use workload::{Precision, Task, Workload};

@@ -23,10 +23,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tutti_model::Span;
-use tutti_planner::{Pins, Precision, Recompute, Sharding};
+use tutti_planner::{NoPlan, Pins, Precision, Recompute, Sharding};
 
 use super::job_args::word;
-use crate::fail::Fail;
+use crate::fail::{Fail, IMPOSSIBLE, USAGE};
 use flags::Mode;
 
 #[derive(clap::Args)]
@@ -258,4 +258,13 @@ pub fn run(cluster: Option<&str>, args: PlanArgs) -> Result<ExitCode, Fail> {
         Mode::List => list::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What makes no sense is a mistake of whoever asks; what can't be had is not.
+fn no_plan(why: &NoPlan) -> Fail {
+    let exit = match why {
+        NoPlan::Model(_) | NoPlan::Workload { .. } => USAGE,
+        _ => IMPOSSIBLE,
+    };
+    Fail::new(why.to_string()).exit(exit)
 }

@@ -7,9 +7,9 @@ pub mod seen;
 pub mod serving;
 pub mod which;
 
+use tutti_planner::words::{axes, part, recompute, seconds, sharding};
 use tutti_planner::{
-    Answer, Arch, Cluster, Layout, Part, Recompute, Run, Sharding, Task, WhatIf, Workload,
-    usable_gb,
+    Answer, Arch, Cluster, Layout, Recompute, Run, Sharding, Task, WhatIf, Workload, usable_gb,
 };
 
 use super::table::{Field, Grid};
@@ -70,21 +70,13 @@ pub fn headline(plan: &Plan<'_>, style: Style) -> String {
         style.paint(Ink::Bold, &plan.arch.name),
         billions(plan.arch.params()),
         plan.cluster.name,
-        style.paint(Ink::Bold, &degrees(&best.layout)),
+        style.paint(Ink::Bold, &axes(&best.layout)),
     )
 }
 
-/// `tp 4 × pp 2 × dp 8`, without those that are 1.
-pub fn degrees(l: &Layout) -> String {
-    let all = [("tp", l.tp), ("pp", l.pp), ("cp", l.cp), ("dp", l.dp)];
-    let words: Vec<String> =
-        all.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")).collect();
-    if words.is_empty() { "one GPU".to_owned() } else { words.join(" × ") }
-}
-
-/// The same in words, with everything else that a layout has.
+/// Everything that a layout has, in words.
 fn layout_words(l: &Layout) -> String {
-    let mut words = vec![degrees(l)];
+    let mut words = vec![axes(l)];
     if l.vp > 1 {
         words.push(format!("{} chunks on each stage", l.vp));
     }
@@ -92,23 +84,15 @@ fn layout_words(l: &Layout) -> String {
         words.push(format!("experts over {} GPUs", l.ep));
     }
     words.push(format!("micro-batch {}", l.micro_batch));
-    words.extend(match l.sharding {
-        Sharding::None => None,
-        Sharding::Zero1 => Some("ZeRO-1".to_owned()),
-        Sharding::Zero2 => Some("ZeRO-2".to_owned()),
-        Sharding::Zero3 => Some("ZeRO-3 (FSDP)".to_owned()),
-    });
+    if l.sharding != Sharding::None {
+        words.push(sharding(l.sharding).to_owned());
+    }
     if l.sequence_parallel && l.tp > 1 {
         words.push("sequence parallel".to_owned());
     }
-    words.push(
-        match l.recompute {
-            Recompute::None => "nothing recomputed",
-            Recompute::Selective => "attention recomputed",
-            Recompute::Full => "everything recomputed",
-        }
-        .to_owned(),
-    );
+    if l.recompute != Recompute::None {
+        words.push(recompute(l.recompute).to_owned());
+    }
     words.join(", ")
 }
 
@@ -173,7 +157,7 @@ fn limit(plan: &Plan<'_>) -> String {
         .iter()
         .take(2)
         .filter(|(_, s)| *s > 0.0)
-        .map(|(part, s)| format!("{} {:.0} %", part_words(*part), 100.0 * s / total))
+        .map(|(p, s)| format!("{} {:.0} %", part(*p), 100.0 * s / total))
         .collect();
     format!("{} of the step", words.join(", "))
 }
@@ -187,24 +171,6 @@ fn helps(plan: &Plan<'_>) -> Vec<String> {
         .collect()
 }
 
-pub fn part_words(part: Part) -> &'static str {
-    match part {
-        Part::Gemm => "matrix products",
-        Part::Attention => "attention",
-        Part::Head => "embedding and head",
-        Part::Elementwise => "norms and the like",
-        Part::Recompute => "recomputing",
-        Part::TensorParallel => "tensor parallelism",
-        Part::ContextParallel => "context parallelism",
-        Part::ExpertParallel => "expert parallelism",
-        Part::PipelineTransfers => "between stages",
-        Part::Bubble => "waiting in the pipeline",
-        Part::DataParallel => "data parallelism",
-        Part::Optimizer => "optimizer",
-        Part::Overhead => "overhead",
-    }
-}
-
 /// `−12 %`, `+7 %` of what it was.
 pub fn percent(ratio: f64) -> String {
     let change = 100.0 * (ratio - 1.0);
@@ -212,15 +178,6 @@ pub fn percent(ratio: f64) -> String {
     match rounded {
         r if r < 0.0 => format!("−{:.0} %", -r),
         r => format!("+{:.0} %", r.abs()),
-    }
-}
-
-/// `1.32 s`, `740 ms`.
-pub fn seconds(s: f64) -> String {
-    match s {
-        s if s >= 100.0 => format!("{s:.0} s"),
-        s if s >= 1.0 => format!("{s:.2} s"),
-        s => format!("{:.0} ms", s * 1e3),
     }
 }
 
@@ -318,11 +275,8 @@ mod tests {
             sequence_parallel: true,
             recompute: Recompute::None,
         };
-        assert_eq!(
-            layout_words(&layout),
-            "tp 4 × dp 2, micro-batch 1, ZeRO-1, sequence parallel, nothing recomputed"
-        );
+        assert_eq!(layout_words(&layout), "tp 4 × dp 2, micro-batch 1, ZeRO-1, sequence parallel");
         (layout.tp, layout.dp, layout.sharding) = (1, 1, Sharding::None);
-        assert_eq!(layout_words(&layout), "one GPU, micro-batch 1, nothing recomputed");
+        assert_eq!(layout_words(&layout), "one GPU, micro-batch 1");
     }
 }

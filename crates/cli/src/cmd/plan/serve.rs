@@ -4,8 +4,8 @@ use tutti_planner::emit::{self, Server};
 use tutti_planner::{Arch, Precision, Serving, ServingPlan, serve};
 
 use super::train::hand_over;
-use super::{PlanArgs, input, place};
-use crate::fail::{Fail, IMPOSSIBLE};
+use super::{PlanArgs, input, no_plan, place};
+use crate::fail::Fail;
 use crate::show::plan::serving::{self, Served};
 use crate::style::Style;
 use crate::terminal;
@@ -29,7 +29,7 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
         tp: args.pins.tp,
         pp: args.pins.pp,
     };
-    let plan = serve(&asked).map_err(|e| Fail::new(e.to_string()).exit(IMPOSSIBLE))?;
+    let plan = serve(&asked).map_err(|e| no_plan(&e))?;
     if args.write.is_some() {
         return write(args, &arch, &asked, &plan);
     }

@@ -7,8 +7,8 @@ use tutti_planner::{
 
 use super::place::{self, Place};
 use super::predict::put;
-use super::{GoalArg, PlanArgs, Program, input};
-use crate::fail::{Fail, IMPOSSIBLE};
+use super::{GoalArg, PlanArgs, Program, input, no_plan};
+use crate::fail::Fail;
 use crate::show::job::quoted;
 use crate::show::plan::{self as text, Plan};
 use crate::show::table::terminal_width;
@@ -31,7 +31,7 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
         stack: Stack::Current,
         fewer: args.fewer,
     };
-    let answer = search(&question).map_err(|e| Fail::new(e.to_string()).exit(IMPOSSIBLE))?;
+    let answer = search(&question).map_err(|e| no_plan(&e))?;
     if let Some(program) = args.write {
         return write(args, program, &place, &arch, &workload, &answer);
     }

@@ -1,8 +1,9 @@
 //! `tutti plan --explain`: where memory and time go, what loses, what if.
 
 use tutti_planner::usable_gb;
+use tutti_planner::words::{part, seconds};
 
-use super::{Plan, bar, layout_words, part_words, percent, seconds, short};
+use super::{Plan, bar, layout_words, percent, short};
 use crate::show::table::{Field, Grid, plain};
 use crate::style::{Ink, Style};
 
@@ -40,7 +41,7 @@ pub fn explained(plan: &Plan<'_>, style: Style, width: Option<u16>) -> String {
 
 fn named(plan: &Plan<'_>) -> Vec<(&'static str, f64)> {
     let parts = &plan.answer.best.estimate.time.parts;
-    parts.iter().map(|(part, s)| (part_words(*part), *s)).collect()
+    parts.iter().map(|(p, s)| (part(*p), *s)).collect()
 }
 
 const INKS: [Ink; 5] = [Ink::Blue, Ink::Green, Ink::Yellow, Ink::Magenta, Ink::Cyan];

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use tutti_model::{DeclaredPlan, Span};
+use tutti_planner::words::seconds;
 
-use super::{percent, seconds};
+use super::percent;
 
 /// Of a job that says how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

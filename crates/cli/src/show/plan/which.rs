@@ -1,9 +1,10 @@
 //! `tutti plan --deadline` and `--budget`.
 
 use serde_json::{Value, json};
+use tutti_planner::words::axes;
 use tutti_planner::{Aim, Arch, Pick, Workload};
 
-use super::{billions, degrees, duration, list, money, short_count};
+use super::{billions, duration, list, money, short_count};
 use crate::show::table::plain;
 use crate::style::Style;
 
@@ -32,7 +33,7 @@ pub fn text(
             plain(p.gpus.to_string()),
             plain(duration(p.seconds)),
             plain(p.price.map_or_else(|| "-".to_owned(), |price| money(price, "USD"))),
-            plain(degrees(&p.layout)),
+            plain(axes(&p.layout)),
         ]
     });
     let head_row = ["CLUSTER", ">NODES", ">GPUS", ">TIME", ">PRICE", "LAYOUT"];

@@ -1,0 +1,188 @@
+//! The best of all layouts, and why the others are not.
+
+mod explain;
+mod layouts;
+mod none;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+
+use crate::{
+    Arch, Cluster, Estimate, Gpu, Layout, Precision, Recompute, Setup, Sharding, Stack, Task,
+    Workload, estimate, memory, step_time, usable_gb,
+};
+
+pub use explain::RunnerUp;
+use layouts::Found;
+pub use none::NoPlan;
+
+/// What of a layout is not to be searched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    pub tp: Option<u32>,
+    pub pp: Option<u32>,
+    pub vp: Option<u32>,
+    pub cp: Option<u32>,
+    pub ep: Option<u32>,
+    pub dp: Option<u32>,
+    pub micro_batch: Option<u64>,
+    pub sharding: Option<Sharding>,
+    pub recompute: Option<Recompute>,
+    pub sequence_parallel: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// The shortest step.
+    #[default]
+    Time,
+    /// The fewest GPU-seconds for a step.
+    Money,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    pub arch: &'a Arch,
+    pub workload: &'a Workload,
+    pub cluster: &'a Cluster,
+    pub pins: Pins,
+    pub goal: Goal,
+    pub stack: Stack,
+    /// GPUs may be left idle.
+    pub fewer: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    pub layout: Layout,
+    pub estimate: Estimate,
+    pub gpus: u32,
+    pub tokens_per_s: f64,
+    /// FLOPs that the model asks for (what is masked is not counted, nor what is computed twice) over the data sheet's
+    /// peak in the workload's precision.
+    pub mfu: f64,
+    pub cost_per_step: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    pub best: Candidate,
+    pub runners_up: Vec<RunnerUp>,
+    /// Layouts that can be run, and those of them that fit.
+    pub considered: u64,
+    pub fitting: u64,
+}
+
+/// A layout that is this little slower is taken where it is simpler.
+const SIMPLE: f64 = 1.01;
+
+/// The best layout. The same question has the same answer always.
+pub fn search(question: &Question) -> Result<Answer, NoPlan> {
+    none::check(question)?;
+    let found = layouts::all(question);
+    let Some(best) = choose(question, &found) else {
+        return Err(none::why(question, &found));
+    };
+    let best = candidate(question, &best);
+    let runners_up = explain::runners_up(question, &best, &found);
+    Ok(Answer { best, runners_up, considered: found.considered, fitting: found.fitting })
+}
+
+/// The simplest of those that are about as good as the best.
+fn choose(question: &Question, found: &Found) -> Option<Layout> {
+    let score = |(seconds, layout): &(f64, Layout)| question.goal.score(*seconds, layout);
+    let least = found.timed.iter().map(score).min_by(f64::total_cmp)?;
+    let good = found.timed.iter().filter(|t| score(t) <= least * SIMPLE);
+    let simplest = good.min_by(|a, b| {
+        let by = complexity(&a.1).cmp(&complexity(&b.1));
+        by.then(score(a).total_cmp(&score(b))).then(a.1.cmp(&b.1))
+    });
+    simplest.map(|(_, layout)| *layout)
+}
+
+impl Goal {
+    fn score(self, seconds: f64, layout: &Layout) -> f64 {
+        match self {
+            Goal::Time => seconds,
+            Goal::Money => seconds * f64::from(layout.gpus()),
+        }
+    }
+}
+
+/// What has to be set up and can go wrong.
+fn complexity(l: &Layout) -> (u32, Recompute, Sharding) {
+    let axes = [l.tp > 1, l.pp > 1, l.vp > 1, l.cp > 1, l.ep > 1];
+    (axes.into_iter().map(u32::from).sum(), l.recompute, l.sharding)
+}
+
+impl<'a> Question<'a> {
+    fn setup(&self, layout: &'a Layout) -> Setup<'a> {
+        let Question { arch, workload, cluster, stack, .. } = *self;
+        Setup { arch, workload, cluster, layout, stack }
+    }
+
+    fn room(&self) -> f64 {
+        usable_gb(&self.cluster.gpu)
+    }
+
+    fn memory_gb(&self, layout: &Layout) -> f64 {
+        memory(&Question { ..*self }.setup(layout)).total()
+    }
+
+    fn seconds(&self, layout: &Layout) -> f64 {
+        step_time(&Question { ..*self }.setup(layout)).total()
+    }
+
+    /// Tokens of one step.
+    pub fn tokens(&self) -> f64 {
+        self.workload.seq as f64 * self.workload.global_batch as f64
+    }
+}
+
+/// A layout with all that is known of it.
+pub fn candidate(question: &Question, layout: &Layout) -> Candidate {
+    let estimate = estimate(&question.setup(layout));
+    let seconds = estimate.time.total();
+    let gpus = layout.gpus();
+    let peak = peak_tflops(&question.cluster.gpu, question.workload.precision) * 1e12;
+    let price = question.cluster.price_per_gpu_hour;
+    Candidate {
+        layout: *layout,
+        estimate,
+        gpus,
+        tokens_per_s: question.tokens() / seconds,
+        mfu: flops(question) / (seconds * f64::from(gpus) * peak),
+        cost_per_step: price.map(|p| p * f64::from(gpus) * seconds / 3600.0),
+    }
+}
+
+/// The data sheet's, in the precision that products are computed in.
+pub(crate) fn peak_tflops(gpu: &Gpu, precision: Precision) -> f64 {
+    match precision {
+        Precision::Fp16 | Precision::Bf16 => gpu.bf16_tflops,
+        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.unwrap_or(gpu.bf16_tflops),
+        Precision::Nvfp4 => gpu.fp4_tflops.or(gpu.fp8_tflops).unwrap_or(gpu.bf16_tflops),
+    }
+}
+
+/// FLOPs that the model asks for in a step. Frozen weights have no gradients.
+fn flops(question: &Question) -> f64 {
+    let arch = question.arch;
+    let attention = arch.attention_flops(arch.keys_seen(question.workload.seq));
+    let products = 2.0 * arch.matmul_params();
+    let per_token = match question.workload.task {
+        Task::Lora { .. } => 2.0 * products + 3.0 * attention,
+        Task::Pretrain | Task::Finetune => 3.0 * (products + attention),
+    };
+    per_token * question.tokens()
+}
+
+/// For sorting by how good something is, with its layout to break ties.
+fn by_score(question: &Question, a: &(f64, Layout), b: &(f64, Layout)) -> Ordering {
+    let score = |t: &(f64, Layout)| question.goal.score(t.0, &t.1);
+    score(a).total_cmp(&score(b)).then(a.1.cmp(&b.1))
+}

@@ -1,0 +1,148 @@
+//! Why another layout is not the one.
+
+use serde::Serialize;
+
+use super::layouts::Found;
+use super::{Candidate, Goal, Question, by_score, candidate};
+use crate::words::{self, gb, more, seconds};
+use crate::{Layout, Recompute, Sharding, legal};
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunnerUp {
+    pub candidate: Candidate,
+    pub fits: bool,
+    /// One sentence.
+    pub loses: String,
+}
+
+const MOST: usize = 6;
+
+/// A way to differ from the best.
+struct Axis {
+    /// Its value in a layout, as something to compare and as words.
+    value: fn(&Layout) -> u64,
+    words: fn(&Layout) -> String,
+}
+
+#[rustfmt::skip]
+const AXES: [Axis; 9] = [
+    Axis { value: |l| l.tp.into(), words: |l| format!("tp {}", l.tp) },
+    Axis { value: |l| l.pp.into(), words: |l| format!("pp {}", l.pp) },
+    Axis { value: |l| l.cp.into(), words: |l| format!("cp {}", l.cp) },
+    Axis { value: |l| l.ep.into(), words: |l| format!("ep {}", l.ep) },
+    Axis { value: |l| l.sharding as u64, words: |l| words::sharding(l.sharding).into() },
+    Axis { value: |l| l.recompute as u64, words: |l| words::recompute(l.recompute).into() },
+    Axis { value: |l| l.micro_batch, words: |l| format!("micro-batch {}", l.micro_batch) },
+    Axis { value: |l| l.vp.into(), words: |l| format!("vp {}", l.vp) },
+    Axis { value: |l| l.gpus().into(), words: |l| format!("{} GPUs", l.gpus()) },
+];
+
+/// The best of each kind of difference, and near ones that would be simpler but do not fit.
+pub(super) fn runners_up(q: &Question, best: &Candidate, found: &Found) -> Vec<RunnerUp> {
+    let mut picked: Vec<(f64, Layout)> = Vec::new();
+    for axis in AXES {
+        let differs = |t: &&(f64, Layout)| (axis.value)(&t.1) != (axis.value)(&best.layout);
+        let next = found.timed.iter().filter(differs).min_by(|a, b| by_score(q, a, b));
+        picked.extend(next.filter(|n| !picked.iter().any(|p| p.1 == n.1)));
+    }
+    picked.sort_by(|a, b| by_score(q, a, b));
+    let slower = picked.iter().map(|(_, layout)| slower(q, best, layout));
+    let mut all: Vec<RunnerUp> = slower.take(MOST).collect();
+    all.extend(too_large(q, &best.layout));
+    all
+}
+
+fn differences(a: &Layout, b: &Layout) -> (String, String) {
+    let axes = || AXES.iter().take(8).filter(|x| (x.value)(a) != (x.value)(b));
+    let words = |l: &Layout| axes().map(|x| (x.words)(l)).collect::<Vec<_>>().join(", ");
+    (words(a), words(b))
+}
+
+fn slower(q: &Question, best: &Candidate, layout: &Layout) -> RunnerUp {
+    let other = candidate(q, layout);
+    let (theirs, ours) = differences(layout, &best.layout);
+    let verdict = verdict(q, best, &other);
+    let why = parts(best, &other);
+    let idle = match (best.gpus, other.gpus) {
+        (b, o) if b != o => format!(" on {o} GPUs instead of {b}"),
+        _ => String::new(),
+    };
+    let loses = format!("{theirs} instead of {ours}{idle}: {verdict}{why}");
+    RunnerUp { candidate: other, fits: true, loses }
+}
+
+fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> String {
+    let (word, unlike, ratio) = match q.goal {
+        Goal::Time => {
+            ("slower", "faster", other.estimate.time.total() / best.estimate.time.total())
+        }
+        Goal::Money => {
+            let spent = |c: &Candidate| c.estimate.time.total() * f64::from(c.gpus);
+            ("dearer", "cheaper", spent(other) / spent(best))
+        }
+    };
+    match ratio {
+        r if r > 1.0005 => format!("{} {word}", more(r)),
+        r if r < 0.9995 => format!("{} {unlike}, but less simple", more(1.0 / r)),
+        _ => "as good, but less simple".to_owned(),
+    }
+}
+
+/// The part that it loses the most with.
+fn parts(best: &Candidate, other: &Candidate) -> String {
+    let of = |c: &Candidate, part| {
+        let parts = c.estimate.time.parts.iter();
+        parts.filter(|(p, _)| *p == part).map(|(_, s)| s).sum::<f64>()
+    };
+    let lost = other.estimate.time.parts.iter().map(|(p, s)| (*p, *s, of(best, *p)));
+    let worst = lost.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
+    match worst {
+        Some((part, theirs, ours)) if theirs - ours > 0.002 * best.estimate.time.total() => {
+            format!("; {} {} instead of {}", words::part(part), seconds(theirs), seconds(ours))
+        }
+        _ => String::new(),
+    }
+}
+
+/// One step simpler in one way, where that is more than the memory takes.
+fn too_large(q: &Question, best: &Layout) -> Vec<RunnerUp> {
+    let lighter = match best.sharding {
+        Sharding::Zero3 => Some(Sharding::Zero2),
+        Sharding::Zero2 => Some(Sharding::Zero1),
+        Sharding::Zero1 | Sharding::None => None,
+    };
+    let less = match best.recompute {
+        Recompute::Full => Some(Recompute::Selective),
+        Recompute::Selective => Some(Recompute::None),
+        Recompute::None => None,
+    };
+    let half =
+        best.tp.is_multiple_of(2).then(|| Layout { tp: best.tp / 2, dp: best.dp * 2, ..*best });
+    let single = best.pp.is_multiple_of(2).then(|| Layout {
+        pp: best.pp / 2,
+        dp: best.dp * 2,
+        vp: 1,
+        ..*best
+    });
+    let simpler = [
+        lighter.map(|sharding| Layout { sharding, ..*best }),
+        less.map(|recompute| Layout { recompute, ..*best }),
+        half,
+        single,
+    ];
+    let runs = |l: &Layout| legal(q.arch, q.workload, q.cluster, l).is_ok();
+    simpler
+        .into_iter()
+        .flatten()
+        .filter(|l| runs(l) && q.memory_gb(l) > q.room())
+        .map(|layout| {
+            let other = candidate(q, &layout);
+            let (theirs, ours) = differences(&layout, best);
+            let needs = gb(other.estimate.memory.total());
+            let room = gb(q.room());
+            let loses =
+                format!("{theirs} instead of {ours}: does not fit, {needs} on a GPU that has room for {room}");
+            RunnerUp { candidate: other, fits: false, loses }
+        })
+        .collect()
+}
