@@ -33,7 +33,7 @@ pub struct Plan<'a> {
 const BAR: usize = 24;
 /// Lines of what would help in the short form.
 const HELPS: usize = 3;
-/// What makes a step shorter by less is not worth a line.
+/// What makes a token take less time by less is not worth a line.
 const WORTH: f64 = 0.98;
 
 pub fn short(plan: &Plan<'_>, style: Style) -> String {
@@ -162,13 +162,11 @@ fn limit(plan: &Plan<'_>) -> String {
     format!("{} of the step", words.join(", "))
 }
 
-/// Best first; only what really makes a step shorter.
+/// Best first; only what really helps.
 fn helps(plan: &Plan<'_>) -> Vec<String> {
     let mut all: Vec<&WhatIf> = plan.what_ifs.iter().filter(|w| w.ratio < WORTH).collect();
     all.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-    all.iter()
-        .map(|w| format!("{}: {} a step ({})", w.change, seconds(w.step_s), percent(w.ratio)))
-        .collect()
+    all.iter().map(|w| format!("{}: {}", w.change, w.note)).collect()
 }
 
 /// `−12 %`, `+7 %` of what it was.

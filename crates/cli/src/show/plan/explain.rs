@@ -102,7 +102,8 @@ fn what_ifs(plan: &Plan<'_>, style: Style, width: Option<u16>) -> Option<String>
     if plan.what_ifs.is_empty() {
         return None;
     }
-    let mut grid = Grid::new(&["WHAT IF", ">STEP", ">TIME", ">MONEY", "NOTE"], style);
+    let mut grid =
+        Grid::new(&["WHAT IF", ">STEP", ">TIME OF A TOKEN", ">PRICE OF A TOKEN", "NOTE"], style);
     for what in plan.what_ifs {
         grid.row([
             plain(what.change.clone()),

@@ -17,18 +17,14 @@ impl Plan<'_> {
         set("plan", candidate(best));
         set("usable_gb", json!(usable_gb(&self.cluster.gpu)));
         set("currency", json!(self.currency));
-        set("run", self.run.map_or(Value::Null, run));
+        set("run", json!(self.run));
         let runners_up = self.answer.runners_up.iter().map(|r| {
             let mut loser = candidate(&r.candidate);
             loser["loses"] = json!(r.loses);
             loser
         });
         set("runners_up", runners_up.collect());
-        let what_ifs = self.what_ifs.iter().map(|w| {
-            json!({ "change": w.change, "step_time_s": w.step_s, "ratio": w.ratio,
-                    "cost_ratio": w.cost_ratio, "note": w.note })
-        });
-        set("what_if", what_ifs.collect());
+        set("what_if", json!(self.what_ifs));
         set("considered", json!(self.answer.considered));
         set("fitting", json!(self.answer.fitting));
         Value::Object(out)
@@ -53,20 +49,5 @@ fn candidate(c: &Candidate) -> Value {
         "tokens_per_s": c.tokens_per_s,
         "mfu": c.mfu,
         "cost_per_step": c.cost_per_step,
-    })
-}
-
-fn run(run: &tutti_planner::Run) -> Value {
-    json!({
-        "steps": run.steps,
-        "tokens": run.tokens,
-        "seconds": run.seconds,
-        "effective_seconds": run.effective_seconds,
-        "effective": run.effective,
-        "gpu_hours": run.gpu_hours,
-        "price": run.price,
-        "checkpoint_gb": run.checkpoint_gb,
-        "checkpoint_every_s": run.checkpoint_every_s,
-        "mttf_s": run.mttf_s,
     })
 }
