@@ -127,7 +127,8 @@ pub struct PlanArgs {
     rps: Option<f64>,
 }
 
-/// A model without a name; what is left out is as in the Llama family.
+// No comments of the form that clap takes for the help of the verb.
+// A model without a name; what is left out is as in the Llama family.
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "A model by its numbers")]
 pub struct NumberArgs {

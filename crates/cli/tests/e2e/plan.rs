@@ -258,10 +258,9 @@ fn the_running_cluster_is_planned_for_checked_and_warned_of() {
 #[test]
 fn what_was_planned_is_shown_beside_what_is_seen() {
     let cluster = cluster(1);
-    let mut spec = tutti_model::JobSpec::shell(
-        "for i in 1 2 3 4 5 6; do \"$TUTTI\" progress --step $i; sleep 0.2; done; sleep 600",
-    );
-    spec.env.insert("TUTTI".into(), TUTTI.into());
+    let step = format!("{TUTTI} progress --step $i");
+    let line = format!("for i in 1 2 3 4 5 6; do {step}; sleep 0.2; done; sleep 600");
+    let mut spec = tutti_model::JobSpec::shell(line);
     let plan = r#"{"model": "qwen2.5-0.5b", "seq": 4096, "global_batch": 8, "step_time_s": 0.1}"#;
     spec.plan = serde_json::from_str(plan).unwrap();
     let id = cluster.submit(spec).to_string();

@@ -7,7 +7,7 @@ use tutti_planner::{
     memory, usable_gb,
 };
 use tutti_wire::api::GpuRow;
-use tutti_wire::client::{Client, ClientError};
+use tutti_wire::client::Client;
 
 use super::{PlanArgs, input, place};
 use crate::cmd::job_args::word;
@@ -174,8 +174,7 @@ fn running_or_listed(
     spec: &JobSpec,
     planned: &Planned,
 ) -> Result<(Cluster, String), Fail> {
-    let rows = session::open(cluster)
-        .and_then(|client| client.gpus(None).map_err(|e: ClientError| Fail::from(e)));
+    let rows = session::open(cluster).and_then(|client| client.gpus(None).map_err(Fail::from));
     let rows = match rows {
         Err(fail) if fail.exit == UNREACHABLE => return listed(spec, planned, fail),
         rows => rows?,

@@ -185,7 +185,7 @@ fn spans_nodes(hardware: Option<&Hardware>) -> bool {
 /// Gbit/s of a node's adapters together, if their speed is known.
 fn adapters(hardware: Option<&Hardware>) -> Option<u32> {
     let up = hardware?.nics.iter().filter(|n| n.up);
-    Some(up.map(|n| n.gbits).sum()).filter(|gbits| *gbits > 0)
+    Some(up.map(|n| n.gbits).sum::<u32>()).filter(|gbits| *gbits > 0)
 }
 
 /// What the policy says that an hour costs, else the list price.
