@@ -6,20 +6,18 @@ use crate::{Gpu, Precision, Stack};
 /// Shares of the peaks that a generation reaches, and what its links need besides bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Profile {
-    /// Of the bf16, fp8 and fp4 peak, by the largest products in a long run.
+    /// Of the bf16 peak, by the best product of a benchmark. What is measured is measured against this.
+    pub best: f64,
+    /// Of the bf16, fp8 and fp4 peak, by large products in a long run, hot and beside everything else.
     pub gemm: f64,
     pub gemm8: f64,
     pub gemm4: f64,
-    /// Of the memory's bandwidth, by streams.
+    /// Of the memory's bandwidth, by a copy and by streams in a long run.
+    pub copy: f64,
     pub hbm: f64,
-    /// Of the bf16 peak, by flash attention forward and backward.
+    /// Of the bf16 peak, by flash attention forward: today's kernels, and those of 2023, which were written for Ampere.
     pub flash: f64,
-    pub flash_back: f64,
-    /// Processors that tiles of a product are dealt to, the rate of the smaller tiles, and how much longer a product
-    /// takes at most because the last wave is not full.
-    pub processors: f64,
-    pub small_tiles: f64,
-    pub idle_most: f64,
+    pub flash_2023: f64,
     /// Of the time to move a product's operands, what its arithmetic does not hide, and seconds to fill and drain.
     pub operands_seen: f64,
     pub ramp: f64,
@@ -35,38 +33,36 @@ pub(crate) struct Profile {
 }
 
 const AMPERE: Profile = Profile {
-    gemm: 0.87,
+    best: 0.87,
+    gemm: 0.83,
     gemm8: 0.87,
     gemm4: 0.87,
-    hbm: 0.85,
+    copy: 0.88,
+    hbm: 0.80,
     flash: 0.62,
-    flash_back: 0.52,
-    processors: 108.0,
-    small_tiles: 0.90,
-    idle_most: 1.25,
-    operands_seen: 0.5,
+    flash_2023: 0.54,
+    operands_seen: 0.48,
     ramp: 3e-6,
-    island: 0.76,
-    nic: 0.85,
-    start: 20e-6,
-    hop: 3e-6,
+    island: 0.88,
+    nic: 0.86,
+    start: 38e-6,
+    hop: 4.5e-6,
     far_hop: 6e-6,
 };
 
 const HOPPER: Profile = Profile {
-    gemm: 0.72,
+    best: 0.80,
+    gemm: 0.715,
     gemm8: 0.62,
     gemm4: 0.62,
-    hbm: 0.85,
-    flash: 0.50,
-    flash_back: 0.42,
-    processors: 132.0,
-    small_tiles: 0.90,
-    idle_most: 1.25,
-    operands_seen: 0.5,
+    copy: 0.89,
+    hbm: 0.75,
+    flash: 0.58,
+    flash_2023: 0.29,
+    operands_seen: 0.48,
     ramp: 3e-6,
-    island: 0.80,
-    nic: 0.85,
+    island: 0.88,
+    nic: 0.70,
     start: 15e-6,
     hop: 2e-6,
     far_hop: 5e-6,
@@ -74,25 +70,17 @@ const HOPPER: Profile = Profile {
 
 /// The H100 of 96 GB and 500 W: less power, lower clocks.
 const HOPPER_500W: Profile =
-    Profile { gemm: 0.6, gemm8: 0.5, flash: 0.4, flash_back: 0.34, ..HOPPER };
+    Profile { gemm: 0.43, gemm8: 0.40, flash: 0.40, flash_2023: 0.345, ..HOPPER };
 
 const BLACKWELL: Profile = Profile {
-    gemm: 0.72,
-    gemm8: 0.66,
-    gemm4: 0.50,
-    hbm: 0.85,
+    best: 0.75,
+    gemm: 0.68,
+    gemm8: 0.64,
+    gemm4: 0.48,
     flash: 0.55,
-    flash_back: 0.45,
-    processors: 148.0,
-    small_tiles: 0.90,
-    idle_most: 1.25,
-    operands_seen: 0.5,
-    ramp: 3e-6,
+    flash_2023: 0.25,
     island: 0.78,
-    nic: 0.85,
-    start: 15e-6,
-    hop: 2e-6,
-    far_hop: 5e-6,
+    ..HOPPER
 };
 
 pub(crate) fn profile(gpu: &Gpu) -> Profile {
@@ -101,48 +89,35 @@ pub(crate) fn profile(gpu: &Gpu) -> Profile {
         Family::Hopper if gpu.name.contains("HBM2e") => HOPPER_500W,
         Family::Hopper => HOPPER,
         Family::Blackwell | Family::Rubin => BLACKWELL,
-        Family::Volta => {
-            Profile { gemm: 0.75, flash: 0.35, flash_back: 0.3, processors: 80.0, ..AMPERE }
+        Family::Volta => Profile { best: 0.8, gemm: 0.75, flash: 0.35, flash_2023: 0.3, ..AMPERE },
+        Family::Ada => Profile { best: 0.75, gemm: 0.65, gemm8: 0.6, ..AMPERE },
+        Family::Cdna2 => Profile { best: 0.6, gemm: 0.55, flash: 0.35, flash_2023: 0.28, ..AMPERE },
+        Family::Cdna3 => CDNA3,
+        Family::Cdna4 => {
+            Profile { best: 0.63, gemm: 0.57, gemm8: 0.5, gemm4: 0.4, flash: 0.38, ..CDNA3 }
         }
-        Family::Ada => Profile { gemm: 0.65, gemm8: 0.6, processors: 142.0, ..AMPERE },
-        Family::Cdna2 => {
-            Profile { gemm: 0.55, flash: 0.35, flash_back: 0.28, processors: 220.0, ..AMPERE }
-        }
-        Family::Cdna3 => Profile {
-            gemm: 0.50,
-            gemm8: 0.42,
-            flash: 0.32,
-            flash_back: 0.26,
-            processors: 304.0,
-            island: 0.65,
-            ..HOPPER
-        },
-        Family::Cdna4 => Profile {
-            gemm: 0.60,
-            gemm8: 0.50,
-            gemm4: 0.40,
-            flash: 0.38,
-            flash_back: 0.30,
-            processors: 256.0,
-            island: 0.65,
-            ..HOPPER
-        },
         // Between the generations that are known.
         Family::Unknown => {
-            Profile { gemm: 0.65, gemm8: 0.55, gemm4: 0.45, flash: 0.4, flash_back: 0.33, ..HOPPER }
+            Profile { best: 0.7, gemm: 0.62, gemm8: 0.55, gemm4: 0.45, flash: 0.4, ..HOPPER }
         }
     }
 }
 
-/// The best bf16 product that a profile expects, in TFLOP/s.
-pub(crate) fn best_matmul(gpu: &Gpu) -> f64 {
-    gpu.bf16_tflops * profile(gpu).gemm
-}
+/// All-to-all links of AMD's make slow rings.
+const CDNA3: Profile = Profile {
+    best: 0.53,
+    gemm: 0.48,
+    gemm8: 0.42,
+    flash: 0.32,
+    flash_2023: 0.26,
+    island: 0.65,
+    ..HOPPER
+};
 
 /// TFLOP/s of the largest products in a precision. A GPU without the precision computes in bf16.
 pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
     let p = profile(gpu);
-    let measured = gpu.matmul_tflops.map_or(1.0, |m| m / best_matmul(gpu));
+    let measured = gpu.matmul_tflops.map_or(1.0, |m| m / (gpu.bf16_tflops * p.best));
     let bf16 = gpu.bf16_tflops * p.gemm;
     let fp8 = gpu.fp8_tflops.map(|peak| peak * p.gemm8);
     let fp4 = gpu.fp4_tflops.map(|peak| peak * p.gemm4);
@@ -152,6 +127,12 @@ pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
         Precision::Nvfp4 => fp4.or(fp8).unwrap_or(bf16),
     };
     best * measured
+}
+
+/// GB/s of streams.
+pub(crate) fn stream_gbps(gpu: &Gpu) -> f64 {
+    let p = profile(gpu);
+    gpu.copy_gbps.map_or(gpu.hbm_gbps, |measured| measured / p.copy) * p.hbm
 }
 
 /// What a trainer does well and what it does not.
@@ -183,7 +164,8 @@ pub(crate) struct Traits {
     /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
     pub score_bytes: f64,
     pub written_rate: f64,
-    /// How fast its flash attention is beside the best there is for the GPU.
+    /// Whether its flash attention is that of 2023, and how fast it is beside what the profile says.
+    pub flash_2023: bool,
     pub flash: f64,
     /// How much longer attention takes over many context-parallel ranks, for work that is not spread evenly.
     pub context_waste: f64,
@@ -224,6 +206,7 @@ const CURRENT: Traits = Traits {
     gradient_bytes: 2.0,
     score_bytes: 12.0,
     written_rate: 0.6,
+    flash_2023: false,
     flash: 1.0,
     context_waste: 0.1,
     flash_short: 256.0,
@@ -237,47 +220,80 @@ const CURRENT: Traits = Traits {
     per_step: 0.005,
 };
 
+const FUSED: Traits = Traits {
+    adapters: 1.0,
+    loss_bytes: 30.0,
+    cast_bytes: 2.6,
+    hides_transfers: 0.6,
+    hides_data: 0.5,
+    flash: 1.3,
+    streams: 0.9,
+    flash_2023: true,
+    launch: 5e-6,
+    launches: 25.0,
+    hides_tensor: 0.66,
+    ..CURRENT
+};
+
+const UNFUSED: Traits = Traits {
+    pauses: 0.006,
+    gradient_bytes: 3.0,
+    written_rate: 0.73,
+    score_bytes: 18.5,
+    streams_back: 1.2,
+    written_attention: true,
+    dropout: true,
+    logit_bytes: 8.0,
+    streams: 0.85,
+    launches: 35.0,
+    launch: 5e-6,
+    hides_tensor: 0.0,
+    hides_data: 0.0,
+    hides_experts: 0.0,
+    hides_transfers: 0.0,
+    ..CURRENT
+};
+
+const FSDP: Traits = Traits {
+    cast_bytes: 2.9,
+    hides_data: 0.45,
+    one_copy: true,
+    flash_2023: true,
+    flash: 0.71,
+    context_waste: 0.8,
+    selective_keeps: 0.48,
+    logit_bytes: 12.3,
+    streams: 1.85,
+    launches: 45.0,
+    launch: 5e-6,
+    hides_tensor: 0.0,
+    gradient_bytes: 4.0,
+    ..CURRENT
+};
+
+const COMPILED: Traits = Traits {
+    selective_again: 0.2,
+    cast_bytes: 6.0,
+    streams: 1.35,
+    one_copy: true,
+    flash_2023: true,
+    flash: 1.0,
+    context_waste: 0.84,
+    selective_keeps: 0.48,
+    logit_bytes: 11.8,
+    launches: 25.0,
+    launch: 4e-6,
+    hides_tensor: 0.7,
+    gradient_bytes: 4.0,
+    ..CURRENT
+};
+
 pub(crate) fn traits(stack: Stack) -> Traits {
     match stack {
         Stack::Current => CURRENT,
-        Stack::Fused => Traits { launch: 5e-6, launches: 25.0, hides_tensor: 0.5, ..CURRENT },
-        Stack::Unfused => Traits {
-            written_attention: true,
-            dropout: true,
-            logit_bytes: 8.0,
-            streams: 1.3,
-            launches: 35.0,
-            launch: 5e-6,
-            hides_tensor: 0.0,
-            hides_data: 0.0,
-            hides_experts: 0.0,
-            hides_transfers: 0.0,
-            ..CURRENT
-        },
-        Stack::Fsdp => Traits {
-            one_copy: true,
-            flash: 0.7,
-            context_waste: 0.8,
-            selective_keeps: 0.6,
-            logit_bytes: 12.0,
-            streams: 2.0,
-            launches: 45.0,
-            launch: 5e-6,
-            hides_tensor: 0.0,
-            gradient_bytes: 4.0,
-            ..CURRENT
-        },
-        Stack::Compiled => Traits {
-            one_copy: true,
-            flash: 0.8,
-            context_waste: 0.8,
-            selective_keeps: 0.6,
-            logit_bytes: 10.0,
-            launches: 25.0,
-            launch: 4e-6,
-            hides_tensor: 0.3,
-            gradient_bytes: 4.0,
-            ..CURRENT
-        },
+        Stack::Fused => FUSED,
+        Stack::Unfused => UNFUSED,
+        Stack::Fsdp => FSDP,
+        Stack::Compiled => COMPILED,
     }
 }

@@ -28,9 +28,13 @@ pub mod names;
 mod near;
 mod numbers;
 pub mod predict;
+mod run;
 mod search;
 mod split;
+#[cfg(test)]
+mod testing;
 mod time;
+mod what_if;
 pub mod words;
 mod workload;
 
@@ -44,6 +48,8 @@ pub use legal::{Illegal, legal};
 pub use memory::{memory, usable_gb};
 pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
+pub use run::{Run, run};
 pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
 pub use time::step_time;
+pub use what_if::{WhatIf, what_if};
 pub use workload::{Precision, Task, Workload};

@@ -70,7 +70,8 @@ fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
     // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
     let torch = traits(setup.stack).one_copy && level >= Sharding::Zero2;
     let working = if torch { 0.0 } else { shard(2.0, level == Sharding::Zero3) };
-    let gradients = shard(4.0, level >= Sharding::Zero2);
+    // Over the micro-batches of a pipeline gradients are gathered whole.
+    let gradients = shard(4.0, level >= Sharding::Zero2 && split.pp == 1.0);
     [working, gradients, shard(12.0, level >= Sharding::Zero1)]
 }
 
@@ -95,9 +96,9 @@ fn layer_bytes(setup: &Setup, split: &Split) -> f64 {
     }
 }
 
-/// What is made again of the layer that the backward pass is in.
+/// What is made again of the layer that the backward pass is in, and half as much of gradients.
 fn working_bytes(setup: &Setup, split: &Split) -> f64 {
-    kept_bytes(setup, split)
+    1.5 * kept_bytes(setup, split)
 }
 
 fn kept_bytes(setup: &Setup, split: &Split) -> f64 {

@@ -50,6 +50,7 @@ pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 100.0 => format!("{s:.0} s"),
         s if s >= 1.0 => format!("{s:.2} s"),
+        s if s < 1e-6 => "0 s".to_owned(),
         s if s >= 1e-2 => format!("{:.0} ms", s * 1e3),
         s => format!("{:.2} ms", s * 1e3),
     }

@@ -156,6 +156,8 @@ fn arch(row: Row) -> Result<Arch, RowError> {
         tied: flag(row, "tied_emb"),
         moe: None,
         latent: None,
+        window: None,
+        extra: 0.0,
     };
     if let Some(experts) = number(row, "experts")? {
         let topk = small("topk", needed(row, "topk")?)?;

@@ -54,15 +54,18 @@ pub(super) fn runners_up(q: &Question, best: &Candidate, found: &Found) -> Vec<R
 
 fn differences(a: &Layout, b: &Layout) -> (String, String) {
     let axes = || AXES.iter().take(8).filter(|x| (x.value)(a) != (x.value)(b));
-    let words = |l: &Layout| axes().map(|x| (x.words)(l)).collect::<Vec<_>>().join(", ");
+    let words = |l: &Layout| match axes().count() {
+        0 => format!("dp {}", l.dp),
+        _ => axes().map(|x| (x.words)(l)).collect::<Vec<_>>().join(", "),
+    };
     (words(a), words(b))
 }
 
 fn slower(q: &Question, best: &Candidate, layout: &Layout) -> RunnerUp {
     let other = candidate(q, layout);
     let (theirs, ours) = differences(layout, &best.layout);
-    let verdict = verdict(q, best, &other);
-    let why = parts(best, &other);
+    let (verdict, worse) = verdict(q, best, &other);
+    let why = if worse { parts(best, &other) } else { String::new() };
     let idle = match (best.gpus, other.gpus) {
         (b, o) if b != o => format!(" on {o} GPUs instead of {b}"),
         _ => String::new(),
@@ -71,7 +74,8 @@ fn slower(q: &Question, best: &Candidate, layout: &Layout) -> RunnerUp {
     RunnerUp { candidate: other, fits: true, loses }
 }
 
-fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> String {
+/// In words, and whether it is worse at all.
+fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> (String, bool) {
     let (word, unlike, ratio) = match q.goal {
         Goal::Time => {
             ("slower", "faster", other.estimate.time.total() / best.estimate.time.total())
@@ -82,9 +86,9 @@ fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> String {
         }
     };
     match ratio {
-        r if r > 1.0005 => format!("{} {word}", more(r)),
-        r if r < 0.9995 => format!("{} {unlike}, but less simple", more(1.0 / r)),
-        _ => "as good, but less simple".to_owned(),
+        r if r > 1.0005 => (format!("{} {word}", more(r)), true),
+        r if r < 0.9995 => (format!("{} {unlike}, but less simple", more(1.0 / r)), false),
+        _ => ("as good, but less simple".to_owned(), false),
     }
 }
 

@@ -4,7 +4,7 @@
 //! once, and of each shape only the lightest means that make it fit are timed.
 
 use super::Question;
-use crate::{Illegal, Layout, Recompute, Sharding, legal};
+use crate::{Illegal, Layout, Recompute, Sharding, Task, legal};
 
 /// Sequences longer than this may be spread over several ranks.
 const LONG: u64 = 8192;
@@ -29,9 +29,29 @@ pub(super) struct Found {
 }
 
 pub(super) fn all(question: &Question) -> Found {
-    let mut found = Found::default();
-    shapes(question, |shape, found| deepen(question, shape, found), &mut found);
-    found
+    let timed = |whole: bool| {
+        let mut found = Found::default();
+        shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
+        found
+    };
+    // Trainers of adapters keep frozen weights whole; sharding them is for where nothing else fits.
+    let frozen = matches!(question.workload.task, Task::Lora { .. });
+    let found = timed(frozen);
+    if frozen && found.timed.is_empty() { timed(false) } else { found }
+}
+
+/// The most GPUs that any layout uses.
+pub(super) fn most_gpus(question: &Question) -> Option<u32> {
+    let mut most = None;
+    let count = |shape: Layout, found: &mut Found| {
+        let runs = allowed(question, &shape, found);
+        if runs {
+            most = most.max(Some(shape.gpus()));
+        }
+        runs
+    };
+    shapes(question, count, &mut Found::default());
+    most
 }
 
 /// The leanest layout alone, without times.
@@ -116,7 +136,7 @@ fn allowed(q: &Question, layout: &Layout, found: &mut Found) -> bool {
 }
 
 /// Times what fits of a shape. True where it is too large: larger micro-batches are too.
-fn deepen(q: &Question, shape: Layout, found: &mut Found) -> bool {
+fn deepen(q: &Question, shape: Layout, whole: bool, found: &mut Found) -> bool {
     let lean = lean(q, shape);
     if !allowed(q, &lean, found) {
         return false;
@@ -131,7 +151,7 @@ fn deepen(q: &Question, shape: Layout, found: &mut Found) -> bool {
     for vp in chunks(q, shape.pp) {
         let chunked = Layout { vp, ..shape };
         if vp == shape.vp || allowed(q, &chunked, found) {
-            means(q, chunked, found);
+            means(q, chunked, whole, found);
         }
     }
     false
@@ -142,14 +162,15 @@ fn fits(q: &Question, layout: &Layout) -> bool {
 }
 
 /// The lightest sharding under each recomputation that makes the layout fit. A heavier recomputation is tried only with
-/// a lighter sharding than the one before it needed.
-fn means(q: &Question, shape: Layout, found: &mut Found) {
+/// a lighter sharding than the one before it needed. `whole`: weights are not sharded.
+fn means(q: &Question, shape: Layout, whole: bool, found: &mut Found) {
     let recomputes = RECOMPUTES.into_iter().filter(|r| q.pins.recompute.is_none_or(|p| p == *r));
     let shardings = || {
         let alone = shape.dp == 1 && shape.cp == 1;
         SHARDINGS.into_iter().filter(move |s| match q.pins.sharding {
             Some(pinned) => pinned == *s,
             None if alone => *s == Sharding::None,
+            None if whole => *s == Sharding::Zero1,
             None => *s != Sharding::None,
         })
     };

@@ -22,14 +22,13 @@ pub enum NoPlan {
     )]
     Spread { gpus: u32, batch: u64, multiple: u64, some: Option<u32> },
     #[error(
-        "does not fit: {} needs {} on each GPU, and {gpu}s of {} have room for {}; {}",
-        means(.layout), gb(*.needs_gb), gb(*.memory_gb), gb(*.room_gb), enough(*.would)
+        "does not fit: {} needs {} on each GPU, and {gpu} has room for {}; {}",
+        means(.layout), gb(*.needs_gb), gb(*.room_gb), enough(*.would)
     )]
     TooLarge {
         layout: Layout,
         needs_gb: f64,
         gpu: String,
-        memory_gb: f64,
         room_gb: f64,
         /// Nodes and GPUs that it would fit on.
         would: Option<(u32, u32)>,
@@ -109,7 +108,6 @@ pub(super) fn why(q: &Question, found: &Found) -> NoPlan {
             layout,
             needs_gb,
             gpu: q.cluster.gpu.name.clone(),
-            memory_gb: q.cluster.gpu.memory_gb,
             room_gb: q.room(),
             would: would(q),
         };
@@ -144,12 +142,11 @@ fn spread(q: &Question) -> NoPlan {
     let gpus = q.cluster.gpus();
     let ranks = layouts::ranks(q);
     let multiple = ranks.filter(|r| gpus.is_multiple_of(*r)).max().map_or(gpus, |r| gpus / r);
-    let some = layouts::leanest(&Question { fewer: true, ..*q });
     NoPlan::Spread {
         gpus,
         batch: q.workload.global_batch,
         multiple: u64::from(multiple),
-        some: some.map(|(_, layout)| layout.gpus()),
+        some: layouts::most_gpus(&Question { fewer: true, ..*q }),
     }
 }
 

@@ -1,21 +1,6 @@
 use super::*;
-use crate::{Part, catalogue, names};
-
-fn ask<'a>(arch: &'a Arch, workload: &'a Workload, cluster: &'a Cluster) -> Question<'a> {
-    Question {
-        arch,
-        workload,
-        cluster,
-        pins: Pins::default(),
-        goal: Goal::Time,
-        stack: Stack::Current,
-        fewer: false,
-    }
-}
-
-fn work(task: Task, seq: u64, global_batch: u64) -> Workload {
-    Workload { task, precision: Precision::Bf16, seq, global_batch, tokens: None }
-}
+use crate::testing::{ask, work};
+use crate::{catalogue, names};
 
 fn show(a: &Answer) {
     eprintln!(

@@ -152,6 +152,9 @@ fn head_widths(arch: &Arch) -> (f64, f64) {
     }
 }
 
+/// Rate of flash attention backward, of that forward.
+const FLASH_BACK: f64 = 0.85;
+
 fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     let arch = setup.arch;
     let seq = setup.workload.seq as f64;
@@ -164,9 +167,10 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
         let narrow = (meet / 128.0).min(1.0).powf(0.35);
         let traits = &machine.traits;
         let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
-        let filled = traits.flash * narrow * seq / (seq + traits.flash_short) / even;
+        let filled = narrow * seq / (seq + traits.flash_short) / even;
         let forward = 0.5 * flops / (machine.flash_rate * filled);
-        return [forward, 2.5 * 0.5 * flops / (machine.flash_back_rate * filled)];
+        // Two and a half times the products, at a lower rate.
+        return [forward, 2.5 / FLASH_BACK * forward];
     }
     // The whole square, through memory.
     let product = flops / (machine.bf16_rate * machine.traits.written_rate);

@@ -1,7 +1,7 @@
 //! What a GPU and its trainer reach, ready for products and quotients.
 
 use crate::collective::Network;
-use crate::efficiency::{Profile, Traits, matmul_tflops, profile, traits};
+use crate::efficiency::{Profile, Traits, matmul_tflops, profile, stream_gbps, traits};
 use crate::{Precision, Setup};
 
 pub(super) struct Machine {
@@ -15,15 +15,16 @@ pub(super) struct Machine {
     pub value_bytes: f64,
     /// Bytes per second of streams.
     pub memory_rate: f64,
-    /// FLOP/s of flash attention, forward and backward.
+    /// FLOP/s of flash attention forward.
     pub flash_rate: f64,
-    pub flash_back_rate: f64,
 }
 
 impl Machine {
     pub(super) fn new(setup: &Setup) -> Machine {
         let gpu = &setup.cluster.gpu;
         let profile = profile(gpu);
+        let traits = traits(setup.stack);
+        let flash = if traits.flash_2023 { profile.flash_2023 } else { profile.flash };
         let precision = setup.workload.precision;
         let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * 1e12;
         let value_bytes = match precision {
@@ -34,13 +35,12 @@ impl Machine {
         Machine {
             network: Network::new(setup.cluster),
             profile,
-            traits: traits(setup.stack),
+            traits,
             matmul_rate: matmul_tflops(gpu, precision) * 1e12,
             bf16_rate,
             value_bytes,
-            memory_rate: gpu.copy_gbps.unwrap_or(gpu.hbm_gbps * profile.hbm) * 1e9,
-            flash_rate: bf16_rate * profile.flash / profile.gemm,
-            flash_back_rate: bf16_rate * profile.flash_back / profile.gemm,
+            memory_rate: stream_gbps(gpu) * 1e9,
+            flash_rate: bf16_rate * flash * traits.flash / profile.gemm,
         }
     }
 

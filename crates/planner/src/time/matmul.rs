@@ -12,7 +12,7 @@ pub(super) struct Product {
 }
 
 /// Rows and columns of the tiles that products are cut into.
-const TILES: [(f64, f64); 2] = [(128.0, 256.0), (128.0, 128.0)];
+const TILE: f64 = 128.0;
 
 impl Product {
     pub(super) fn new(m: f64, n: f64, k: f64) -> Product {
@@ -44,24 +44,16 @@ impl Product {
         let operands = self.groups * (self.m + self.n) * self.k * value_bytes;
         let results = self.groups * self.m * self.n * result_bytes;
         let profile = &machine.profile;
-        self.flops() / rate * self.lost(machine)
+        self.flops() / rate * self.lost()
             + profile.operands_seen * machine.stream(operands + results)
             + profile.ramp
     }
 
-    /// Processors idle in the last wave of tiles, and tiles that hang over the edge.
-    fn lost(&self, machine: &Machine) -> f64 {
-        let profile = &machine.profile;
-        let waste = |(rows, columns): (f64, f64)| {
-            let tiles = self.groups * (self.m / rows).ceil() * (self.n / columns).ceil();
-            let waves = tiles / profile.processors;
-            // Products are cut along k too where tiles are too few to go round.
-            let idle = (waves.ceil() / waves).min(profile.idle_most);
-            let over = tiles * rows * columns / (self.groups * self.m * self.n);
-            idle * over.min(4.0)
-        };
-        let [large, small] = TILES.map(waste);
-        large.min(small / profile.small_tiles) * odd(self.n) * odd(self.k)
+    /// Tiles that hang over the edge, and sides that kernels do not like. Waves of tiles that do not fill the processors
+    /// were tried and explained nothing: libraries cut along k where tiles are few.
+    fn lost(&self) -> f64 {
+        let over = |side: f64| (side / TILE).ceil() * TILE / side;
+        (over(self.m) * over(self.n)).min(4.0) * odd(self.n) * odd(self.k)
     }
 }
 
