@@ -129,6 +129,9 @@ fn layout(emit: &Emit<'_>) -> Vec<String> {
     }
     if emit.arch.moe.is_some() {
         out.push(option("expert-model-parallel-size", l.ep));
+        // Experts that are spread are whole; Megatron would cut them as it cuts the rest.
+        let cut = if l.ep > 1 { 1 } else { l.tp };
+        out.push(option("expert-tensor-parallel-size", cut));
     }
     if l.sequence_parallel && l.tp > 1 {
         out.push(flag("sequence-parallel"));

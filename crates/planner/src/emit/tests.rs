@@ -189,6 +189,7 @@ fn megatron_knows_experts_and_latent_attention() {
             "--moe-shared-expert-intermediate-size 2816",
             "--moe-layer-freq '([0]*1+[1]*79)'",
             "--expert-model-parallel-size 2",
+            "--expert-tensor-parallel-size 1",
             "--kv-lora-rank 512",
             "--data-parallel-sharding-strategy optim_grads_params",
         ],

@@ -158,7 +158,8 @@ fn parallelism(emit: &Emit<'_>) -> Vec<(&'static str, String)> {
     }
     if emit.arch.moe.is_some() {
         keys.push(("expert_parallel_degree", l.ep.to_string()));
-        keys.push(("expert_tensor_parallel_degree", l.tp.to_string()));
+        let whole = if l.ep > 1 { 1 } else { l.tp };
+        keys.push(("expert_tensor_parallel_degree", whole.to_string()));
     }
     keys
 }
