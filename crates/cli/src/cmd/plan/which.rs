@@ -1,9 +1,9 @@
 //! `tutti plan --deadline` and `--budget`: which cluster, and how much of it.
 
-use tutti_planner::{Aim, pick};
+use tutti_planner::{Aim, Stack, pick};
 
-use super::{PlanArgs, input};
-use crate::fail::{Fail, IMPOSSIBLE};
+use super::{PlanArgs, input, no_plan};
+use crate::fail::Fail;
 use crate::show::plan::which;
 use crate::show::table::terminal_width;
 use crate::style::Style;
@@ -17,26 +17,14 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
         (None, Some(money)) => Aim::Budget(money),
         (None, None) => return Ok(()),
     };
-    let picks = pick(&arch, &workload, aim);
-    if picks.is_empty() {
-        let (what, out) = match aim {
-            Aim::Deadline(_) => ("is done in that time", "give it longer, or fewer tokens"),
-            Aim::Budget(_) => ("does it for that money", "give it more, or fewer tokens"),
-        };
-        return Err(Fail::new(format!("no cluster of the catalogue {what}"))
-            .hint(out)
-            .exit(IMPOSSIBLE));
-    }
+    let picks = pick(&arch, &workload, aim, Stack::Current).map_err(|e| no_plan(&e))?;
     if args.json {
         return terminal::json(&which::json(&picks));
     }
-    terminal::say(&which::text(
-        &arch,
-        &workload,
-        aim,
-        &picks,
-        Style::of_stdout(),
-        terminal_width(),
+    let head = which::headline(&arch, &workload, aim);
+    terminal::say(&format!(
+        "{head}\n\n{}",
+        which::table(&picks, Style::of_stdout(), terminal_width())
     ));
     Ok(())
 }

@@ -31,7 +31,8 @@ impl Plan<'_> {
     }
 }
 
-fn candidate(c: &Candidate) -> Value {
+/// A layout with its figures.
+pub fn candidate(c: &Candidate) -> Value {
     let parts: Map<String, Value> = c
         .estimate
         .time

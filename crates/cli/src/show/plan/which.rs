@@ -4,48 +4,40 @@ use serde_json::{Value, json};
 use tutti_planner::words::axes;
 use tutti_planner::{Aim, Arch, Pick, Workload};
 
+use super::json::candidate;
 use super::{billions, duration, list, money, short_count};
+use crate::cmd::plan::LISTED_IN;
 use crate::show::table::plain;
 use crate::style::Style;
 
 /// As many as fit on a screen.
 const ROWS: usize = 12;
 
-pub fn text(
-    arch: &Arch,
-    workload: &Workload,
-    aim: Aim,
-    picks: &[Pick],
-    style: Style,
-    width: Option<u16>,
-) -> String {
+pub fn headline(arch: &Arch, workload: &Workload, aim: Aim) -> String {
     let aim = match aim {
-        Aim::Deadline(seconds) => format!("within {}, cheapest first", duration(seconds)),
-        Aim::Budget(sum) => format!("for at most {}, fastest first", money(sum, "USD")),
+        Aim::Deadline(seconds) => format!("within {}, the cheapest first", duration(seconds)),
+        Aim::Budget(sum) => format!("for at most {}, the fastest first", money(sum, LISTED_IN)),
     };
     let tokens = workload.tokens.map_or_else(String::new, short_count);
-    let head =
-        format!("{} ({} weights), {tokens} tokens, {aim}", arch.name, billions(arch.params()));
-    let rows = picks.iter().take(ROWS).map(|p| {
+    format!("{} ({} weights) on {tokens} tokens {aim}", arch.name, billions(arch.params()))
+}
+
+pub fn table(picks: &[Pick], style: Style, width: Option<u16>) -> String {
+    let rows = picks.iter().take(ROWS).map(|pick| {
+        let price = pick.run.price.map_or_else(|| "-".to_owned(), |sum| money(sum, LISTED_IN));
         vec![
-            plain(p.cluster.clone()),
-            plain(p.nodes.to_string()),
-            plain(p.gpus.to_string()),
-            plain(duration(p.seconds)),
-            plain(p.price.map_or_else(|| "-".to_owned(), |price| money(price, "USD"))),
-            plain(axes(&p.layout)),
+            plain(pick.cluster.name.clone()),
+            plain(pick.cluster.nodes.to_string()),
+            plain(pick.plan.gpus.to_string()),
+            plain(duration(pick.run.effective_seconds)),
+            plain(price),
+            plain(axes(&pick.plan.layout)),
         ]
     });
-    let head_row = ["CLUSTER", ">NODES", ">GPUS", ">TIME", ">PRICE", "LAYOUT"];
-    format!("{head}\n\n{}", list(&head_row, rows, style, width))
+    list(&["CLUSTER", ">NODES", ">GPUS", ">TIME", ">PRICE", "LAYOUT"], rows, style, width)
 }
 
 pub fn json(picks: &[Pick]) -> Value {
-    picks
-        .iter()
-        .map(|p| {
-            json!({ "cluster": p.cluster, "nodes": p.nodes, "gpus": p.gpus, "seconds": p.seconds,
-                    "price": p.price, "layout": p.layout })
-        })
-        .collect()
+    let row = |pick: &Pick| json!({ "cluster": pick.cluster, "plan": candidate(&pick.plan), "run": pick.run });
+    picks.iter().map(row).collect()
 }
