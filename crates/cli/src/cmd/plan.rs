@@ -28,7 +28,6 @@ use tutti_planner::{NoPlan, Pins, Precision, Recompute, Sharding};
 use super::job_args::word;
 use crate::fail::{Fail, IMPOSSIBLE, USAGE};
 use flags::Mode;
-pub use place::LISTED_IN;
 
 #[derive(clap::Args)]
 #[command(override_usage = "tutti plan MODEL [--on CLUSTER] [OPTIONS]\n       \

@@ -29,6 +29,9 @@ pub struct Plan<'a> {
     pub currency: &'a str,
 }
 
+/// List prices of the catalogue are in it.
+pub const LISTED_IN: &str = "USD";
+
 /// Columns of the bar in the short form.
 const BAR: usize = 24;
 /// Lines of what would help in the short form.

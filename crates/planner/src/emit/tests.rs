@@ -221,7 +221,7 @@ fn deepspeed_gets_json_whose_batches_multiply_up() {
 #[test]
 fn vllm_gets_one_line_for_each_option() {
     let server = Server {
-        model: "my model",
+        model: "my models/one",
         precision: Precision::Fp8,
         tp: 4,
         pp: 1,
@@ -231,7 +231,7 @@ fn vllm_gets_one_line_for_each_option() {
         replicas: 2,
     };
     let found = vllm(&server);
-    has(&found.text, &["vllm serve 'my model'", "--quantization fp8", "--max-num-seqs 96"]);
+    has(&found.text, &["vllm serve 'my models/one'", "--quantization fp8", "--max-num-seqs 96"]);
     has(&found.text, &["--enable-expert-parallel", "--max-model-len 3072"]);
     assert_eq!(found.notes, ["start 2 of them behind a load balancer"]);
 }

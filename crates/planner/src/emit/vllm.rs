@@ -38,6 +38,12 @@ pub fn vllm(server: &Server<'_>) -> Emitted {
         options.push("--enable-expert-parallel".to_owned());
     }
     let mut notes = Vec::new();
+    if !server.model.contains('/') {
+        notes.push(format!(
+            "vLLM loads a name of the hub or a directory: put it for {}",
+            server.model
+        ));
+    }
     if server.replicas > 1 {
         notes.push(format!("start {} of them behind a load balancer", server.replicas));
     }

@@ -11,10 +11,8 @@ use tutti_wire::client::Client;
 use super::{PlanArgs, input};
 use crate::fail::{Fail, UNREACHABLE};
 use crate::show::count;
+use crate::show::plan::LISTED_IN;
 use crate::{session, terminal};
-
-/// List prices of the catalogue are in it.
-pub const LISTED_IN: &str = "USD";
 
 pub struct Place {
     pub cluster: Cluster,

@@ -5,8 +5,7 @@ use tutti_planner::words::axes;
 use tutti_planner::{Aim, Arch, Pick, Workload};
 
 use super::json::candidate;
-use super::{billions, duration, list, money, short_count};
-use crate::cmd::plan::LISTED_IN;
+use super::{LISTED_IN, billions, duration, list, money, short_count};
 use crate::show::table::plain;
 use crate::style::Style;
 
