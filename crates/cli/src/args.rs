@@ -91,11 +91,14 @@ pub enum Verb {
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
     Train(Box<cmd::train::TrainArgs>),
-    /// Measure the cluster: speed between ranks, slow links, slow ranks
+    /// Measure the cluster: speed between ranks, speed of GPUs, and what is slower than its like
     Bench(cmd::bench::BenchArgs),
     /// One rank of a measurement
     #[command(hide = true)]
     BenchRank(cmd::bench::rank::RankArgs),
+    /// One node of a measurement of GPUs
+    #[command(hide = true)]
+    BenchGpuRank,
     /// See a cluster at work: 5 nodes of simulated GPUs, in less than a minute
     Demo(cmd::demo::DemoArgs),
     /// A rank of a gang whose framework starts processes itself

@@ -80,6 +80,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Train(args) => cmd::train::run(*args),
         Verb::Bench(args) => cmd::bench::run(cluster, args),
         Verb::BenchRank(args) => cmd::bench::rank::run(args),
+        Verb::BenchGpuRank => cmd::bench::gpu::rank::run(),
         Verb::Demo(args) => cmd::demo::run(args),
         Verb::Launch(args) => cmd::helper::launch(args),
         Verb::Cuda(args) => cmd::cuda::run(args),

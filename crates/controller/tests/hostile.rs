@@ -92,6 +92,7 @@ async fn random_bytes_do_no_harm() {
             ("POST", "/api/v1/tokens"),
             ("POST", "/api/v1/nodes/n1/drain"),
             ("PUT", "/api/v1/nodes/n1/burn-in"),
+            ("PUT", "/api/v1/nodes/n1/gpu-bench"),
             ("POST", "/api/v1/jobs/1/exec"),
             ("POST", "/api/v1/jobs/1/priority"),
             ("POST", "/api/v1/jobs/1/checkpoints"),

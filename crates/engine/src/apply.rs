@@ -105,7 +105,8 @@ fn change(state: &mut State, record: &Record) {
         | Event::NodeResumed { .. }
         | Event::FindingsChanged { .. }
         | Event::NodeReopened { .. }
-        | Event::NodeMeasured { .. } => node_changed(state, &record.event, at),
+        | Event::NodeMeasured { .. }
+        | Event::GpusMeasured { .. } => node_changed(state, &record.event, at),
 
         // Only the ledger knows of these.
         Event::GpusIdle { .. } | Event::LedgerSettled | Event::LedgerDropped { .. } => {}
@@ -175,6 +176,9 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::NodeMeasured { node, burn_in } => {
             with_node(state, *node, |n| n.burn_in = Some((**burn_in).clone()));
         }
+        Event::GpusMeasured { node, bench } => {
+            with_node(state, *node, |n| n.gpu_bench = Some((**bench).clone()));
+        }
         _ => {}
     }
 }
@@ -192,6 +196,7 @@ fn node_joined(state: &mut State, id: NodeId, facts: &NodeFacts, at: Time) {
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,
+        gpu_bench: None,
         findings: Vec::new(),
         used: Default::default(),
     };

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tutti_model::{
-    BurnInFigures, Day, Finding, Generation, GpuIndex, Greeting, JobId, JobSpec, NodeId,
-    PartReport, Policy, Priority, Role, TaskId, Token, WatchRule,
+    BurnInFigures, Day, Finding, Generation, GpuBenchFigures, GpuIndex, Greeting, JobId, JobSpec,
+    NodeId, PartReport, Policy, Priority, Role, TaskId, Token, WatchRule,
 };
 
 /// Who asks.
@@ -121,6 +121,12 @@ pub enum Command {
         actor: Actor,
         node: String,
         figures: Box<BurnInFigures>,
+    },
+    /// Somebody measured the node's GPUs.
+    GpusMeasured {
+        actor: Actor,
+        node: String,
+        figures: Box<GpuBenchFigures>,
     },
 
     /// GPUs of the node that hardly do anything for a while, as its samples say. A level: all of

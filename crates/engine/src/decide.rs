@@ -82,6 +82,9 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         }
         Command::Resume { actor, node } => nodes::resume(view, actor, node),
         Command::Measured { actor, node, figures } => nodes::measured(view, actor, node, figures),
+        Command::GpusMeasured { actor, node, figures } => {
+            nodes::gpus_measured(view, actor, node, figures)
+        }
         Command::Activity { node, idle } => ledger::activity(view, *node, idle),
         Command::DropLedger { day } => ledger::drop_day(view, *day),
         Command::AddToken { actor, token } => tokens::add(actor, token),

@@ -295,6 +295,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::Saved { .. }
         | Event::Registered { .. }
         | Event::NodeMeasured { .. }
+        | Event::GpusMeasured { .. }
         | Event::Accused { .. }
         | Event::Disregarded { .. }
         | Event::Suspending { .. }

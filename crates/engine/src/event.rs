@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuIndex,
-    JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy,
-    Priority, RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time, Token,
-    WakePart,
+    Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
+    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
+    Policy, Priority, RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time,
+    Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -249,6 +249,10 @@ pub enum Event {
     NodeMeasured {
         node: NodeId,
         burn_in: Box<BurnIn>,
+    },
+    GpusMeasured {
+        node: NodeId,
+        bench: Box<GpuBench>,
     },
 
     /// These GPUs of the node are held and hardly used; all others are not, or are not held.

@@ -10,9 +10,9 @@
 //! Only [`measure`] touches a GPU. It may hang, so nobody calls it in a process that has to go on.
 //! What follows from figures is decided in [`judge`], without a GPU.
 
-mod api;
+pub(crate) mod api;
 pub mod judge;
-mod memory;
+pub(crate) mod memory;
 pub mod numbers;
 mod product;
 mod ptx;

@@ -105,7 +105,7 @@ pub enum CudaError {
     NoLibrary(#[source] libloading::Error),
     #[error("the CUDA driver has no {0}: suspending needs driver 570 or newer")]
     TooOld(&'static str),
-    #[error("the CUDA driver has no {0}: it is too old to be used by active checks")]
+    #[error("the CUDA driver has no {0}: it is too old to compute anything here")]
     Lacks(&'static str),
     /// In the driver's own words.
     #[error("{call}: {name} ({code}): {words}")]

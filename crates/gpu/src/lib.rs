@@ -4,8 +4,8 @@
 //! NVML is loaded when it is asked for, so the same binary runs where no driver is installed. AMD's and
 //! Intel's GPUs, adapters and the PCI tree are read from the kernel's files below a root directory that
 //! tests bring themselves. One device that does not answer hides no other: it becomes a problem of the
-//! machine. This crate says what is there, what it does ([`sample`]) and what is wrong with it ([`health`]);
-//! it gives nothing to anybody.
+//! machine. This crate says what is there, what it does ([`sample`]), how fast it is ([`speed`]) and what is wrong
+//! with it ([`health`]); it gives nothing to anybody.
 //!
 //! ```text
 //! NVML ─────► nvml ─► nvidia ─┐
@@ -33,6 +33,7 @@ pub mod rdma;
 mod readings;
 pub mod sample;
 pub mod simulated;
+pub mod speed;
 
 use std::path::Path;
 

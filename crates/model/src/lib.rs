@@ -13,6 +13,7 @@
 pub mod access;
 pub mod active;
 pub mod agent;
+pub mod bench;
 pub mod declared;
 pub mod goodput;
 pub mod hardware;
@@ -38,6 +39,7 @@ pub mod watch;
 pub use access::*;
 pub use active::*;
 pub use agent::*;
+pub use bench::*;
 pub use declared::*;
 pub use goodput::*;
 pub use hardware::*;

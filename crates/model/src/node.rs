@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Bytes, Finding, GpuIndex, Hardware, LeaseId, Milli, NodeId, TaskId, Time};
+use crate::{Bytes, Finding, GpuBench, GpuIndex, Hardware, LeaseId, Milli, NodeId, TaskId, Time};
 
 /// What an agent says about its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -91,6 +91,9 @@ pub struct Node {
     /// What its links were last measured to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// What its GPUs were last measured to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_bench: Option<GpuBench>,
     /// What is wrong with it, as its agent last said. Those on a GPU may fence that GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,

@@ -156,6 +156,7 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,
+        gpu_bench: None,
         findings: Vec::new(),
         used: Used::default(),
     }

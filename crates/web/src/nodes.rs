@@ -408,6 +408,7 @@ mod tests {
             drained_by: Some("ada".into()),
             trouble: None,
             burn_in: None,
+            gpu_bench: None,
             findings: vec![finding],
             fenced: vec![3],
             since: Some(Time(1000)),

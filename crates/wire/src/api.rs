@@ -52,10 +52,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, Grant, Hardware,
-    HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState, Place,
-    Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time,
-    Verdict,
+    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench, Grant,
+    Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState,
+    Place, Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId,
+    Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -434,6 +434,9 @@ pub struct NodeRow {
     /// What its links were last measured to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn_in: Option<BurnIn>,
+    /// What its GPUs were last measured to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_bench: Option<GpuBench>,
     /// What is wrong with it, or with its GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<HealthFinding>,

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! collectives ─ submit this program as a gang ─► rank ─ measures ─► log ─► report ─► table or JSON
-//!                                                                            └─► keep ─► nodes
+//! gpu ────────┘                                                              └─► keep ─► nodes
 //! ```
 
+pub mod gpu;
 mod keep;
+mod lines;
 pub mod rank;
 mod report;
 
@@ -34,6 +36,8 @@ pub struct BenchArgs {
 enum What {
     /// Speed between ranks: every pair, every domain, and which links and ranks are slow
     Collectives(CollectivesArgs),
+    /// Speed of GPUs: products of matrices, memory, and which GPUs are slower than their like
+    Gpu(gpu::GpuArgs),
 }
 
 #[derive(clap::Args)]
@@ -68,6 +72,7 @@ pub struct CollectivesArgs {
 pub fn run(cluster: Option<&str>, args: BenchArgs) -> Result<ExitCode, Fail> {
     match args.what {
         What::Collectives(args) => collectives(cluster, &args),
+        What::Gpu(args) => gpu::run(cluster, &args),
     }
 }
 
@@ -77,20 +82,9 @@ fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode
     }
     let client = session::open(cluster)?;
     let interrupts = Interrupts::watch(&client)?;
-    let submit = Submit { spec: spec(args)?, user: session::on_behalf(&client), key: None };
-    let id = client.submit(&submit)?.id;
-    interrupts.of_job(id);
-    terminal::complain(&format!("tutti: job {id} measures"));
-    say_why_it_waits(&client, id);
-    let row = wait_for(&client, id)?;
-    if interrupts.happened() {
+    let Some(id) = measure(&client, &interrupts, spec(args)?)? else {
         return Ok(job_exit(INTERRUPTED));
-    }
-    if row.state != JobState::Completed {
-        let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
-        let fail = Fail::new(format!("job {id} {}{note}", row.state.as_str()));
-        return Err(fail.hint(format!("tutti logs {id}")));
-    }
+    };
     let report = Report::new(id, &found(&client, id)?, &client.nodes()?, args.tolerance);
     if args.json {
         terminal::json(&report)?;
@@ -100,6 +94,29 @@ fn collectives(cluster: Option<&str>, args: &CollectivesArgs) -> Result<ExitCode
     keep_with_nodes(&client, &report);
     let bad = args.strict && !report.slow.is_empty();
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Submits a job that measures, and waits for its end. None: somebody interrupted it.
+fn measure(
+    client: &Client,
+    interrupts: &Interrupts,
+    spec: JobSpec,
+) -> Result<Option<TaskId>, Fail> {
+    let submit = Submit { spec, user: session::on_behalf(client), key: None };
+    let id = client.submit(&submit)?.id;
+    interrupts.of_job(id);
+    terminal::complain(&format!("tutti: job {id} measures"));
+    say_why_it_waits(client, id);
+    let row = wait_for(client, id)?;
+    if interrupts.happened() {
+        return Ok(None);
+    }
+    if row.state != JobState::Completed {
+        let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
+        let fail = Fail::new(format!("job {id} {}{note}", row.state.as_str()));
+        return Err(fail.hint(format!("tutti logs {id}")));
+    }
+    Ok(Some(id))
 }
 
 /// What was measured is on the screen: that it can't be kept is no failure.
@@ -112,14 +129,19 @@ fn keep_with_nodes(client: &Client, report: &Report) {
     }
 }
 
-fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {
+/// A job of this program, which must be at the same place on all nodes.
+fn own_job(words: &[&str]) -> Result<JobSpec, Fail> {
     let program = std::env::current_exe()
         .map_err(|e| Fail::new(format!("can't tell where this program is: {e}")))?;
     let program =
         program.to_str().ok_or_else(|| Fail::new(format!("{} is not UTF-8", program.display())))?;
+    let argv = [program].iter().chain(words).map(|word| (*word).to_owned()).collect();
+    Ok(JobSpec::new(Command::Argv(argv)))
+}
+
+fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {
     let sizes: Vec<String> = args.sizes.iter().map(|b| b.0.to_string()).collect();
-    let words = [program, "bench-rank", "--sizes", &sizes.join(",")];
-    let mut spec = JobSpec::new(Command::Argv(words.map(str::to_owned).to_vec()));
+    let mut spec = own_job(&["bench-rank", "--sizes", &sizes.join(",")])?;
     spec.name = Some("bench-collectives".to_owned());
     spec.nodes = Some(args.nodes);
     spec.gpus_per_node = Some(args.gpus_per_node.clone());
@@ -130,13 +152,13 @@ fn spec(args: &CollectivesArgs) -> Result<JobSpec, Fail> {
 /// What rank 0 has written down.
 fn found(client: &Client, id: TaskId) -> Result<Found, Fail> {
     let query = LogQuery { rank: Some("0".into()), ..LogQuery::default() };
-    let mut lines = Vec::new();
+    let mut texts = Vec::new();
     for event in client.logs(id, &query)? {
         if let LogEvent::Line { text, .. } = event? {
-            lines.push(text);
+            texts.push(text);
         }
     }
-    Found::parse(lines.iter().map(String::as_str)).ok_or_else(|| {
+    lines::read(texts.iter().map(String::as_str)).ok_or_else(|| {
         Fail::new(format!("rank 0 of job {id} completed but wrote no whole result"))
             .hint(format!("tutti logs {id}"))
     })

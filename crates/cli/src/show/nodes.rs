@@ -150,7 +150,8 @@ pub fn note(n: &NodeRow) -> (String, Ink) {
     }
     parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
     let slow = n.burn_in.iter().flat_map(|b| &b.figures.slow);
-    parts.extend(slow.map(|slow| harmless(slow)));
+    let slow_gpus = n.gpu_bench.iter().flat_map(|b| &b.figures.slow);
+    parts.extend(slow.chain(slow_gpus).map(|slow| harmless(slow)));
     (parts.join("; "), Ink::Dim)
 }
 
@@ -196,6 +197,7 @@ pub mod tests {
             drained_by: Some("root".into()),
             trouble: None,
             burn_in: None,
+            gpu_bench: None,
             findings: Vec::new(),
             fenced: Vec::new(),
             since: None,

@@ -1,6 +1,8 @@
 //! `tutti bench`: the cluster measures itself.
 
 use serde_json::Value;
+use tutti_model::{GpuBenchFigures, GpuRates};
+use tutti_testkit::Cluster;
 
 use crate::cluster;
 
@@ -35,4 +37,54 @@ fn every_pair_of_an_allocation_is_measured() {
         .call()
         .exited(2)
         .says(&["tolerance"]);
+}
+
+#[test]
+fn simulated_gpus_are_not_measured() {
+    let cluster = cluster(2);
+    let none = "has simulated GPUs: there is nothing to measure";
+    let refused = cluster.cli(&["bench", "gpu", "-N", "1"]).call();
+    refused.exited(5).says(&[&format!("n1 {none}"), &format!("n2 {none}")]);
+    assert!(cluster.cli(&["ps", "--all"]).ok().lines().all(|line| !line.contains("bench-gpu")));
+    let asked = cluster.cli(&["bench", "gpu", "--local", "--last"]).call();
+    asked.exited(2).says(&["--local", "--last"]);
+}
+
+#[test]
+fn what_gpus_were_measured_to_do_stays_with_their_node() {
+    let mut cluster = cluster(2);
+    let last = |cluster: &Cluster, args: &[&str]| {
+        cluster.cli(&[&["bench", "gpu", "--last"][..], args].concat()).ok()
+    };
+    assert!(last(&cluster, &[]).contains("no GPU was measured yet"));
+    let rates = |median, worst| Some(GpuRates { median, worst });
+    let figures = GpuBenchFigures {
+        job: "1".parse().unwrap(),
+        gpu: "NVIDIA H200".into(),
+        gpus: 8,
+        matmul: rates(718_500_000_000_000, 640_000_000_000_000),
+        fp8: None,
+        copy: rates(4_120_000_000_000, 4_100_000_000_000),
+        shapes: Vec::new(),
+        slow: vec!["GPU 3: bf16 is 11 % slower than its like".into()],
+    };
+    cluster.client().gpus_measured("n1", &figures).unwrap();
+    cluster.kill_controller();
+    cluster.start_controller();
+    cluster.wait_ready();
+    let table = last(&cluster, &[]);
+    for word in ["NVIDIA H200", "718.5", "640.0", "4120.0", "GPU 3"] {
+        assert!(table.contains(word), "no {word} in\n{table}");
+    }
+    let rows: Value = serde_json::from_str(&last(&cluster, &["--json"])).unwrap();
+    assert_eq!(rows[0]["node"], "n1");
+    assert_eq!(rows[0]["gpus"], 8);
+    assert!(cluster.cli(&["nodes"]).ok().contains("GPU 3: bf16 is 11 % slower"));
+    let file = cluster.scratch().join("here.json");
+    last(&cluster, &["--out", file.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let written: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(written["gpu"], "NVIDIA H200");
+    assert_eq!(written["matmul_tflops"], 718.5);
+    assert_eq!(written["copy_gbps"], 4120.0);
 }

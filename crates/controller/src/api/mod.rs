@@ -105,6 +105,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}", get(nodes::show))
         .route("/nodes/{name}/drain", post(nodes::drain))
         .route("/nodes/{name}/burn-in", put(nodes::measured))
+        .route("/nodes/{name}/gpu-bench", put(nodes::gpus_measured))
         .route("/nodes/{name}/resume", post(nodes::resume))
         .route("/telemetry", get(telemetry::curves))
         .route("/gpus", get(telemetry::gpus))

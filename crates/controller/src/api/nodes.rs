@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
-use tutti_model::BurnInFigures;
+use tutti_model::{BurnInFigures, GpuBenchFigures};
 use tutti_wire::api::{Changed, DrainRequest, NodeDetail, NodeRow};
 
 use super::App;
@@ -89,4 +89,18 @@ pub async fn measured(
 ) -> Result<Json<Changed>, Problem> {
     let figures = Box::new(figures);
     change(&app, Command::Measured { actor: caller.actor, node, figures }).await
+}
+
+/// Keeps what its GPUs were measured to do with the node, in place of what was measured before.
+#[utoipa::path(put, path = "/api/v1/nodes/{name}/gpu-bench", tag = "nodes",
+    request_body = GpuBenchFigures, params(("name" = String, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn gpus_measured(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(node): Named<String>,
+    Strict(figures): Strict<GpuBenchFigures>,
+) -> Result<Json<Changed>, Problem> {
+    let figures = Box::new(figures);
+    change(&app, Command::GpusMeasured { actor: caller.actor, node, figures }).await
 }

@@ -74,6 +74,7 @@ impl IntoResponses for Problems {
         nodes::show,
         nodes::drain,
         nodes::measured,
+        nodes::gpus_measured,
         nodes::resume,
         telemetry::curves,
         telemetry::gpus,

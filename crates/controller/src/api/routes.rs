@@ -44,6 +44,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/nodes/{name}", VIEWER),
     (Method::POST, "/api/v1/nodes/{name}/drain", ADMIN),
     (Method::PUT, "/api/v1/nodes/{name}/burn-in", ADMIN),
+    (Method::PUT, "/api/v1/nodes/{name}/gpu-bench", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/resume", ADMIN),
     (Method::GET, "/api/v1/telemetry", VIEWER),
     (Method::GET, "/api/v1/gpus", VIEWER),

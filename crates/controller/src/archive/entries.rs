@@ -123,6 +123,7 @@ pub fn names(state: &State) -> State {
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,
+        gpu_bench: None,
         findings: Vec::new(),
         used: Default::default(),
     };

@@ -36,6 +36,9 @@ pub enum Fate {
     Measured {
         by: String,
     },
+    GpusMeasured {
+        by: String,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +89,9 @@ impl Chronicle {
             Event::NodeReopened { node } => (node, Fate::Reopened),
             Event::NodeMeasured { node, burn_in } => {
                 (node, Fate::Measured { by: burn_in.by.clone() })
+            }
+            Event::GpusMeasured { node, bench } => {
+                (node, Fate::GpusMeasured { by: bench.by.clone() })
             }
             Event::FindingsChanged { node, findings } => {
                 self.nodes.entry(*node).or_default().found(at, findings);

@@ -31,6 +31,7 @@ pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
         drained_by: node.drain.as_ref().map(|d| d.by.clone()),
         trouble: trouble(world, node, now),
         burn_in: node.burn_in.clone(),
+        gpu_bench: node.gpu_bench.clone(),
         findings: node.findings.clone(),
         fenced: node.fenced().into_iter().map(|gpu| gpu.0).collect(),
         since,

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Accusation, AttemptPhase, BurnIn, BurnInFigures, Drain, Fault, Greeting, LeaseId, Link, Node,
-    NodeId, Order, Part, PartReport, PartState, ReportedPhase, Role, SavedPoint, State, StopCause,
-    Time,
+    Accusation, AttemptPhase, BurnIn, BurnInFigures, Drain, Fault, GpuBench, GpuBenchFigures,
+    Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport, PartState, ReportedPhase, Role,
+    SavedPoint, State, StopCause, Time,
 };
 
 use super::{Decision, View, done, findings, need_role, suspend};
@@ -289,11 +289,41 @@ pub(super) fn measured(
 ) -> Decision {
     need_role(actor, Role::Admin)?;
     let node = named(view, name)?.id;
-    let too_long = figures.slow.iter().any(|words| words.chars().count() > SLOW_CHARS_MAX);
-    if figures.slow.len() > SLOW_MAX || too_long {
+    check_slow(&figures.slow)?;
+    let burn_in = BurnIn { at: view.now, by: actor.user.clone(), figures: figures.clone() };
+    done(vec![Event::NodeMeasured { node, burn_in: Box::new(burn_in) }])
+}
+
+const SHAPES_MAX: usize = 16;
+const GPU_CHARS_MAX: usize = 100;
+
+pub(super) fn gpus_measured(
+    view: View<'_>,
+    actor: &Actor,
+    name: &str,
+    figures: &GpuBenchFigures,
+) -> Decision {
+    need_role(actor, Role::Admin)?;
+    let node = named(view, name)?.id;
+    check_slow(&figures.slow)?;
+    if figures.shapes.len() > SHAPES_MAX {
+        let problem =
+            format!("{} are too many: at most {SHAPES_MAX} are kept", figures.shapes.len());
+        return Err(Rejected::BadSpec { key: "shapes", problem });
+    }
+    if figures.gpu.chars().count() > GPU_CHARS_MAX {
+        let problem = format!("at most {GPU_CHARS_MAX} characters are kept");
+        return Err(Rejected::BadSpec { key: "gpu", problem });
+    }
+    let bench = GpuBench { at: view.now, by: actor.user.clone(), figures: figures.clone() };
+    done(vec![Event::GpusMeasured { node, bench: Box::new(bench) }])
+}
+
+fn check_slow(slow: &[String]) -> Result<(), Rejected> {
+    let too_long = slow.iter().any(|words| words.chars().count() > SLOW_CHARS_MAX);
+    if slow.len() > SLOW_MAX || too_long {
         let problem = format!("at most {SLOW_MAX} of {SLOW_CHARS_MAX} characters are kept");
         return Err(Rejected::BadSpec { key: "slow", problem });
     }
-    let burn_in = BurnIn { at: view.now, by: actor.user.clone(), figures: figures.clone() };
-    done(vec![Event::NodeMeasured { node, burn_in: Box::new(burn_in) }])
+    Ok(())
 }

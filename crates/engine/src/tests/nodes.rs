@@ -1,5 +1,6 @@
 use tutti_model::{
-    BurnInFigures, Bytes, JobState, Link, NodeId, NodeState, ReportedPhase, Role, TaskId,
+    BurnInFigures, Bytes, GpuBenchFigures, GpuRates, JobState, Link, MatmulPrecision, MatmulRate,
+    NodeId, NodeState, ReportedPhase, Role, TaskId,
 };
 
 use super::world::{World, admin, gang};
@@ -54,6 +55,42 @@ fn a_node_keeps_what_an_admin_measured() {
     assert!(matches!(long, Err(Rejected::BadSpec { key: "slow", .. })), "{long:?}");
     let kept = world.engine.state().node(N1).unwrap().burn_in.clone().unwrap();
     assert_eq!((kept.figures, kept.by, kept.at), (*figures(&[]), admin().user, world.now));
+}
+
+#[test]
+fn a_node_keeps_what_its_gpus_were_measured_to_do_beside_its_links() {
+    let mut world = World::new(&[8]);
+    let figures = |shapes: usize, rate: u64| {
+        let shape = MatmulRate { precision: MatmulPrecision::Bf16, m: 1, n: 1, k: 1, rate };
+        Box::new(GpuBenchFigures {
+            job: "3".parse().unwrap(),
+            gpu: "NVIDIA H100 80GB HBM3".into(),
+            gpus: 8,
+            matmul: Some(GpuRates { median: rate, worst: rate }),
+            fp8: None,
+            copy: None,
+            shapes: vec![shape; shapes],
+            slow: Vec::new(),
+        })
+    };
+    let measured = |actor, figures| Command::GpusMeasured { actor, node: "n1".into(), figures };
+    world.step(measured(admin(), figures(0, 5))).reply.unwrap();
+    world.step(measured(admin(), figures(16, 7))).reply.unwrap();
+    let user = Actor { role: Role::User, ..admin() };
+    let refused = world.step(measured(user, figures(0, 9))).reply;
+    assert!(matches!(refused, Err(Rejected::RoleTooLow { .. })), "{refused:?}");
+    let long = world.step(measured(admin(), figures(17, 9))).reply;
+    assert!(matches!(long, Err(Rejected::BadSpec { key: "shapes", .. })), "{long:?}");
+    let mut slow = figures(0, 9);
+    slow.slow = vec![String::new(); 17];
+    let long = world.step(measured(admin(), slow)).reply;
+    assert!(matches!(long, Err(Rejected::BadSpec { key: "slow", .. })), "{long:?}");
+    let node = world.engine.state().node(N1).unwrap().clone();
+    let kept = node.gpu_bench.unwrap();
+    assert_eq!((kept.figures, kept.by, kept.at), (*figures(16, 7), admin().user, world.now));
+    assert_eq!(node.burn_in, None);
+    let again = Engine::restore(world.engine.state().clone(), Settings::default());
+    assert_eq!(again.state().node(N1).unwrap().gpu_bench.as_ref().unwrap().by, admin().user);
 }
 
 #[test]

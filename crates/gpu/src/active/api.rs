@@ -26,6 +26,7 @@ const PEER_ACCESS_ALREADY: Status = 704;
 const JIT_LOG: c_int = 5;
 const JIT_LOG_SIZE: c_int = 6;
 const LOG_BYTES: usize = 4096;
+const NAME_BYTES: usize = 256;
 
 macro_rules! functions {
     ($($field:ident = $name:literal ( $($arg:ty),* );)*) => {
@@ -60,8 +61,10 @@ functions! {
     init = "cuInit"(c_uint);
     error_name = "cuGetErrorName"(Status, *mut *const c_char);
     error_string = "cuGetErrorString"(Status, *mut *const c_char);
+    driver_version = "cuDriverGetVersion"(*mut c_int);
     device_count = "cuDeviceGetCount"(*mut c_int);
     device_get = "cuDeviceGet"(*mut c_int, c_int);
+    device_name = "cuDeviceGetName"(*mut c_char, c_int, c_int);
     device_uuid = "cuDeviceGetUuid"(*mut [u8; 16], c_int);
     device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
     can_access_peer = "cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
@@ -108,6 +111,14 @@ impl Api {
         let name = text(self.error_name).unwrap_or_else(|| "unknown error".to_owned());
         let words = text(self.error_string).unwrap_or_else(|| "no words".to_owned());
         Err(CudaError::Driver { call, code, name, words })
+    }
+
+    /// The newest CUDA that the driver can do: 13000 is 13.0.
+    pub fn version(&self) -> Result<i32, CudaError> {
+        let mut version = 0;
+        // SAFETY: a valid place to write to.
+        self.check("cuDriverGetVersion", unsafe { (self.driver_version)(&mut version) })?;
+        Ok(version)
     }
 
     pub fn device_count(&self) -> Result<i32, CudaError> {
@@ -157,9 +168,22 @@ impl Drop for Context<'_> {
 }
 
 impl<'a> Context<'a> {
-    fn current(&self) -> Result<(), CudaError> {
+    /// Makes it the one that libraries use when this thread calls them.
+    pub fn current(&self) -> Result<(), CudaError> {
         // SAFETY: the handle is a context that lives as long as this.
         self.api.check("cuCtxSetCurrent", unsafe { (self.api.context_set)(self.handle) })
+    }
+
+    /// "NVIDIA H100 80GB HBM3".
+    pub fn name(&self) -> Result<String, CudaError> {
+        let mut name = [0u8; NAME_BYTES];
+        // SAFETY: a place as long as is said; the driver ends what it writes with a zero.
+        let code = unsafe {
+            (self.api.device_name)(name.as_mut_ptr().cast(), NAME_BYTES as c_int, self.device)
+        };
+        self.api.check("cuDeviceGetName", code)?;
+        let length = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+        Ok(String::from_utf8_lossy(&name[..length]).into_owned())
     }
 
     pub fn uuid(&self) -> Result<GpuUuid, CudaError> {

@@ -2,7 +2,7 @@
 
 use tutti_model::{ActiveFigures, ActivePart, Bytes, Wrong};
 
-use super::api::{Arg, Attribute};
+use super::api::{Address, Arg, Attribute, Context};
 use super::numbers::{Fill, compare};
 use super::{Card, Trouble};
 use crate::cuda::CudaError;
@@ -21,14 +21,14 @@ const SAMPLE_WORDS: usize = 16 << 10;
 const SAMPLES: u64 = 8;
 const SEED: u32 = 0x7u32.wrapping_mul(0x1357_9BDF);
 
-pub fn measure(card: &Card<'_>, figures: &mut ActiveFigures) -> Result<(), Trouble> {
+pub(super) fn measure(card: &Card<'_>, figures: &mut ActiveFigures) -> Result<(), Trouble> {
     let step = |what: &str| {
         card.say(ActivePart::Memory, what);
         let step = what.to_owned();
         move |source| Trouble { part: ActivePart::Memory, step: step.clone(), source }
     };
     let failed = step("taking memory");
-    let (base, bytes) = take(card).map_err(failed)?;
+    let (base, bytes) = take(&card.context).map_err(failed)?;
     let half = bytes / 2;
     figures.memory = Bytes(bytes);
     for fill in [Fill::new(SEED), Fill::new(SEED).inverse()] {
@@ -39,24 +39,41 @@ pub fn measure(card: &Card<'_>, figures: &mut ActiveFigures) -> Result<(), Troub
     let failed = step("copying memory");
     let (other, fill) = (base + half, Fill::new(SEED ^ 1));
     card.fill(base, half, fill).map_err(&failed)?;
-    let seconds = fastest(card, other, base, half).map_err(&failed)?;
+    let seconds = fastest(&card.context, other, base, half).map_err(&failed)?;
     let wrong = verify(card, other, half, fill).map_err(&failed)?;
     merge(&mut figures.memory_wrong, wrong);
-    // Each byte is read once and written once.
-    figures.memory_rate = (2.0 * half as f64 / seconds) as u64;
-    figures.memory_peak = peak(card).map_err(&failed)?;
+    figures.memory_rate = rate(half, seconds);
+    figures.memory_peak = peak(&card.context).map_err(&failed)?;
     card.context.free(base).map_err(&failed)
 }
 
-fn take(card: &Card<'_>) -> Result<(u64, u64), CudaError> {
-    let free = card.context.free_memory()?;
+/// Bytes a second that copies of what `fill` puts there read and write.
+pub(crate) fn copy_rate(
+    context: &Context<'_>,
+    fill: impl FnOnce(Address, u64) -> Result<(), CudaError>,
+) -> Result<u64, CudaError> {
+    let (base, bytes) = take(context)?;
+    let half = bytes / 2;
+    fill(base, bytes)?;
+    let seconds = fastest(context, base + half, base, half)?;
+    context.free(base)?;
+    Ok(rate(half, seconds))
+}
+
+/// Each byte is read once and written once.
+fn rate(bytes: u64, seconds: f64) -> u64 {
+    (2.0 * bytes as f64 / seconds) as u64
+}
+
+fn take(context: &Context<'_>) -> Result<(Address, u64), CudaError> {
+    let free = context.free_memory()?;
     let bytes = amount(free).ok_or_else(|| CudaError::Driver {
         call: "cuMemGetInfo",
         code: 2,
         name: "not enough memory is free".to_owned(),
         words: format!("{} MiB: is somebody using it?", free >> 20),
     })?;
-    Ok((card.context.allocate(bytes)?, bytes))
+    Ok((context.allocate(bytes)?, bytes))
 }
 
 /// How much of what is free is used; none if that is too little.
@@ -111,19 +128,24 @@ pub(super) fn counted(
 }
 
 /// The shortest time for one copy, in seconds.
-fn fastest(card: &Card<'_>, to: u64, from: u64, bytes: u64) -> Result<f64, CudaError> {
+fn fastest(
+    context: &Context<'_>,
+    to: Address,
+    from: Address,
+    bytes: u64,
+) -> Result<f64, CudaError> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let copies = || (0..COPIES).try_for_each(|_| card.context.copy(to, from, bytes));
-        let seconds = card.context.timed(copies)?;
+        let copies = || (0..COPIES).try_for_each(|_| context.copy(to, from, bytes));
+        let seconds = context.timed(copies)?;
         best = best.min(seconds / f64::from(COPIES));
     }
     Ok(best)
 }
 
-fn peak(card: &Card<'_>) -> Result<Option<u64>, CudaError> {
-    let khz = card.context.attribute(Attribute::MemoryClockKhz)?;
-    let bits = card.context.attribute(Attribute::MemoryBusBits)?;
+pub(crate) fn peak(context: &Context<'_>) -> Result<Option<u64>, CudaError> {
+    let khz = context.attribute(Attribute::MemoryClockKhz)?;
+    let bits = context.attribute(Attribute::MemoryBusBits)?;
     Ok(allowed(khz, bits))
 }
 

@@ -57,6 +57,12 @@ pub fn compare(words: &[u32], from: u32, fill: Fill) -> Wrong {
     wrong
 }
 
+/// The middle of them, and of an even number the larger one in the middle. There must be one.
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// The largest number in an operand, and its negative the smallest.
 const LARGEST: i32 = 3;
 
@@ -148,6 +154,12 @@ mod tests {
         for at in [0, 1, 77, u32::MAX] {
             assert_eq!(pattern(at, fill.inverse()), !pattern(at, fill));
         }
+    }
+
+    #[test]
+    fn of_two_the_larger_one_is_in_the_middle() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [2.0, 1.0]), 2.0);
     }
 
     #[test]

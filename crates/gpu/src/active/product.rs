@@ -7,7 +7,7 @@ use tutti_model::{ActiveFigures, ActivePart, ActiveProduct, Wrong};
 
 use super::api::{Arg, Kernel};
 use super::memory::{counted, merge};
-use super::numbers::{Operands, check_product, half};
+use super::numbers::{Operands, check_product, half, median};
 use super::ptx::TILE;
 use super::{Card, Trouble};
 use crate::cuda::CudaError;
@@ -125,11 +125,6 @@ fn differs(card: &Card<'_>, a: u64, b: u64, bytes: u64, run: usize) -> Result<Wr
     })
 }
 
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +138,5 @@ mod tests {
     #[test]
     fn tiles_fit() {
         assert_eq!(SIZE % TILE as usize, 0);
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
     }
 }

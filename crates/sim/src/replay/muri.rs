@@ -172,6 +172,7 @@ impl<'a> World<'a> {
                 strikes: Vec::new(),
                 good_at: None,
                 burn_in: None,
+                gpu_bench: None,
                 findings: Vec::new(),
                 used: Used::default(),
             };

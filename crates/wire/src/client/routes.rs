@@ -9,8 +9,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, JobId, Policy, Priority, Rank, Report, Seq, TaskId,
-    TeamShare,
+    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, Policy, Priority, Rank,
+    Report, Seq, TaskId, TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -212,6 +212,16 @@ impl Client {
     /// Keeps what was measured with the node.
     pub fn measured(&self, name: &str, figures: &BurnInFigures) -> Result<Changed, ClientError> {
         let path = format!("/nodes/{}/burn-in", part(name));
+        self.answer(&Ask::json(Method::PUT, &path, figures)?)
+    }
+
+    /// Keeps what its GPUs were measured to do with the node.
+    pub fn gpus_measured(
+        &self,
+        name: &str,
+        figures: &GpuBenchFigures,
+    ) -> Result<Changed, ClientError> {
+        let path = format!("/nodes/{}/gpu-bench", part(name));
         self.answer(&Ask::json(Method::PUT, &path, figures)?)
     }
 

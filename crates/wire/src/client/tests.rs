@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use serde_json::json;
-use tutti_model::{BurnInFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId};
+use tutti_model::{
+    BurnInFigures, GpuBenchFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId,
+};
 
 use self::server::{Answer, Server};
 use super::*;
@@ -83,6 +85,16 @@ fn every_method_asks_for_its_route() {
         copy: 1,
         slow: Vec::new(),
     };
+    let speeds = GpuBenchFigures {
+        job: TASK,
+        gpu: "NVIDIA H200".into(),
+        gpus: 1,
+        matmul: None,
+        fp8: None,
+        copy: None,
+        shapes: Vec::new(),
+        slow: Vec::new(),
+    };
     let load = LoadQuery { nodes: Some("n1,n2".into()), jobs: None };
     let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
     let asked: Vec<(ClientError, &str)> = vec![
@@ -125,6 +137,7 @@ fn every_method_asks_for_its_route() {
         (c.drain("n1", "disk", true).unwrap_err(), "POST /api/v1/nodes/n1/drain"),
         (c.resume("n1").unwrap_err(), "POST /api/v1/nodes/n1/resume"),
         (c.measured("n1", &figures).unwrap_err(), "PUT /api/v1/nodes/n1/burn-in"),
+        (c.gpus_measured("n1", &speeds).unwrap_err(), "PUT /api/v1/nodes/n1/gpu-bench"),
         (
             c.events::<serde_json::Value>(Some(Seq(9)), Some(TASK)).unwrap_err(),
             "GET /api/v1/events?since=9&job=12_3",

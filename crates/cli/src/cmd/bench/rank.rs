@@ -6,12 +6,9 @@ use serde::{Deserialize, Serialize};
 use tutti_collectives::burn_in::{self, Effort, Measured, Pair};
 use tutti_collectives::{Config, World};
 
+use super::lines;
 use crate::fail::{Fail, chain};
 use crate::terminal;
-
-const RESULT: &str = "result ";
-/// Every pair of a thousand ranks is megabytes, and a line of a log holds 64 KiB.
-const PIECE: usize = 32 << 10;
 
 #[derive(clap::Args)]
 pub struct RankArgs {
@@ -33,40 +30,6 @@ pub struct Found {
 }
 
 impl Found {
-    /// `result 1/3 {…`, and so on.
-    fn lines(&self) -> Result<Vec<String>, serde_json::Error> {
-        let text = serde_json::to_string(self)?;
-        let mut pieces = Vec::new();
-        let mut rest = text.as_str();
-        while !rest.is_empty() {
-            let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
-            pieces.push(piece);
-            rest = more;
-        }
-        let count = pieces.len();
-        let line = |(i, piece): (usize, &&str)| format!("{RESULT}{}/{count} {piece}", i + 1);
-        Ok(pieces.iter().enumerate().map(line).collect())
-    }
-
-    /// From the lines of a log, among whatever else is there. None if a part is missing.
-    pub fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Found> {
-        let mut text = String::new();
-        let mut seen = 0;
-        for line in lines.filter_map(|line| line.strip_prefix(RESULT)) {
-            let (place, piece) = line.split_once(' ')?;
-            let (i, count) = place.split_once('/')?;
-            seen += 1;
-            if i.parse() != Ok(seen) {
-                return None;
-            }
-            text.push_str(piece);
-            if count.parse() == Ok(seen) {
-                return serde_json::from_str(&text).ok();
-            }
-        }
-        None
-    }
-
     pub fn measured(&self) -> Measured {
         let pair = |&(a, b, latency, bandwidth): &(usize, usize, f64, f64)| Pair {
             a,
@@ -95,7 +58,8 @@ pub fn run(args: RankArgs) -> Result<ExitCode, Fail> {
             pairs: m.pairs.iter().map(|p| (p.a, p.b, p.latency, p.bandwidth)).collect(),
             copy: m.copy,
         };
-        let lines = found.lines().map_err(|e| Fail::new(format!("can't write the result: {e}")))?;
+        let lines =
+            lines::write(&found).map_err(|e| Fail::new(format!("can't write the result: {e}")))?;
         lines.iter().for_each(|line| terminal::say(line));
     }
     // Nobody leaves before all have what they need of the others.
@@ -121,14 +85,14 @@ mod tests {
     fn what_rank_0_writes_is_read_back_from_among_other_lines() {
         for ranks in [2, 512] {
             let found = found(ranks);
-            let lines = found.lines().unwrap();
+            let lines = lines::write(&found).unwrap();
             assert!(lines.iter().all(|l| l.len() < 64 << 10), "a log would cut it");
             let log = ["warning: x"].into_iter().chain(lines.iter().map(String::as_str));
-            assert_eq!(Found::parse(log), Some(found.clone()));
+            assert_eq!(lines::read(log), Some(found.clone()));
             let cut = lines.iter().skip(1).map(String::as_str);
-            assert_eq!(Found::parse(cut), None, "the beginning is missing");
+            assert_eq!(lines::read::<Found>(cut), None, "the beginning is missing");
         }
-        assert!(found(512).lines().unwrap().len() > 10);
+        assert!(lines::write(&found(512)).unwrap().len() > 10);
         assert_eq!(found(2).measured().pairs[0].bandwidth, 1.5e9 + 1.0);
     }
 }

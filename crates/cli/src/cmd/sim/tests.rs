@@ -247,6 +247,7 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         drained_by: None,
         trouble: None,
         burn_in: None,
+        gpu_bench: None,
         findings: Vec::new(),
         fenced: Vec::new(),
         since: None,

@@ -92,6 +92,7 @@ fn told(befell: &Befell) -> Moment {
             (Tone::Good, "takes work again: what asked for the drain is gone".to_owned())
         }
         Fate::Measured { by } => (Tone::Plain, format!("its links were measured by {by}")),
+        Fate::GpusMeasured { by } => (Tone::Plain, format!("its GPUs were measured by {by}")),
         Fate::Found(finding) => {
             (Tone::Bad, format!("{} ({})", finding.text, finding.action.in_words()))
         }
