@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::near::count;
+use crate::search::best;
 use crate::{
     Arch, Candidate, Cluster, Goal, NoPlan, Pins, Question, Run, Stack, Workload, catalogue, run,
     search,
@@ -25,33 +26,32 @@ pub struct Pick {
     pub run: Run,
 }
 
-/// Nodes are tried in these sizes: powers of two and halfway between, which batches divide among.
-const MOST_DOUBLINGS: u32 = 13;
+/// GPUs that somebody might rent.
+const MOST_GPUS: u32 = 131_072;
 
 /// Every machine of the catalogue that does it in its best size, the best first. A machine without a list price meets
 /// deadlines only, and comes last.
 pub fn pick(arch: &Arch, workload: &Workload, aim: Aim, stack: Stack) -> Result<Vec<Pick>, NoPlan> {
     check(workload, aim)?;
+    let ask = Ask { arch, workload, aim, stack };
     let mut picks = Vec::new();
-    let mut missed: Option<Pick> = None;
-    let mut refused = None;
-    for name in catalogue::machines() {
-        let Ok(cluster) = catalogue::find(name) else { continue };
-        match size(arch, workload, aim, stack, &cluster) {
-            Ok(Sized::Does(pick)) => picks.push(*pick),
-            Ok(Sized::Misses(pick)) => {
-                let best = missed.take().filter(|m| aim.of(&m.run) <= aim.of(&pick.run));
-                missed = Some(best.unwrap_or(*pick));
-            }
-            Err(no) => refused = Some(no),
+    let mut missed: Vec<Pick> = Vec::new();
+    let units: Vec<Cluster> = catalogue::machines().flat_map(catalogue::find).collect();
+    for unit in &units {
+        match size(&ask, unit) {
+            Some((true, pick)) => picks.push(pick),
+            Some((false, pick)) => missed.push(pick),
+            None => {}
         }
     }
     picks.sort_by(|a, b| aim.rank(&a.run).total_cmp(&aim.rank(&b.run)));
-    match (picks.is_empty(), missed, refused) {
-        (false, ..) => Ok(picks),
-        (true, Some(missed), _) => Err(out_of_reach(aim, &missed)),
-        (true, None, Some(no)) => Err(no),
-        (true, None, None) => unreachable!("the catalogue has machines"),
+    if !picks.is_empty() {
+        return Ok(picks);
+    }
+    match missed.iter().min_by(|a, b| aim.of(&a.run).total_cmp(&aim.of(&b.run))) {
+        Some(closest) => Err(out_of_reach(aim, closest)),
+        // It fits nowhere: the sentence is that of any machine.
+        None => search(&ask.question(&units[0])).map(|_| Vec::new()),
     }
 }
 
@@ -95,68 +95,51 @@ fn check(workload: &Workload, aim: Aim) -> Result<(), NoPlan> {
     }
 }
 
-enum Sized {
-    Does(Box<Pick>),
-    /// The one that comes closest.
-    Misses(Box<Pick>),
+/// The best size of one machine that keeps to the bound, or the one that comes closest to it.
+fn size(ask: &Ask, unit: &Cluster) -> Option<(bool, Pick)> {
+    let mut best: Option<(bool, Pick)> = None;
+    // Powers of two and halfway between: batches divide among them.
+    let sizes = (0..16).flat_map(|i| [2 << i, 3 << i]);
+    let most = MOST_GPUS / unit.gpus();
+    for nodes in std::iter::once(1).chain(sizes).take_while(|n| *n <= most).map(|n| n * unit.nodes)
+    {
+        let Some(pick) = ask.plan(Cluster { nodes, ..unit.clone() }) else { continue };
+        let does = ask.aim.of(&pick.run) <= ask.aim.bound();
+        let better = best.as_ref().is_none_or(|(did, than)| match (does, *did) {
+            (true, true) => ask.aim.rank(&pick.run) < ask.aim.rank(&than.run),
+            (false, false) => ask.aim.of(&pick.run) < ask.aim.of(&than.run),
+            (does, _) => does,
+        });
+        if better {
+            best = Some((does, pick));
+        } else if does {
+            // It was better with fewer; more of them only costs more.
+            break;
+        }
+    }
+    best
 }
 
-/// The best number of nodes of one machine: for a deadline the fewest that meet it, for a budget the most.
-fn size(
-    arch: &Arch,
-    workload: &Workload,
+struct Ask<'a> {
+    arch: &'a Arch,
+    workload: &'a Workload,
     aim: Aim,
     stack: Stack,
-    unit: &Cluster,
-) -> Result<Sized, NoPlan> {
-    let sizes: Vec<u32> = (0..=MOST_DOUBLINGS)
-        .flat_map(|i| [1_u32 << i, 3 << i])
-        .filter(|n| *n != 3)
-        .map(|n| n * unit.nodes)
-        .collect();
-    let mut sizes = sizes;
-    sizes.sort_unstable();
-    let planned = |nodes: u32| plan(arch, workload, stack, Cluster { nodes, ..unit.clone() });
-    let fits = first(&sizes, |n| planned(n).is_ok());
-    let Some(least) = fits else {
-        return Err(planned(sizes[sizes.len() - 1]).err().expect("it did not fit"));
-    };
-    let sizes = &sizes[least..];
-    let does = |n: u32| planned(n).is_ok_and(|p| aim.of(&p.run) <= aim.bound());
-    let at = match aim {
-        Aim::Deadline(_) => first(sizes, does),
-        // More nodes cost more: the last before it is too much.
-        Aim::Budget(_) => {
-            first(sizes, |n| !does(n)).map_or(Some(sizes.len() - 1), |i| i.checked_sub(1))
-        }
-    };
-    let closest = match aim {
-        Aim::Deadline(_) => sizes.len() - 1,
-        Aim::Budget(_) => 0,
-    };
-    let pick = planned(sizes[at.unwrap_or(closest)]).map(Box::new)?;
-    Ok(if at.is_some() { Sized::Does(pick) } else { Sized::Misses(pick) })
 }
 
-/// The first size for which it is so, by halving: beyond it, it is so for all.
-fn first(sizes: &[u32], is: impl Fn(u32) -> bool) -> Option<usize> {
-    let at = sizes.partition_point(|n| !is(*n));
-    (at < sizes.len()).then_some(at)
-}
+impl Ask<'_> {
+    fn question<'c>(&'c self, cluster: &'c Cluster) -> Question<'c> {
+        let Ask { arch, workload, stack, .. } = *self;
+        let pins = Pins::default();
+        Question { arch, workload, cluster, pins, goal: Goal::Time, stack, fewer: true }
+    }
 
-fn plan(arch: &Arch, workload: &Workload, stack: Stack, cluster: Cluster) -> Result<Pick, NoPlan> {
-    let question = Question {
-        arch,
-        workload,
-        cluster: &cluster,
-        pins: Pins::default(),
-        goal: Goal::Time,
-        stack,
-        fewer: true,
-    };
-    let plan = search(&question)?.best;
-    let run = run(&question, &plan).expect("the number of tokens is given");
-    Ok(Pick { plan, run, cluster })
+    fn plan(&self, cluster: Cluster) -> Option<Pick> {
+        let question = self.question(&cluster);
+        let plan = best(&question)?;
+        let run = run(&question, &plan)?;
+        Some(Pick { plan, run, cluster })
+    }
 }
 
 fn out_of_reach(aim: Aim, closest: &Pick) -> NoPlan {
