@@ -167,6 +167,8 @@ pub(crate) struct Traits {
     /// replayed from a graph.
     pub routing: f64,
     pub routing_launch: f64,
+    /// Seconds that a pass stands still until the host knows how many tokens each expert has.
+    pub routing_stall: f64,
     /// How fast the products of many experts at once are beside one large product.
     pub grouped: f64,
     /// Bytes of a gradient on the wire.
@@ -217,6 +219,7 @@ const CURRENT: Traits = Traits {
     gathers: 1.0,
     routing: 30.0,
     routing_launch: 4e-6,
+    routing_stall: 30e-6,
     grouped: 0.8,
     gradient_bytes: 2.0,
     score_bytes: 12.0,
@@ -235,6 +238,15 @@ const CURRENT: Traits = Traits {
     per_step: 0.005,
 };
 
+/// Experts of one rank one after the other, by kernels that the host launches, and nothing of the exchange hidden.
+const RECENT: Traits = Traits {
+    hides_experts: 0.0,
+    routing_launch: 6e-6,
+    routing_stall: 100e-6,
+    grouped: 0.6,
+    ..CURRENT
+};
+
 const FUSED: Traits = Traits {
     modules: false,
     selective_again: 0.0,
@@ -249,7 +261,7 @@ const FUSED: Traits = Traits {
     launch: 5e-6,
     launches: 25.0,
     hides_tensor: 0.66,
-    ..CURRENT
+    ..RECENT
 };
 
 const UNFUSED: Traits = Traits {
@@ -271,7 +283,7 @@ const UNFUSED: Traits = Traits {
     hides_experts: 0.0,
     hides_transfers: 0.0,
     gathers: 12.0,
-    ..CURRENT
+    ..RECENT
 };
 
 const FSDP: Traits = Traits {
@@ -290,7 +302,7 @@ const FSDP: Traits = Traits {
     launch: 5e-6,
     hides_tensor: 0.0,
     gradient_bytes: 4.0,
-    ..CURRENT
+    ..RECENT
 };
 
 const COMPILED: Traits = Traits {
@@ -308,12 +320,13 @@ const COMPILED: Traits = Traits {
     launch: 4e-6,
     hides_tensor: 0.7,
     gradient_bytes: 4.0,
-    ..CURRENT
+    ..RECENT
 };
 
 pub(crate) fn traits(stack: Stack) -> Traits {
     match stack {
         Stack::Current => CURRENT,
+        Stack::Recent => RECENT,
         Stack::Fused => FUSED,
         Stack::Unfused => UNFUSED,
         Stack::Fsdp => FSDP,

@@ -66,6 +66,7 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
     let experts = if sparse { experts(setup, split, machine) } else { 0.0 };
     let traits = &machine.traits;
     let routed = if sparse { traits.routing * traits.routing_launch } else { 0.0 };
+    let stall = if sparse { traits.routing_stall } else { 0.0 };
     let launched = traits.launches * traits.launch + routed;
     let pass = |back: usize, more: f64| {
         let mut pass = Pass {
@@ -77,7 +78,7 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
             experts,
             launches: 0.0,
         };
-        pass.launches = (launched * more - pass.seconds()).max(0.0);
+        pass.launches = (launched * more - pass.seconds()).max(0.0) + stall;
         pass
     };
     [pass(0, 1.0), pass(1, 1.6)]
@@ -203,7 +204,7 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     };
     let streams = 20.0 * h / split.spread + (inner * width + 4.0 * heads) / split.tp;
     // Tokens are put in the order of experts and back.
-    let permuted = 8.0 * routed / split.spread;
+    let permuted = 8.0 * routed / split.tp;
     let cast = match setup.workload.precision {
         Precision::Fp16 | Precision::Bf16 => 0.0,
         _ => {
