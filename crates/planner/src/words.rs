@@ -40,9 +40,9 @@ pub fn precision(p: Precision) -> &'static str {
     }
 }
 
-/// `153 GB`, `7.2 GB`.
+/// `153 GB`, `76.3 GB`.
 pub fn gb(n: f64) -> String {
-    if n < 10.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
+    if n < 100.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
 }
 
 /// `2.31 s`, `45 ms`.
