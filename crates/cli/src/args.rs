@@ -85,6 +85,8 @@ pub enum Verb {
     Doctor(cmd::doctor::DoctorArgs),
     /// Checkpoints: list, verify, keep, remove, copy, register
     Ckpt(cmd::ckpt::CkptArgs),
+    /// From a model and a cluster to a layout, a time and a price
+    Plan(Box<cmd::plan::PlanArgs>),
     /// Run a trace, or this cluster's past, through the scheduler
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
@@ -201,6 +203,17 @@ mod tests {
             "tutti sim --format openb --nodes F --pods F --order F --json",
             "tutti sim --format muri --trace F --nodes 8 --gpus-per-node 8 --policy default-known --json",
             "tutti sim --format csv --trace F --cluster 4xh100:8 --add 4xh100:8 --remove-rack r3 --team-quota a=64",
+            "tutti plan llama-3.1-70b --on 16xdgx-h100 --tokens 2T --goal money --explain",
+            "tutti plan ./config.json --task lora --lora-rank 8 --seq 8192 --batch 64 --precision fp8 --json",
+            "tutti plan --layers 32 --hidden 4096 --heads 32 --on c.toml --price 2.5 --fewer",
+            "tutti plan m --tp 4 --pp 2 --vp 2 --cp 1 --ep 1 --dp 8 --micro-batch 2 --zero 1 --recompute full --sequence-parallel true",
+            "tutti plan m --on 4xh100 --write job --out job.toml",
+            "tutti plan m --tokens 1T --deadline 7d",
+            "tutti plan m --tokens 1T --budget 50000",
+            "tutti plan m --task inference --prompt 1024 --output 256 --ttft 500ms --tpot 50ms --rps 20",
+            "tutti plan --predict runs.csv --out out.csv",
+            "tutti plan --check job.toml",
+            "tutti plan --list models",
             "tutti train --data F --steps 9 --dp 2 --tp 2 --pp 2 --stages 3,5 --zero --checkpoint /c --every 5 --json",
             "tutti ckpt ls 12 --json",
             "tutti ckpt show /ckpt/run latest --tensors",
@@ -240,6 +253,11 @@ mod tests {
             "tutti top --size 100x30",
             "tutti top 12 --view jobs",
             "tutti token create --join --role user",
+            "tutti plan m --batch 0",
+            "tutti plan m --precision int3",
+            "tutti plan m --tokens many",
+            "tutti plan m --ttft 500",
+            "tutti plan m --zero 4",
             "tutti nodes inject n1",
             "tutti nodes inject n1 --xid 79",
             "tutti nodes inject n1 --gpu 0 --xid 79 --action note",

@@ -20,6 +20,7 @@ mod job_args;
 pub mod logs;
 pub mod nodes;
 mod output;
+pub mod plan;
 pub mod policy;
 pub mod progress;
 pub mod ps;

@@ -8,6 +8,7 @@ pub mod gpus;
 pub mod job;
 pub mod jobs;
 pub mod nodes;
+pub mod plan;
 pub mod policy;
 pub mod progress;
 pub mod quota;

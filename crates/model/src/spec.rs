@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, JobId, JobWatch, Span, Stall};
+use crate::{Bytes, DeclaredPlan, JobId, JobWatch, Span, Stall};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -100,6 +100,9 @@ pub struct JobSpec {
     /// What it asks to be watched for, on top of what the operator has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<Box<JobWatch>>,
+    /// What it was planned to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Box<DeclaredPlan>>,
     /// Keep standard input open and fed from the client (`tutti run`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
@@ -147,6 +150,7 @@ impl JobSpec {
             retry: Retry::default(),
             stall: None,
             watch: None,
+            plan: None,
             stdin: false,
         }
     }

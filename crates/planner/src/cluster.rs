@@ -60,9 +60,11 @@ impl Cluster {
 #[serde(rename_all = "kebab-case")]
 pub enum Stack {
     /// Fused kernels, flash attention, CUDA graphs, overlapped communication: what a careful user of Megatron-Core has
-    /// since 2025.
+    /// since the spring of 2026.
     #[default]
     Current,
+    /// The same but for experts, which wait for the host and for one another (Megatron-Core of 2025).
+    Recent,
     /// Fused kernels and flash attention, less overlap, launches from the host (Megatron-Core and NeMo of 2023 and 2024).
     Fused,
     /// Attention is written out to memory, little is fused, nothing overlaps (Megatron of 2021 and 2022).

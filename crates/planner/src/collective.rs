@@ -3,6 +3,9 @@
 use crate::Cluster;
 use crate::efficiency::{Profile, profile};
 
+/// Of a ring's rate, what all-to-alls reach: their messages are small, and many meet at one port.
+const EXCHANGE: f64 = 0.7;
+
 /// Ranks `stride` apart that work together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Group {
@@ -70,16 +73,25 @@ impl Network {
         rate
     }
 
-    /// Seconds before the bytes of a gather or a reduction have gone round.
-    fn latency(&self, group: Group) -> f64 {
-        if group.ranks <= 1.0 {
-            return 0.0;
-        }
-        let near = group.within(self.island.max(self.node));
-        let far = (group.ranks / near).ceil() - 1.0;
-        // Beyond a few nodes trees are used, which are as deep as the logarithm.
-        let far = far.min(4.0 * (1.0 + far).log2());
-        self.profile.start + self.profile.hop * (near - 1.0) + self.profile.far_hop * far
+    /// Nodes, or islands that span some, that a group touches, and its members in each.
+    fn spots(&self, group: Group) -> (f64, f64) {
+        let members = group.within(self.island.max(self.node));
+        ((group.ranks / members).ceil(), members)
+    }
+
+    /// Seconds for a message to pass every rank in turn: gathers and scatters have no shorter way.
+    fn ring_latency(&self, group: Group) -> f64 {
+        let (spots, members) = self.spots(group);
+        let profile = &self.profile;
+        let far = if spots > 1.0 { spots * profile.far_hop } else { 0.0 };
+        profile.start + spots * (members - 1.0) * profile.hop + far
+    }
+
+    /// Reductions go over trees where rings are long, and exchanges straight to each member.
+    fn tree_latency(&self, group: Group) -> f64 {
+        let (spots, members) = self.spots(group);
+        let profile = &self.profile;
+        profile.start + (members - 1.0) * profile.hop + 2.0 * spots.log2() * profile.far_hop
     }
 
     /// All-gather or reduce-scatter of `bytes` in all.
@@ -87,25 +99,34 @@ impl Network {
         if group.ranks <= 1.0 || bytes <= 0.0 {
             return 0.0;
         }
-        self.latency(group) + (group.ranks - 1.0) / group.ranks * bytes / self.ring_rate(group)
+        self.ring_latency(group) + self.around(bytes, group)
+    }
+
+    fn around(&self, bytes: f64, group: Group) -> f64 {
+        (group.ranks - 1.0) / group.ranks * bytes / self.ring_rate(group)
     }
 
     pub(crate) fn all_reduce(&self, bytes: f64, group: Group) -> f64 {
-        2.0 * self.gather(bytes, group)
-    }
-
-    /// Every rank sends `bytes`, an equal share to each member.
-    pub(crate) fn all_to_all(&self, bytes: f64, group: Group) -> f64 {
         if group.ranks <= 1.0 || bytes <= 0.0 {
             return 0.0;
         }
+        2.0 * (self.ring_latency(group).min(self.tree_latency(group)) + self.around(bytes, group))
+    }
+
+    /// Every rank sends each of its tokens, of `bytes` in all, to `copies` members, chosen evenly. A token goes to another
+    /// node once, and is copied there.
+    pub(crate) fn dispatch(&self, bytes: f64, copies: f64, group: Group) -> f64 {
+        if group.ranks <= 1.0 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let (spots, members) = self.spots(group);
+        let visited = spots * (1.0 - (1.0 - 1.0 / spots).powf(copies));
+        let far = bytes * visited * (spots - 1.0) / spots / (self.nic_rate * EXCHANGE);
         let near = group.within(self.island);
-        let node = group.within(self.island.max(self.node));
-        let share = |members: f64| bytes * members / group.ranks;
-        let fast = share(near - 1.0) / self.island_rate;
-        let middle = share(node - near) / self.pcie_rate;
-        let far = share(group.ranks - node) / self.nic_rate;
-        self.latency(group) + fast.max(middle).max(far)
+        let apart = members - near;
+        let rate = if apart > 0.0 { self.pcie_rate } else { self.island_rate };
+        let inside = bytes * copies * (members - 1.0) / members / (rate * EXCHANGE);
+        self.tree_latency(group) + far.max(inside)
     }
 
     /// From one rank to the one `stride` further.

@@ -144,7 +144,9 @@ pub(crate) struct Traits {
     pub dropout: bool,
     /// Sharded weights are kept once, in fp32.
     pub one_copy: bool,
-    /// What remains of a layer's activations under selective recomputation.
+    /// Selective recomputation means norms, activation functions and latents.
+    pub modules: bool,
+    /// Otherwise: what remains of a layer's activations under selective recomputation.
     pub selective_keeps: f64,
     /// Bytes of each logit, and how many tokens' logits exist at once.
     pub logit_bytes: f64,
@@ -159,6 +161,16 @@ pub(crate) struct Traits {
     pub hides_data: f64,
     pub hides_experts: f64,
     pub hides_transfers: f64,
+    /// Pieces in which a layer's sharded weights are gathered.
+    pub gathers: f64,
+    /// More kernels of a layer with experts than of others, and seconds for each: what depends on where tokens go cannot be
+    /// replayed from a graph.
+    pub routing: f64,
+    pub routing_launch: f64,
+    /// Seconds that a pass stands still until the host knows how many tokens each expert has.
+    pub routing_stall: f64,
+    /// How fast the products of many experts at once are beside one large product.
+    pub grouped: f64,
     /// Bytes of a gradient on the wire.
     pub gradient_bytes: f64,
     /// Bytes that each score moves where attention is written out, and the share of a product's rate that is reached.
@@ -193,6 +205,7 @@ const CURRENT: Traits = Traits {
     written_attention: false,
     dropout: false,
     one_copy: false,
+    modules: true,
     selective_keeps: 1.0,
     logit_bytes: 6.0,
     loss_tokens: f64::INFINITY,
@@ -201,8 +214,13 @@ const CURRENT: Traits = Traits {
     launch: 1.5e-6,
     hides_tensor: 0.6,
     hides_data: 0.95,
-    hides_experts: 0.5,
+    hides_experts: 0.3,
     hides_transfers: 0.8,
+    gathers: 1.0,
+    routing: 30.0,
+    routing_launch: 4e-6,
+    routing_stall: 30e-6,
+    grouped: 0.8,
     gradient_bytes: 2.0,
     score_bytes: 12.0,
     written_rate: 0.6,
@@ -211,7 +229,7 @@ const CURRENT: Traits = Traits {
     context_waste: 0.1,
     flash_short: 256.0,
     streams_back: 1.6,
-    selective_again: 0.0,
+    selective_again: 0.5,
     cast_bytes: 3.0,
     loss_bytes: 16.0,
     optimizer_bytes: 30.0,
@@ -220,7 +238,18 @@ const CURRENT: Traits = Traits {
     per_step: 0.005,
 };
 
+/// Experts of one rank one after the other, by kernels that the host launches, and nothing of the exchange hidden.
+const RECENT: Traits = Traits {
+    hides_experts: 0.0,
+    routing_launch: 6e-6,
+    routing_stall: 100e-6,
+    grouped: 0.6,
+    ..CURRENT
+};
+
 const FUSED: Traits = Traits {
+    modules: false,
+    selective_again: 0.0,
     adapters: 1.0,
     loss_bytes: 30.0,
     cast_bytes: 2.6,
@@ -232,10 +261,12 @@ const FUSED: Traits = Traits {
     launch: 5e-6,
     launches: 25.0,
     hides_tensor: 0.66,
-    ..CURRENT
+    ..RECENT
 };
 
 const UNFUSED: Traits = Traits {
+    modules: false,
+    selective_again: 0.0,
     pauses: 0.006,
     gradient_bytes: 3.0,
     written_rate: 0.73,
@@ -251,10 +282,13 @@ const UNFUSED: Traits = Traits {
     hides_data: 0.0,
     hides_experts: 0.0,
     hides_transfers: 0.0,
-    ..CURRENT
+    gathers: 12.0,
+    ..RECENT
 };
 
 const FSDP: Traits = Traits {
+    modules: false,
+    selective_again: 0.2,
     cast_bytes: 2.9,
     hides_data: 0.45,
     one_copy: true,
@@ -268,10 +302,11 @@ const FSDP: Traits = Traits {
     launch: 5e-6,
     hides_tensor: 0.0,
     gradient_bytes: 4.0,
-    ..CURRENT
+    ..RECENT
 };
 
 const COMPILED: Traits = Traits {
+    modules: false,
     selective_again: 0.2,
     cast_bytes: 6.0,
     streams: 1.35,
@@ -285,12 +320,13 @@ const COMPILED: Traits = Traits {
     launch: 4e-6,
     hides_tensor: 0.7,
     gradient_bytes: 4.0,
-    ..CURRENT
+    ..RECENT
 };
 
 pub(crate) fn traits(stack: Stack) -> Traits {
     match stack {
         Stack::Current => CURRENT,
+        Stack::Recent => RECENT,
         Stack::Fused => FUSED,
         Stack::Unfused => UNFUSED,
         Stack::Fsdp => FSDP,

@@ -1,7 +1,7 @@
 //! Memory of the fullest rank.
 
 use crate::efficiency::traits;
-use crate::split::{Held, Split, adapters, gathers, recomputes};
+use crate::split::{Held, Split, adapters, by_modules, gathers, recomputes};
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
 /// As GPUs are sold: an H100 of 80 GB has 80 × 2³⁰ bytes.
@@ -105,11 +105,14 @@ fn kept_bytes(setup: &Setup, split: &Split) -> f64 {
     let arch = setup.arch;
     let traits = traits(setup.stack);
     let h = arch.hidden as f64;
+    let modules = by_modules(setup);
     let dropout = if traits.dropout { 2.0 } else { 0.0 };
-    // Inputs of both norms and of both first products, which tensor parallelism does not split.
-    let whole = (8.0 + dropout) * h / split.spread;
-    let inside = (attention_width(arch) * 2.0 + mlp_bytes(setup, split)) / split.tp;
-    let mut bytes = (whole + inside) * split.tokens;
+    // Inputs of both norms and what comes out of them, which tensor parallelism does not split.
+    let norms = if modules { 4.0 } else { 8.0 };
+    let whole = (norms + dropout) * h / split.spread;
+    let inside =
+        (2.0 * attention_width(arch, modules) + mlp_bytes(setup, split, modules)) / split.tp;
+    let mut bytes = (whole + inside + routed_bytes(setup, split)) * split.tokens;
     if traits.written_attention && setup.layout.recompute == Recompute::None {
         let heads = f64::from(arch.heads) / split.tp;
         bytes += 5.0 * heads * setup.workload.seq as f64 * split.tokens;
@@ -125,31 +128,41 @@ fn stored(precision: Precision) -> f64 {
     }
 }
 
-/// Values of a token that attention keeps: query, key, value, and what comes out.
-fn attention_width(arch: &Arch) -> f64 {
+/// Values of a token that attention keeps: query, key, value, and what comes out. Of latent attention only the latents if
+/// the rest is made again.
+fn attention_width(arch: &Arch, modules: bool) -> f64 {
     let heads = f64::from(arch.heads);
     match arch.latent {
         None => 2.0 * (heads + f64::from(arch.kv_heads)) * arch.head_dim as f64,
         Some(m) => {
             let (rope, nope, value) = (m.rope_dim as f64, m.nope_dim as f64, m.value_dim as f64);
-            2.0 * heads * (rope + nope + value) + m.q_rank as f64 + m.kv_rank as f64 + rope
+            let latents = m.q_rank as f64 + m.kv_rank as f64 + rope;
+            let made = if modules { 0.0 } else { heads * (2.0 * (rope + nope) + value) };
+            made + heads * value + latents
         }
     }
 }
 
 /// Bytes of a token inside of an MLP; the mean of the rank's dense and sparse layers.
-fn mlp_bytes(setup: &Setup, split: &Split) -> f64 {
+fn mlp_bytes(setup: &Setup, split: &Split, modules: bool) -> f64 {
     let arch = setup.arch;
     // Before and after the activation, each of 2 bytes; three tensors where there is a gate.
-    let inner = if arch.gated { 6.0 } else { 4.0 };
+    let before = if arch.gated { 4.0 } else { 2.0 };
+    let inner = if modules { before } else { before + 2.0 };
     let sparse = split.sparse / split.layers;
     let dense = inner * arch.ffn as f64 * (1.0 - sparse);
     let experts = arch.moe.map_or(0.0, |m| {
-        let visited = f64::from(m.topk);
-        let wide = inner * m.ffn as f64 * (visited + f64::from(m.shared));
-        sparse * (wide + 4.0 * visited * arch.hidden as f64)
+        // Those that are spread get their share of the tokens whole, which comes to the same.
+        sparse * inner * m.ffn as f64 * f64::from(m.topk + m.shared)
     });
     dense + experts
+}
+
+/// Tokens that were sent to experts, as they arrived.
+fn routed_bytes(setup: &Setup, split: &Split) -> f64 {
+    let sparse = split.sparse / split.layers;
+    let h = setup.arch.hidden as f64;
+    setup.arch.moe.map_or(0.0, |m| sparse * 2.0 * f64::from(m.topk) * h / split.tp)
 }
 
 fn logit_bytes(setup: &Setup, split: &Split) -> f64 {

@@ -92,6 +92,13 @@ pub fn search(question: &Question) -> Result<Answer, NoPlan> {
     Ok(Answer { best, runners_up, considered: found.considered, fitting: found.fitting })
 }
 
+/// The best layout alone, where there is one: a fraction of the work where nobody asks why.
+pub(crate) fn best(question: &Question) -> Option<Candidate> {
+    none::check(question).ok()?;
+    let layout = choose(question, &layouts::all(question))?;
+    Some(candidate(question, &layout))
+}
+
 /// The simplest of those that are about as good as the best.
 fn choose(question: &Question, found: &Found) -> Option<Layout> {
     let score = |(seconds, layout): &(f64, Layout)| question.goal.score(*seconds, layout);

@@ -1,5 +1,6 @@
 //! What one rank holds and computes under a layout: numbers that memory and time share.
 
+use crate::efficiency::traits;
 use crate::{Recompute, Setup, Sharding, Task};
 
 /// All as floats: they only ever meet in products.
@@ -121,4 +122,10 @@ pub(crate) fn gathers(setup: &Setup) -> bool {
 
 pub(crate) fn recomputes(setup: &Setup) -> bool {
     setup.layout.recompute == Recompute::Full
+}
+
+/// Norms, activation functions and what latents unfold to are made again, as Megatron-Core does it since flash attention
+/// has left nothing to save on the scores.
+pub(crate) fn by_modules(setup: &Setup) -> bool {
+    setup.layout.recompute == Recompute::Selective && traits(setup.stack).modules
 }

@@ -3,7 +3,7 @@
 use crate::{Layout, Part, Precision, Recompute, Sharding};
 
 /// `tp 8 × pp 2 × dp 8`, axes of 1 left out.
-pub(crate) fn axes(l: &Layout) -> String {
+pub fn axes(l: &Layout) -> String {
     let all = [("tp", l.tp), ("pp", l.pp), ("cp", l.cp), ("dp", l.dp)];
     let split: Vec<String> =
         all.iter().filter(|(_, n)| *n > 1).map(|(axis, n)| format!("{axis} {n}")).collect();
@@ -13,7 +13,7 @@ pub(crate) fn axes(l: &Layout) -> String {
     }
 }
 
-pub(crate) fn sharding(s: Sharding) -> &'static str {
+pub fn sharding(s: Sharding) -> &'static str {
     match s {
         Sharding::None => "no sharding",
         Sharding::Zero1 => "ZeRO-1",
@@ -22,7 +22,7 @@ pub(crate) fn sharding(s: Sharding) -> &'static str {
     }
 }
 
-pub(crate) fn recompute(r: Recompute) -> &'static str {
+pub fn recompute(r: Recompute) -> &'static str {
     match r {
         Recompute::None => "no recomputation",
         Recompute::Selective => "selective recomputation",
@@ -30,7 +30,7 @@ pub(crate) fn recompute(r: Recompute) -> &'static str {
     }
 }
 
-pub(crate) fn precision(p: Precision) -> &'static str {
+pub fn precision(p: Precision) -> &'static str {
     match p {
         Precision::Fp16 => "FP16",
         Precision::Bf16 => "BF16",
@@ -40,13 +40,13 @@ pub(crate) fn precision(p: Precision) -> &'static str {
     }
 }
 
-/// `153 GB`, `7.2 GB`.
-pub(crate) fn gb(n: f64) -> String {
-    if n < 10.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
+/// `153 GB`, `76.3 GB`.
+pub fn gb(n: f64) -> String {
+    if n < 100.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
 }
 
 /// `2.31 s`, `45 ms`.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 100.0 => format!("{s:.0} s"),
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -57,14 +57,14 @@ pub(crate) fn seconds(s: f64) -> String {
 }
 
 /// How much more: `3.2 %`, or `2.4 times` where percents say little.
-pub(crate) fn more(ratio: f64) -> String {
+pub fn more(ratio: f64) -> String {
     match ratio {
         r if r >= 2.0 => format!("{r:.1} times"),
         r => format!("{:.1} %", (r - 1.0) * 100.0),
     }
 }
 
-pub(crate) fn part(p: Part) -> &'static str {
+pub fn part(p: Part) -> &'static str {
     match p {
         Part::Gemm => "matrix products",
         Part::Attention => "attention",

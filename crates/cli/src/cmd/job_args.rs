@@ -272,7 +272,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// The words that job files use, read by the same derive.
-fn word<T: for<'a> serde::Deserialize<'a>>(text: &str) -> Result<T, String> {
+pub fn word<T: for<'a> serde::Deserialize<'a>>(text: &str) -> Result<T, String> {
     use serde::de::IntoDeserializer;
     let word: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
         text.into_deserializer();

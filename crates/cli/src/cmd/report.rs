@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use tutti_model::{ReportBy, TaskId};
-use tutti_wire::api::ReportQuery;
+use tutti_wire::api::{JobGoodput, ReportQuery};
 
 use crate::fail::Fail;
-use crate::show::report;
+use crate::show::plan::seen::PlanSeen;
 use crate::show::table::terminal_width;
+use crate::show::{job, report};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -61,14 +62,24 @@ impl From<By> for ReportBy {
     }
 }
 
+/// How a job with a `[plan]` compares with it, beside what it made of its GPUs.
+#[derive(serde::Serialize)]
+struct WithPlan<'a> {
+    #[serde(flatten)]
+    goodput: &'a JobGoodput,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanSeen>,
+}
+
 pub fn run(cluster: Option<&str>, args: ReportArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
     if let Some(id) = args.job {
         let goodput = client.job_goodput(id)?;
+        let plan = job::planned(&client.job(id)?);
         if args.json {
-            terminal::json(&goodput)?;
+            terminal::json(&WithPlan { goodput: &goodput, plan })?;
         } else {
-            terminal::say(&report::job(&goodput, Style::of_stdout()));
+            terminal::say(&report::job(&goodput, plan.as_ref(), Style::of_stdout()));
         }
         return Ok(ExitCode::SUCCESS);
     }

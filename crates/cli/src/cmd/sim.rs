@@ -1,6 +1,6 @@
 //! `tutti sim`: the scheduler of this cluster, run on a trace, a file or its own past.
 
-mod flags;
+pub(super) mod flags;
 mod input;
 mod journal;
 mod output;

@@ -9,6 +9,7 @@ use tutti_wire::client::Client;
 use tutti_wire::jobfile::{self, Inherit};
 
 use super::job_args::{JobArgs, set_array};
+use super::plan;
 use crate::fail::{Fail, job_exit};
 use crate::{file, session, terminal};
 
@@ -61,6 +62,10 @@ pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
     } else {
         terminal::say(&submitted.id.to_string());
     }
+    // Who reads only the id has it by now.
+    if let Some(warning) = plan::check::warning(&client, &submit.spec) {
+        terminal::warn(&warning);
+    }
     if !wait {
         return Ok(ExitCode::SUCCESS);
     }
@@ -96,7 +101,7 @@ fn plain(spec: JobSpec) -> jobfile::Parsed {
     jobfile::Parsed { spec, warnings: Vec::new(), inherit: Inherit::Usual, takes_arguments: false }
 }
 
-fn read(path: &Path) -> Result<jobfile::Parsed, Fail> {
+pub fn read(path: &Path) -> Result<jobfile::Parsed, Fail> {
     let name = path.to_string_lossy();
     let text = file::read(path, "job file")?;
     Ok(jobfile::parse(Some(&name).filter(|_| !file::is_stdin(path)).map(AsRef::as_ref), &text)?)

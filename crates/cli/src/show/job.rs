@@ -4,6 +4,7 @@ use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, SuspendCause
 use tutti_wire::api::{JobDetail, PartRow, ProgressPoint, SuspensionRow};
 
 use super::jobs::array;
+use super::plan::seen::PlanSeen;
 use super::table::{Grid, plain};
 use super::{count, harmless, milli, progress, report, time};
 use crate::style::{Ink, Style, of_job};
@@ -60,6 +61,7 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     for (key, value) in row.progress.iter().flat_map(|p| progress::lines(p, history, now)) {
         add(key, value);
     }
+    add("planned", planned(job).map_or_else(String::new, |seen| seen.words()));
     add("goodput", job.goodput.as_ref().and_then(report::short).unwrap_or_default());
     add("time left", job.time_left.map_or_else(String::new, time::short));
     add(
@@ -78,6 +80,11 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
     facts
+}
+
+/// What was planned for it beside what it does.
+pub fn planned(job: &JobDetail) -> Option<PlanSeen> {
+    PlanSeen::of(job.spec.plan.as_deref(), job.row.progress.as_ref().and_then(|p| p.pace))
 }
 
 fn ago(at: Time, now: Time) -> String {
@@ -171,7 +178,8 @@ fn command(run: &Command) -> String {
     if shown.len() < text.len() { format!("{shown} …") } else { shown }
 }
 
-fn quoted(word: &str) -> String {
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(safe) {
         word.to_owned()
@@ -285,6 +293,16 @@ mod tests {
         let cut = suspended(&SuspensionRow { cut_at: Some(Time(61_000)), ..open }, Time(99_000));
         let want = " for job 9, until the attempt ended after 1m: 30.00 GiB out in 4s";
         assert!(cut.ends_with(want), "{cut}");
+
+        assert!(!text.contains("planned"), "{text}");
+        let mut told = job.clone();
+        let plan = r#"{"model": "m", "seq": 1, "global_batch": 1, "step_time_s": 1.32}"#;
+        told.spec.plan = serde_json::from_str(plan).unwrap();
+        let pace = Some(tutti_model::Span(1410));
+        told.row.progress =
+            Some(tutti_wire::api::JobProgress { step: Some(9), pace, ..Default::default() });
+        let text = detail(&told, &[], Time(61_000), Style::PLAIN, None);
+        assert!(text.contains("planned    1.32 s a step, seen 1.41 s (+7 %)"), "{text}");
 
         let mut part = job;
         part.row.team = Some("vision".into());

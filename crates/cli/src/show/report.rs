@@ -4,6 +4,7 @@ use tutti_model::{Report, ReportBy, ReportLine, TimeClass, Waster};
 use tutti_wire::api::JobGoodput;
 
 use super::harmless;
+use super::plan::seen::PlanSeen;
 use super::table::{Field, Grid, plain};
 use crate::style::{Ink, Style};
 
@@ -201,7 +202,7 @@ pub fn short(line: &ReportLine) -> Option<String> {
 }
 
 /// What one job made of what it had.
-pub fn job(job: &JobGoodput, style: Style) -> String {
+pub fn job(job: &JobGoodput, plan: Option<&PlanSeen>, style: Style) -> String {
     let line = &job.line;
     let mut out =
         vec![format!("job {}  goodput {}", job.id, style.paint(Ink::Bold, &goodput(line)))];
@@ -220,6 +221,9 @@ pub fn job(job: &JobGoodput, style: Style) -> String {
     if let (Some(currency), Some(cost)) = (&job.currency, line.cost) {
         let money = format!("{:.2} {currency}, {:.2} of it wasted", cost.held, cost.wasted);
         add("cost", harmless(&money));
+    }
+    if let Some(seen) = plan {
+        add("planned", seen.words());
     }
     for gpu in &job.idle {
         let ranks = match gpu.ranks {
@@ -342,7 +346,11 @@ mod tests {
             cpus: None,
             advice: vec!["ask for fewer".into()],
         };
-        let text = job(&goodput, Style::PLAIN);
+        let seen = PlanSeen { planned_step_s: 2.0, seen_step_s: 1.5, ratio: 0.75 };
+        let text = job(&goodput, Some(&seen), Style::PLAIN);
+        let planned = format!("{:<20}2.00 s a step, seen 1.50 s (−25 %)", "planned");
+        assert!(text.contains(&planned), "{text}");
+        assert!(!job(&goodput, None, Style::PLAIN).contains("planned"));
         assert!(
             text.contains("16.00 EUR, 4.00 of it wasted") && text.contains("ask for fewer"),
             "{text}"

@@ -11,6 +11,7 @@
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
+//! | `plan` | layouts, times and prices without a GPU; job files that are checked against one |
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
 //! | `staged` | the dashboard of a simulated day |
@@ -43,6 +44,7 @@ mod health;
 mod jobs;
 mod launchers;
 mod partition;
+mod plan;
 mod progress;
 mod run;
 mod sharing;

@@ -28,6 +28,9 @@ pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
     if let Some((key, problem)) = spec.watch.iter().flat_map(|w| w.problems()).next() {
         return Err(bad("watch", format!("{key} {problem}")));
     }
+    if let Some((key, problem)) = spec.plan.iter().flat_map(|p| p.problems()).next() {
+        return Err(bad("plan", format!("{key} {problem}")));
+    }
     if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
         return Err(bad("array", "has no indices"));
     }

@@ -288,9 +288,6 @@ fn precision(row: Row) -> Result<Precision, RowError> {
 /// Which software, by the framework and when it was published.
 fn stack(row: Row) -> Stack {
     let framework = row.get("framework").to_ascii_lowercase();
-    let first: u32 =
-        row.get("published").split(['-', '.']).next().and_then(|y| y.parse().ok()).unwrap_or(2100);
-    let year = if first < 100 { 2000 + first } else { first };
     if framework.contains("torchtitan") {
         // A run that is said to be FSDP and nothing else was not compiled.
         return if row.get("notes") == "FSDP" { Stack::Fsdp } else { Stack::Compiled };
@@ -299,10 +296,21 @@ fn stack(row: Row) -> Stack {
         return Stack::Fsdp;
     }
     // Megatron-DeepSpeed never left the kernels of 2021 behind.
-    match year {
+    match published(row) {
         _ if framework.contains("deepspeed") => Stack::Unfused,
-        ..=2022 => Stack::Unfused,
-        2023..=2024 => Stack::Fused,
+        (..=2022, _) => Stack::Unfused,
+        (2023..=2024, _) => Stack::Fused,
+        (2025, _) | (2026, ..=3) => Stack::Recent,
         _ => Stack::Current,
+    }
+}
+
+/// Year and month, of `2024-04` or of `26.04.01`; today where it is not said.
+fn published(row: Row) -> (u32, u32) {
+    let mut numbers = row.get("published").split(['-', '.']).map_while(|n| n.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(year), month) if year < 100 => (2000 + year, month.unwrap_or(12)),
+        (Some(year), month) => (year, month.unwrap_or(12)),
+        _ => (u32::MAX, 12),
     }
 }

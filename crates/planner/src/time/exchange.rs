@@ -54,12 +54,14 @@ fn sharded(setup: &Setup, split: &Split, machine: &Machine, held: &Held, body: &
     let layer = held.body / split.layers;
     let experts = held.experts / split.layers;
     let frozen = matches!(setup.workload.task, Task::Lora { .. });
-    let gather =
-        machine.network.gather(2.0 * layer, all) + machine.network.gather(2.0 * experts, few);
+    // A layer's tensors may be gathered one by one.
+    let by_pieces =
+        |bytes: f64| traits.gathers * machine.network.gather(bytes / traits.gathers, all);
+    let gather = by_pieces(2.0 * layer) + machine.network.gather(2.0 * experts, few);
     let reduce = match frozen {
         true => 0.0,
         false => {
-            machine.network.gather(traits.gradient_bytes * layer, all)
+            by_pieces(traits.gradient_bytes * layer)
                 + machine.network.gather(traits.gradient_bytes * experts, few)
         }
     };

@@ -3,7 +3,7 @@
 use super::machine::Machine;
 use super::matmul::Product;
 use crate::collective::Group;
-use crate::split::Split;
+use crate::split::{Split, by_modules};
 use crate::{Arch, Moe, Precision, Recompute, Setup, Task};
 
 /// Seconds of one direction, by part.
@@ -65,7 +65,9 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
     let context = context(setup, split, machine, attention);
     let experts = if sparse { experts(setup, split, machine) } else { 0.0 };
     let traits = &machine.traits;
-    let launched = traits.launches * traits.launch * if sparse { 1.6 } else { 1.0 };
+    let routed = if sparse { traits.routing * traits.routing_launch } else { 0.0 };
+    let stall = if sparse { traits.routing_stall } else { 0.0 };
+    let launched = traits.launches * traits.launch + routed;
     let pass = |back: usize, more: f64| {
         let mut pass = Pass {
             gemm: gemm[back],
@@ -76,7 +78,7 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
             experts,
             launches: 0.0,
         };
-        pass.launches = (launched * more - pass.seconds()).max(0.0);
+        pass.launches = (launched * more - pass.seconds()).max(0.0) + stall;
         pass
     };
     [pass(0, 1.0), pass(1, 1.6)]
@@ -129,15 +131,22 @@ fn products(setup: &Setup, split: &Split, sparse: bool) -> [Option<Product>; 8] 
 
 fn gemms(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) -> [f64; 2] {
     let frozen = matches!(setup.workload.task, Task::Lora { .. });
-    let (rate, value) = (machine.matmul_rate, machine.value_bytes);
+    let value = machine.value_bytes;
     let mut passes = [0.0; 2];
     for product in products(setup, split, sparse).into_iter().flatten() {
+        let grouped = if product.groups > 1.0 { machine.traits.grouped } else { 1.0 };
+        let rate = machine.matmul_rate * grouped;
         passes[0] += product.seconds(machine, rate, value, 2.0);
         passes[1] += product.input_gradient().seconds(machine, rate, value, 2.0);
         if !frozen {
             // Added to gradients in fp32.
             passes[1] += product.weight_gradient().seconds(machine, rate, value, 8.0);
         }
+    }
+    if by_modules(setup) && setup.arch.latent.is_some() {
+        let unfolded = &products(setup, split, sparse)[1..3];
+        let again = |p: &Product| p.seconds(machine, machine.matmul_rate, value, 2.0);
+        passes[1] += unfolded.iter().flatten().map(again).sum::<f64>();
     }
     // Adapters are thin and bound by memory: a share of the products they stand beside.
     let adapters = if frozen { machine.traits.adapters } else { 1.0 };
@@ -195,7 +204,7 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     };
     let streams = 20.0 * h / split.spread + (inner * width + 4.0 * heads) / split.tp;
     // Tokens are put in the order of experts and back.
-    let permuted = 8.0 * routed / split.spread;
+    let permuted = 8.0 * routed / split.tp;
     let cast = match setup.workload.precision {
         Precision::Fp16 | Precision::Bf16 => 0.0,
         _ => {
@@ -240,7 +249,8 @@ fn experts(setup: &Setup, split: &Split, machine: &Machine) -> f64 {
     let Some(Moe { topk, .. }) = setup.arch.moe else {
         return 0.0;
     };
-    let bytes = 2.0 * split.tokens / split.tp * setup.arch.hidden as f64 * f64::from(topk);
+    let bytes = 2.0 * split.tokens / split.tp * setup.arch.hidden as f64;
     let group = Group::new(split.ep, 1.0);
-    2.0 * machine.network.all_to_all(bytes, group) * (1.0 - machine.traits.hides_experts)
+    let once = machine.network.dispatch(bytes, f64::from(topk), group);
+    2.0 * once * (1.0 - machine.traits.hides_experts)
 }

@@ -55,6 +55,10 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
         let at = root.get("watch").map_or(root.at, |e| e.node.at);
         return Err(FileError::of_key(at, format!("watch.{key}"), Problem::BadValue(why)));
     }
+    if let Some((key, why)) = spec.plan.iter().flat_map(|plan| plan.problems()).next() {
+        let at = root.get("plan").map_or(root.at, |e| e.node.at);
+        return Err(FileError::of_key(at, format!("plan.{key}"), Problem::BadValue(why)));
+    }
     if let Some((key, why)) = contradiction(spec) {
         return refuse(key, why);
     }

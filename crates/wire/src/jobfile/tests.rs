@@ -226,6 +226,21 @@ fn unknown_keys_and_words_come_with_a_suggestion() {
 }
 
 #[test]
+fn a_plan_is_read_and_its_bounds_are_told() {
+    let least = "run = 'x'\n[plan]\nmodel = 'llama-3.1-8b'\nseq = 4096\nglobal_batch = 64\n";
+    let plan =
+        spec("a.toml", &format!("{least}tp = 4\nstep_time_s = 1.25\nzero = 3")).plan.unwrap();
+    assert_eq!((plan.model.as_str(), plan.tp, plan.dp, plan.zero), ("llama-3.1-8b", 4, 1, 3));
+    assert_eq!(plan.step_time_s, Some(1.25));
+    let e = error("a.toml", &format!("{least}zero = 9"));
+    assert!(e.contains("plan.zero: 9 is no stage of ZeRO: write 0, 1, 2 or 3"), "{e}");
+    let e = error("a.toml", &format!("{least}tpp = 9"));
+    assert!(e.starts_with("a.toml:6:1: plan.tpp: unknown key, did you mean 'tp'?"), "{e}");
+    let e = error("a.toml", "run = 'x'\n[plan]\nmodel = 'm'\nseq = 1");
+    assert!(e.contains("'global_batch' is missing"), "{e}");
+}
+
+#[test]
 fn a_job_needs_a_command() {
     let want = "1:1: 'run' is missing\n  every job file needs a command: run = \"python train.py\"";
     for (name, text) in [

@@ -1,0 +1,126 @@
+//! Model and workload, as the flags say them.
+
+use std::io::Read;
+use std::path::Path;
+
+use tutti_model::Span;
+use tutti_planner::{Arch, Numbers, Precision, Sharding, Task, Workload, from_config, names};
+
+use super::{PlanArgs, TaskArg};
+use crate::fail::Fail;
+
+/// Larger files are not what they are taken for.
+const FILE_MAX: u64 = 64 << 20;
+
+pub fn read(path: &Path) -> Result<String, Fail> {
+    let unreadable = |e: std::io::Error| Fail::usage(format!("{}: {e}", path.display()));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(Fail::usage(format!("{}: larger than {} MiB", path.display(), FILE_MAX >> 20)));
+    }
+    Ok(text)
+}
+
+/// What flags check already says that there is one.
+pub fn arch(args: &PlanArgs) -> Result<Arch, Fail> {
+    match &args.model {
+        Some(model) => named(model),
+        None => numbers(args),
+    }
+}
+
+/// A name, or a file; a name is never looked for on disk, so that what is planned does not depend on where.
+pub fn named(model: &str) -> Result<Arch, Fail> {
+    if is_path(model) {
+        let path = Path::new(model);
+        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        let found = from_config(&read(&path)?);
+        return found.map_err(|e| Fail::usage(format!("{}: {e}", path.display())));
+    }
+    names::find(model).map_err(|e| {
+        Fail::usage(e.to_string())
+            .hint("tutti plan --list models; or give the path of its config.json")
+    })
+}
+
+/// Owners of models stand before a slash too, so a slash alone makes no path of it.
+pub fn is_path(model: &str) -> bool {
+    model.ends_with(".json") || model.starts_with(['.', '/', '~']) || Path::new(model).is_dir()
+}
+
+fn numbers(args: &PlanArgs) -> Result<Arch, Fail> {
+    let n = &args.numbers;
+    let (Some(layers), Some(hidden)) = (n.layers, n.hidden) else {
+        return Err(Fail::usage("a model by its numbers needs at least --layers and --hidden"));
+    };
+    let numbers = Numbers {
+        layers,
+        hidden,
+        heads: n.heads,
+        kv_heads: n.kv_heads,
+        head_dim: n.head_dim,
+        ffn: n.ffn,
+        vocab: n.vocab,
+    };
+    numbers.arch().map_err(|e| Fail::usage(e.to_string()))
+}
+
+/// Where nobody says otherwise.
+const SEQ: u64 = 4096;
+pub const LORA_RANK: u32 = 16;
+
+pub fn workload(args: &PlanArgs) -> Workload {
+    let task = match args.task {
+        Some(TaskArg::Finetune) => Task::Finetune,
+        Some(TaskArg::Lora) => Task::Lora { rank: args.lora_rank.unwrap_or(LORA_RANK) },
+        Some(TaskArg::Pretrain | TaskArg::Inference) | None => Task::Pretrain,
+    };
+    let batch = if task == Task::Pretrain { 1024 } else { 64 };
+    Workload {
+        task,
+        precision: args.precision.unwrap_or(Precision::Bf16),
+        seq: args.seq.unwrap_or(SEQ),
+        global_batch: args.batch.unwrap_or(batch),
+        tokens: args.tokens,
+    }
+}
+
+/// `2T`, `300B`, `1.5e12`.
+pub fn amount(text: &str) -> Result<f64, String> {
+    let wrong = || "write a number such as 300B, 2T or 1.5e12".to_owned();
+    let unit = text.chars().next_back().and_then(|c| match c.to_ascii_lowercase() {
+        'k' => Some(1e3),
+        'm' => Some(1e6),
+        'b' | 'g' => Some(1e9),
+        't' => Some(1e12),
+        _ => None,
+    });
+    let digits = if unit.is_some() { &text[..text.len() - 1] } else { text };
+    let number: f64 = digits.trim().parse().map_err(|_| wrong())?;
+    let amount = number * unit.unwrap_or(1.0);
+    if (1.0..=1e18).contains(&amount) { Ok(amount) } else { Err(wrong()) }
+}
+
+pub fn money(text: &str) -> Result<f64, String> {
+    let ok = |n: &f64| *n > 0.0 && *n <= 1e15;
+    text.parse().ok().filter(ok).ok_or_else(|| "write a number above 0".to_owned())
+}
+
+/// A bare number would be minutes, which nobody means here.
+pub fn wait(text: &str) -> Result<Span, String> {
+    let bare = text.bytes().all(|b| b.is_ascii_digit());
+    let span = text.parse::<Span>().ok().filter(|span| !bare && span.0 > 0);
+    span.ok_or_else(|| "write a time such as 500ms or 2s".to_owned())
+}
+
+pub fn zero(text: &str) -> Result<Sharding, String> {
+    match text {
+        "0" => Ok(Sharding::None),
+        "1" => Ok(Sharding::Zero1),
+        "2" => Ok(Sharding::Zero2),
+        "3" => Ok(Sharding::Zero3),
+        _ => Err("write 0, 1, 2 or 3".to_owned()),
+    }
+}

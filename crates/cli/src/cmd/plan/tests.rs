@@ -1,0 +1,103 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+fn args(line: &str) -> PlanArgs {
+    Line::try_parse_from(format!("x {line}").split_whitespace())
+        .unwrap_or_else(|e| panic!("{line}: {e}"))
+        .plan
+}
+
+fn refused(line: &str) -> String {
+    let fail = flags::check(None, &args(line)).err().unwrap_or_else(|| panic!("{line} is taken"));
+    assert_eq!(fail.exit, 2, "{line}");
+    fail.message
+}
+
+#[test]
+fn what_is_asked_follows_from_the_flags() {
+    let mode = |line: &str| flags::check(None, &args(line)).unwrap();
+    assert_eq!(mode("llama-3.1-8b --on 8xh100 --tp 2 --explain"), Mode::Train);
+    assert_eq!(mode("--layers 4 --hidden 512 --on 8xh100"), Mode::Train);
+    assert_eq!(mode("llama-3.1-8b --task inference --rps 3 --tp 2 --write vllm"), Mode::Serve);
+    assert_eq!(mode("llama-3.1-8b --tokens 1T --deadline 7d"), Mode::Which);
+    assert_eq!(mode("--predict a.csv --out b.csv"), Mode::Predict);
+    assert_eq!(mode("--check a.toml --on 8xh100"), Mode::Check);
+    assert_eq!(mode("--list gpus --json"), Mode::List);
+}
+
+#[test]
+fn a_flag_that_would_do_nothing_is_refused() {
+    for (line, want) in [
+        ("m --task inference --seq 4096", "--seq does nothing with --task inference"),
+        ("m --task inference --dp 2", "--dp does nothing with --task inference"),
+        ("m --rps 3", "--rps does nothing with the plan of a training"),
+        (
+            "m --tokens 1T --deadline 7d --on 8xh100",
+            "--on does nothing with --deadline and --budget",
+        ),
+        (
+            "m --tokens 1T --budget 7 --explain",
+            "--explain does nothing with --deadline and --budget",
+        ),
+        ("--check a.toml --tp 2", "--tp does nothing with --check"),
+        ("--check a.toml m", "MODEL does nothing with --check"),
+        ("--predict a.csv --json", "--json does nothing with --predict"),
+        ("--list models --on 8xh100", "--on does nothing with --list"),
+        ("m --tokens 1T --deadline 7d --budget 3", "--deadline and --budget do not go together"),
+        ("m --layers 3", "MODEL and a model by its numbers do not go together"),
+        ("m --json --write job", "--json and --write do not go together"),
+        ("m --json --explain", "--explain and --json do not go together"),
+        ("m --out x", "--out does nothing without --write or --predict"),
+        ("m --write vllm", "--write vllm is for --task inference"),
+        ("m --task inference --write job", "only --write vllm serves a model"),
+        ("m --lora-rank 8", "--lora-rank does nothing without --task lora"),
+        ("m --deadline 7d", "how long a run takes and costs depends on --tokens"),
+        ("--on 8xh100", "which model?"),
+    ] {
+        assert_eq!(refused(line), want, "{line}");
+    }
+    let named = flags::check(Some("/elsewhere"), &args("m --on 8xh100")).unwrap_err();
+    assert_eq!(named.message, "--on and --cluster do not go together");
+}
+
+#[test]
+fn amounts_are_written_as_people_say_them() {
+    for (text, want) in [("2T", 2e12), ("300b", 3e11), ("1.5e12", 1.5e12), ("8k", 8e3), ("7", 7.0)]
+    {
+        assert_eq!(input::amount(text), Ok(want), "{text}");
+    }
+    for text in ["", "T", "-1T", "0", "nan", "infT", "2X", "1e40"] {
+        assert!(input::amount(text).is_err(), "{text}");
+    }
+    assert_eq!(input::wait("500ms"), Ok(Span(500)));
+    assert!(input::wait("500").is_err() && input::wait("0s").is_err());
+}
+
+#[test]
+fn names_are_no_paths() {
+    for (text, path) in [
+        ("llama-3.1-8b", false),
+        ("meta-llama/Llama-3.1-8B", false),
+        ("./llama", true),
+        ("/models/x/config.json", true),
+        ("config.json", true),
+    ] {
+        assert_eq!(input::is_path(text), path, "{text}");
+    }
+}
+
+#[test]
+fn defaults_follow_the_task() {
+    let work = |line: &str| input::workload(&args(line));
+    assert_eq!((work("m").seq, work("m").global_batch), (4096, 1024));
+    assert_eq!(work("m --task lora").global_batch, 64);
+    assert_eq!(work("m --task lora --lora-rank 8").task, tutti_planner::Task::Lora { rank: 8 });
+    assert_eq!(work("m --batch 16 --seq 8192").global_batch, 16);
+}

@@ -1,0 +1,42 @@
+//! `tutti plan --deadline` and `--budget`.
+
+use serde_json::{Value, json};
+use tutti_planner::words::axes;
+use tutti_planner::{Aim, Arch, Pick, Workload};
+
+use super::json::candidate;
+use super::{LISTED_IN, billions, duration, list, money, short_count};
+use crate::show::table::plain;
+use crate::style::Style;
+
+/// As many as fit on a screen.
+const ROWS: usize = 12;
+
+pub fn headline(arch: &Arch, workload: &Workload, aim: Aim) -> String {
+    let aim = match aim {
+        Aim::Deadline(seconds) => format!("within {}, the cheapest first", duration(seconds)),
+        Aim::Budget(sum) => format!("for at most {}, the fastest first", money(sum, LISTED_IN)),
+    };
+    let tokens = workload.tokens.map_or_else(String::new, short_count);
+    format!("{} ({} weights) on {tokens} tokens {aim}", arch.name, billions(arch.params()))
+}
+
+pub fn table(picks: &[Pick], style: Style, width: Option<u16>) -> String {
+    let rows = picks.iter().take(ROWS).map(|pick| {
+        let price = pick.run.price.map_or_else(|| "-".to_owned(), |sum| money(sum, LISTED_IN));
+        vec![
+            plain(pick.cluster.name.clone()),
+            plain(pick.cluster.nodes.to_string()),
+            plain(pick.plan.gpus.to_string()),
+            plain(duration(pick.run.effective_seconds)),
+            plain(price),
+            plain(axes(&pick.plan.layout)),
+        ]
+    });
+    list(&["CLUSTER", ">NODES", ">GPUS", ">TIME", ">PRICE", "LAYOUT"], rows, style, width)
+}
+
+pub fn json(picks: &[Pick]) -> Value {
+    let row = |pick: &Pick| json!({ "cluster": pick.cluster, "plan": candidate(&pick.plan), "run": pick.run });
+    picks.iter().map(row).collect()
+}

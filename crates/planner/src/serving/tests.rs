@@ -1,0 +1,119 @@
+use super::*;
+use crate::{catalogue, names};
+
+fn ask<'a>(arch: &'a Arch, cluster: &'a Cluster) -> Serving<'a> {
+    Serving {
+        arch,
+        cluster,
+        precision: Precision::Bf16,
+        prompt: 1024,
+        output: 256,
+        ttft_ms: None,
+        tpot_ms: None,
+        requests_per_s: None,
+        tp: None,
+        pp: None,
+    }
+}
+
+/// The textbook's: 140 GB of weights and eight cards of 80 GB.
+#[test]
+fn seventy_billion_weights_on_eight_cards_are_two_replicas_of_four() {
+    let arch = names::find("llama-3.1-70b").unwrap();
+    let cluster = catalogue::find("8xa100").unwrap();
+    let plan = serve(&ask(&arch, &cluster)).unwrap();
+    assert_eq!((plan.tp, plan.pp, plan.replicas), (4, 1, 2), "{plan:#?}");
+    assert!((plan.weights_gb - 141.1).abs() < 0.1);
+    assert!(
+        plan.others.iter().any(|o| o.starts_with("tp 2: does not fit, 70.6 GB of weights")),
+        "{plan:#?}"
+    );
+    assert!(plan.others.iter().any(|o| o.starts_with("tp 8 × 1 replica: ")), "{plan:#?}");
+}
+
+#[test]
+fn kept_tokens_are_counted_as_they_are_kept() {
+    let arch = names::find("llama-3.1-8b").unwrap();
+    let cluster = catalogue::find("1xh100").unwrap();
+    let plan = serve(&ask(&arch, &cluster)).unwrap();
+    // 32 layers × 8 heads × 128 × key and value × 2 bytes = 131,072 bytes for each of 1,280 tokens.
+    assert!((plan.kv_gb_per_request - 0.167_772_16).abs() < 1e-9);
+    // Weights once over, at 85 % of 3,350 GB/s, is what the first request waits for between tokens.
+    let alone = serve(&Serving { tpot_ms: Some(8.0), ..ask(&arch, &cluster) }).unwrap();
+    assert!(alone.tpot_s <= 8e-3 && alone.decode_s > 15e9 / 3.35e12);
+}
+
+#[test]
+fn a_tighter_bound_serves_fewer_and_a_looser_one_more() {
+    let arch = names::find("llama-3.1-70b").unwrap();
+    let cluster = catalogue::find("dgx-h100").unwrap();
+    let at = |ms: f64| serve(&Serving { tpot_ms: Some(ms), ..ask(&arch, &cluster) }).unwrap();
+    let (tight, loose) = (at(25.0), at(100.0));
+    assert!(tight.tpot_s <= 0.025 && loose.tpot_s <= 0.1);
+    assert!(tight.tokens_per_s < loose.tokens_per_s);
+    assert!(tight.price_per_million_tokens > loose.price_per_million_tokens);
+}
+
+#[test]
+fn a_load_says_its_replicas() {
+    let arch = names::find("llama-3.1-8b").unwrap();
+    let cluster = catalogue::find("dgx-h100").unwrap();
+    let at =
+        |rate: f64| serve(&Serving { requests_per_s: Some(rate), ..ask(&arch, &cluster) }).unwrap();
+    let small = at(1.0);
+    assert_eq!((small.replicas_needed, small.gpus), (Some(1), 1));
+    let large = at(1e4);
+    let needed = f64::from(large.replicas_needed.unwrap());
+    assert!(needed * large.replica_tokens_per_s >= 1e4 * 256.0);
+    assert!(large.gpus_needed.unwrap() > cluster.gpus());
+}
+
+#[test]
+fn what_is_too_large_says_what_would_do() {
+    let arch = names::find("llama-3.1-405b").unwrap();
+    let cluster = catalogue::find("dgx-h100").unwrap();
+    let e = serve(&ask(&arch, &cluster)).unwrap_err().to_string();
+    assert_eq!(
+        e,
+        "does not fit: 812 GB of weights, and 8 GPUs with room for 70.6 GB each; 16 GPUs (2 nodes) would do"
+    );
+    let two = catalogue::find("2xdgx-h100").unwrap();
+    let plan = serve(&ask(&arch, &two)).unwrap();
+    assert_eq!((plan.tp, plan.pp), (8, 2));
+    let narrow = serve(&Serving { precision: Precision::Fp8, ..ask(&arch, &cluster) }).unwrap();
+    assert_eq!((narrow.tp, narrow.pp), (8, 1));
+}
+
+#[test]
+fn bounds_that_cannot_be_kept_say_the_best() {
+    let arch = names::find("llama-3.1-70b").unwrap();
+    let cluster = catalogue::find("dgx-h100").unwrap();
+    let says = |s: Serving| serve(&s).unwrap_err().to_string();
+    let e = says(Serving { tpot_ms: Some(1.0), ..ask(&arch, &cluster) });
+    assert!(
+        e.starts_with("no layout writes a token within 1.00 ms: the best is")
+            && e.ends_with("with tp 8"),
+        "{e}"
+    );
+    let e = says(Serving { ttft_ms: Some(1.0), ..ask(&arch, &cluster) });
+    assert!(e.starts_with("no layout answers within 1.00 ms"), "{e}");
+    let e = says(Serving { tp: Some(7), ..ask(&arch, &cluster) });
+    assert_eq!(e, "64 attention heads do not divide by tp 7; use a tp that divides them");
+    let e = says(Serving { output: 0, ..ask(&arch, &cluster) });
+    assert_eq!(e, "the output is 0; it must be from 1 to 100,000,000 tokens");
+    let e = says(Serving { tpot_ms: Some(f64::NAN), ..ask(&arch, &cluster) });
+    assert!(e.starts_with("the time between tokens is NaN"), "{e}");
+}
+
+#[test]
+fn experts_and_latents_are_served() {
+    let arch = names::find("deepseek-v3").unwrap();
+    let cluster = catalogue::find("dgx-h200").unwrap();
+    let plan = serve(&Serving { precision: Precision::Fp8, ..ask(&arch, &cluster) }).unwrap();
+    assert_eq!((plan.tp, plan.replicas), (8, 1));
+    // Fewer requests at once visit fewer experts, and a step is shorter.
+    let bound = Some(plan.tpot_s * 1e3 * 0.8);
+    let few = Serving { precision: Precision::Fp8, tpot_ms: bound, ..ask(&arch, &cluster) };
+    let few = serve(&few).unwrap();
+    assert!(few.concurrency < plan.concurrency && few.decode_s < plan.decode_s);
+}
