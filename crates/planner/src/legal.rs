@@ -171,7 +171,7 @@ fn experts(arch: &Arch, layout: &Layout) -> Result<(), Illegal> {
     if !moe.experts.is_multiple_of(ep) {
         return Err(Illegal::Experts { experts: moe.experts, ep });
     }
-    let ranks = u64::from(tp) * u64::from(cp) * u64::from(dp);
+    let ranks = u64::from(tp).saturating_mul(u64::from(cp)).saturating_mul(u64::from(dp));
     if !ranks.is_multiple_of(u64::from(ep)) {
         return Err(Illegal::ExpertRanks { ep, tp, cp, dp });
     }

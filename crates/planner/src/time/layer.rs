@@ -173,7 +173,7 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     let flops = 2.0 * scores * (meet + value);
     if !machine.traits.written_attention {
         // Half of the scores are masked. Narrow heads and short sequences fill the processors less.
-        let narrow = (meet / 128.0).min(1.0).powf(0.35);
+        let narrow = (meet / 128.0).min(1.0).powf(machine.profile.narrow);
         let traits = &machine.traits;
         let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
         let filled = narrow * seq / (seq + traits.flash_short) / even;

@@ -23,10 +23,17 @@ impl Machine {
     pub(super) fn new(setup: &Setup) -> Machine {
         let gpu = &setup.cluster.gpu;
         let profile = profile(gpu);
-        let traits = traits(setup.stack);
+        let mut traits = traits(setup.stack);
+        let mut hot = 1.0;
+        if traits.busy {
+            hot = profile.hot;
+            traits.hides_tensor *= profile.overlap;
+            traits.hides_data *= profile.overlap;
+            traits.hides_transfers *= profile.overlap;
+        }
         let flash = if traits.flash_2023 { profile.flash_2023 } else { profile.flash };
         let precision = setup.workload.precision;
-        let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * 1e12;
+        let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * hot * 1e12;
         let value_bytes = match precision {
             Precision::Fp16 | Precision::Bf16 => 2.0,
             Precision::Fp8 | Precision::Mxfp8 => 1.0,
@@ -36,7 +43,7 @@ impl Machine {
             network: Network::new(setup.cluster),
             profile,
             traits,
-            matmul_rate: matmul_tflops(gpu, precision) * 1e12,
+            matmul_rate: matmul_tflops(gpu, precision) * hot * 1e12,
             bf16_rate,
             value_bytes,
             memory_rate: stream_gbps(gpu) * 1e9,
