@@ -126,17 +126,24 @@ const CDNA3: Profile = Profile {
     ..HOPPER
 };
 
-/// TFLOP/s of the largest products in a precision. A GPU without the precision computes in bf16.
+/// What a GPU computes in when it is asked for a precision: the nearest that it has.
+pub(crate) fn precision_on(gpu: &Gpu, asked: Precision) -> Precision {
+    match asked {
+        Precision::Nvfp4 if gpu.fp4_tflops.is_none() => precision_on(gpu, Precision::Mxfp8),
+        Precision::Fp8 | Precision::Mxfp8 if gpu.fp8_tflops.is_none() => Precision::Bf16,
+        asked => asked,
+    }
+}
+
+/// TFLOP/s of the largest products in a precision that the GPU has.
 pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
     let p = profile(gpu);
     let measured = gpu.matmul_tflops.map_or(1.0, |m| m / (gpu.bf16_tflops * p.best));
     let bf16 = gpu.bf16_tflops * p.gemm;
-    let fp8 = gpu.fp8_tflops.map(|peak| peak * p.gemm8);
-    let fp4 = gpu.fp4_tflops.map(|peak| peak * p.gemm4);
     let best = match precision {
         Precision::Fp16 | Precision::Bf16 => bf16,
-        Precision::Fp8 | Precision::Mxfp8 => fp8.unwrap_or(bf16),
-        Precision::Nvfp4 => fp4.or(fp8).unwrap_or(bf16),
+        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.map_or(bf16, |peak| peak * p.gemm8),
+        Precision::Nvfp4 => gpu.fp4_tflops.map_or(bf16, |peak| peak * p.gemm4),
     };
     best * measured
 }

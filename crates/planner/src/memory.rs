@@ -1,6 +1,6 @@
 //! Memory of the fullest rank.
 
-use crate::efficiency::traits;
+use crate::efficiency::{precision_on, traits};
 use crate::split::{Held, Split, adapters, by_modules, gathers, recomputes};
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
@@ -116,7 +116,7 @@ fn kept_bytes(setup: &Setup, split: &Split) -> f64 {
         let heads = f64::from(arch.heads) / split.tp;
         bytes += 5.0 * heads * setup.workload.seq as f64 * split.tokens;
     }
-    bytes * stored(setup.workload.precision)
+    bytes * stored(precision_on(&setup.cluster.gpu, setup.workload.precision))
 }
 
 /// Inputs of products are kept in the precision of the product.

@@ -205,7 +205,7 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     let streams = 20.0 * h / split.spread + (inner * width + 4.0 * heads) / split.tp;
     // Tokens are put in the order of experts and back.
     let permuted = 8.0 * routed / split.tp;
-    let cast = match setup.workload.precision {
+    let cast = match machine.precision {
         Precision::Fp16 | Precision::Bf16 => 0.0,
         _ => {
             machine.traits.cast_bytes

@@ -1,7 +1,9 @@
 //! What a GPU and its trainer reach, ready for products and quotients.
 
 use crate::collective::Network;
-use crate::efficiency::{Profile, Traits, matmul_tflops, profile, stream_gbps, traits};
+use crate::efficiency::{
+    Profile, Traits, matmul_tflops, precision_on, profile, stream_gbps, traits,
+};
 use crate::{Precision, Setup};
 
 pub(super) struct Machine {
@@ -11,6 +13,7 @@ pub(super) struct Machine {
     /// FLOP/s of large products in the workload's precision and in bf16.
     pub matmul_rate: f64,
     pub bf16_rate: f64,
+    pub precision: Precision,
     /// Bytes of a value that enters a product.
     pub value_bytes: f64,
     /// Bytes per second of streams.
@@ -32,7 +35,7 @@ impl Machine {
             traits.hides_transfers *= profile.overlap;
         }
         let flash = if traits.flash_2023 { profile.flash_2023 } else { profile.flash };
-        let precision = setup.workload.precision;
+        let precision = precision_on(gpu, setup.workload.precision);
         let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * hot * 1e12;
         let value_bytes = match precision {
             Precision::Fp16 | Precision::Bf16 => 2.0,
@@ -45,6 +48,7 @@ impl Machine {
             traits,
             matmul_rate: matmul_tflops(gpu, precision) * hot * 1e12,
             bf16_rate,
+            precision,
             value_bytes,
             memory_rate: stream_gbps(gpu) * 1e9,
             flash_rate: bf16_rate * flash * traits.flash / profile.gemm,
