@@ -161,7 +161,10 @@ fn mlp_bytes(setup: &Setup, split: &Split, modules: bool) -> f64 {
 fn routed_bytes(setup: &Setup, split: &Split) -> f64 {
     let sparse = split.sparse / split.layers;
     let h = setup.arch.hidden as f64;
-    setup.arch.moe.map_or(0.0, |m| sparse * 2.0 * f64::from(m.topk) * h / split.tp)
+    setup
+        .arch
+        .moe
+        .map_or(0.0, |m| sparse * 2.0 * f64::from(m.topk) * h * split.expert_tp() / split.tp)
 }
 
 fn logit_bytes(setup: &Setup, split: &Split) -> f64 {
