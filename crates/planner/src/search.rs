@@ -93,10 +93,9 @@ pub fn search(question: &Question) -> Result<Answer, NoPlan> {
 }
 
 /// The best layout alone, where there is one: a fraction of the work where nobody asks why.
-pub(crate) fn best(question: &Question) -> Option<Candidate> {
+pub(crate) fn best(question: &Question) -> Option<Layout> {
     none::check(question).ok()?;
-    let layout = choose(question, &layouts::all(question))?;
-    Some(candidate(question, &layout))
+    choose(question, &layouts::all(question))
 }
 
 /// The simplest of those that are about as good as the best.
@@ -174,6 +173,12 @@ pub(crate) fn peak_tflops(gpu: &Gpu, precision: Precision) -> f64 {
         Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.unwrap_or(gpu.bf16_tflops),
         Precision::Nvfp4 => gpu.fp4_tflops.or(gpu.fp8_tflops).unwrap_or(gpu.bf16_tflops),
     }
+}
+
+/// A step on all GPUs at the data sheet's peak: nothing is faster.
+pub(crate) fn ideal_seconds(question: &Question) -> f64 {
+    let peak = peak_tflops(&question.cluster.gpu, question.workload.precision) * 1e12;
+    flops(question) / (f64::from(question.cluster.gpus()) * peak)
 }
 
 /// FLOPs that the model asks for in a step. Frozen weights have no gradients.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::near::count;
 use crate::numbers;
-use crate::words::{more, seconds};
+use crate::words::{gb, seconds};
 use crate::{Arch, Cluster, NoPlan, Precision};
 
 use engine::{Engine, Speed};
@@ -42,7 +42,7 @@ pub struct ServingPlan {
     /// On the cluster: all that it has room for, or as many as the load needs.
     pub replicas: u32,
     pub gpus: u32,
-    /// Of one replica.
+    /// Of one replica, in 10⁹ bytes, as the following two.
     pub weights_gb: f64,
     pub kv_gb_per_request: f64,
     /// Room for requests beside the weights, of one replica.
@@ -238,7 +238,10 @@ fn others(
                 format!("needs {} instead of {b}", count(u64::from(a), "GPU"))
             }
             (Some(_), Some(_)) => "needs as many GPUs".to_owned(),
-            _ => format!("{} fewer tokens a second", more(best.tokens_per_s / other.tokens_per_s)),
+            _ => {
+                let fewer = 1.0 - other.tokens_per_s / best.tokens_per_s;
+                format!("{:.1} % fewer tokens a second", fewer * 100.0)
+            }
         };
         let at = format!("{} at once", count(other.concurrency, "request"));
         format!(
@@ -259,15 +262,18 @@ fn others(
     lost.chain(late).chain(small).collect()
 }
 
-/// The next smaller split, where it is too small.
+/// The largest split inside of an island that is still too small.
 fn small(s: &Serving, best: &ServingPlan) -> Option<String> {
-    let half = (best.pp == 1 && best.tp.is_multiple_of(2)).then_some(best.tp / 2)?;
-    let engine = Engine::new(s, half, 1).ok()?;
-    let room = engine::usable(s) / 1e9;
-    let each = engine.weights / f64::from(half) / 1e9;
-    (engine.requests() == 0).then(|| {
-        format!("tp {half}: does not fit, {each:.1} GB of weights on a GPU that has room for {room:.1} GB and no room for a request beside them")
-    })
+    let near = s.cluster.gpus_per_node.max(s.cluster.island);
+    let smaller = (1..=best.tp).rev().filter(|tp| near.is_multiple_of(*tp));
+    let engines = smaller.filter_map(|tp| Engine::new(s, tp, 1).ok());
+    let engine = engines.into_iter().find(|e| e.requests() == 0)?;
+    let room = gb(engine::usable(s) / 1e9);
+    let each = gb(engine.weights / f64::from(engine.tp) / 1e9);
+    Some(format!(
+        "tp {}: does not fit, {each} of weights on a GPU that has room for {room} with requests",
+        engine.tp
+    ))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::near::count;
 use crate::search::best;
 use crate::words::{axes, more, precision};
-use crate::{Answer, Candidate, Cluster, Precision, Question, Workload};
+use crate::{Answer, Candidate, Cluster, Precision, Question, Workload, candidate};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
@@ -81,7 +81,7 @@ fn ask(q: &Question, answer: &Answer, change: String, to: &Change) -> Option<Wha
         Change::Cluster(cluster) => changed.cluster = cluster,
         Change::Workload(workload) => changed.workload = workload,
     }
-    let then = best(&changed)?;
+    let then = candidate(&changed, &best(&changed)?);
     let now = &answer.best;
     let ratio = now.tokens_per_s / then.tokens_per_s;
     let share = f64::from(then.gpus) / f64::from(now.gpus);
