@@ -71,6 +71,8 @@ pub enum Stack {
     Unfused,
     /// PyTorch FSDP without compilation.
     Fsdp,
-    /// PyTorch FSDP with `torch.compile`.
+    /// PyTorch with `torch.compile`, and FSDP where there are several GPUs.
     Compiled,
+    /// The same with the attention of 2023 (PyTorch of 2024 and 2025).
+    Compiled2024,
 }

@@ -141,3 +141,50 @@ impl Network {
         self.profile.start + bytes / rate
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::gpus::nearest;
+
+    const MIB: f64 = 1024.0 * 1024.0;
+
+    fn network(name: &str) -> Network {
+        Network::new(&nearest(name, None).unwrap().cluster(16))
+    }
+
+    #[test]
+    fn eight_a100s_reduce_as_fast_as_was_measured() {
+        // nccl-tests, bus bandwidth in GB/s: 203 at 64 MiB, 229 at 1 GiB. In a training step they do a little better at
+        // the large end, where nothing waits for launches.
+        let n = network("A100-SXM4-80GB");
+        let group = Group::new(8.0, 1.0);
+        for (mib, measured) in [(64.0, 203.0), (1024.0, 229.0)] {
+            let rate = 1.75 * mib * MIB / n.all_reduce(mib * MIB, group) / 1e9;
+            assert!((0.8..1.2).contains(&(rate / measured)), "{mib} MiB: {rate}");
+        }
+    }
+
+    #[test]
+    fn groups_are_as_fast_as_their_slowest_stretch() {
+        let n = network("H100-SXM5-80GB");
+        let bytes = 1e9;
+        let inside = n.gather(bytes, Group::new(8.0, 1.0));
+        let one_per_node = n.gather(bytes, Group::new(8.0, 8.0));
+        let four_per_node = n.gather(bytes, Group::new(8.0, 2.0));
+        assert!(inside < four_per_node && four_per_node < one_per_node);
+        assert_eq!(n.gather(bytes, Group::new(1.0, 1.0)), 0.0);
+        // An NVL72 is one island over many nodes.
+        let rack = network("GB200-NVL72");
+        assert!(rack.gather(bytes, Group::new(64.0, 1.0)) < 0.2 * one_per_node);
+    }
+
+    #[test]
+    fn tokens_go_to_another_node_once() {
+        let n = network("H100-SXM5-80GB");
+        let group = Group::new(64.0, 1.0);
+        let few = n.dispatch(1e8, 1.0, group);
+        let many = n.dispatch(1e8, 8.0, group);
+        assert!(many > 2.0 * few && many < 7.0 * few, "{few} {many}");
+    }
+}

@@ -48,6 +48,7 @@ impl Layout {
 
     /// Micro-batches that pass each pipeline in a step.
     pub fn micro_batches(&self, global_batch: u64) -> u64 {
-        (global_batch / (u64::from(self.dp) * self.micro_batch)).max(1)
+        let group = u64::from(self.dp).saturating_mul(self.micro_batch).max(1);
+        (global_batch / group).max(1)
     }
 }

@@ -171,7 +171,7 @@ fn experts(arch: &Arch, layout: &Layout) -> Result<(), Illegal> {
     if !moe.experts.is_multiple_of(ep) {
         return Err(Illegal::Experts { experts: moe.experts, ep });
     }
-    let ranks = u64::from(tp) * u64::from(cp) * u64::from(dp);
+    let ranks = u64::from(tp).saturating_mul(u64::from(cp)).saturating_mul(u64::from(dp));
     if !ranks.is_multiple_of(u64::from(ep)) {
         return Err(Illegal::ExpertRanks { ep, tp, cp, dp });
     }
@@ -188,4 +188,94 @@ fn sequence(workload: &Workload, layout: &Layout) -> Result<(), Illegal> {
         return Err(Illegal::SequenceParallel { seq, tp, cp });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::gpus::nearest;
+    use crate::{Moe, Precision, Recompute, Sharding, Task};
+
+    fn arch() -> Arch {
+        Arch {
+            name: "test".to_owned(),
+            layers: 32,
+            hidden: 4096,
+            heads: 32,
+            kv_heads: 8,
+            head_dim: 128,
+            ffn: 14336,
+            gated: true,
+            vocab: 128256,
+            tied: false,
+            moe: None,
+            latent: None,
+        }
+    }
+
+    fn layout() -> Layout {
+        Layout {
+            tp: 2,
+            pp: 2,
+            vp: 1,
+            cp: 1,
+            ep: 1,
+            dp: 4,
+            micro_batch: 2,
+            sharding: Sharding::Zero1,
+            sequence_parallel: true,
+            recompute: Recompute::None,
+        }
+    }
+
+    fn why(arch: &Arch, layout: &Layout) -> String {
+        let task = Task::Pretrain;
+        let workload = Workload {
+            task,
+            precision: Precision::Bf16,
+            seq: 8192,
+            global_batch: 64,
+            tokens: None,
+        };
+        let cluster = nearest("H100-SXM5-80GB", None).unwrap().cluster(2);
+        legal(arch, &workload, &cluster, layout).err().map_or(String::new(), |e| e.to_string())
+    }
+
+    #[test]
+    fn each_rule_is_told_with_its_numbers() {
+        let (a, l) = (arch(), layout());
+        assert_eq!(why(&a, &l), "");
+        let cases = [
+            (Layout { dp: 0, ..l }, "dp is 0"),
+            (Layout { tp: 3, ..l }, "32 attention heads do not divide by tp 3"),
+            (
+                Layout { dp: 8, ..l },
+                "needs 32 GPUs (tp 2 × pp 2 × cp 1 × dp 8) and the cluster has 16",
+            ),
+            (
+                Layout { micro_batch: 3, ..l },
+                "64 sequences does not divide by dp 4 × micro-batch 3",
+            ),
+            (Layout { pp: 2, vp: 9, ..l }, "32 layers cannot be cut into pp 2 × vp 9"),
+            (Layout { pp: 1, vp: 2, ..l }, "vp 2 needs a pipeline"),
+            (
+                Layout { pp: 16, vp: 2, dp: 1, tp: 1, micro_batch: 32, ..l },
+                "groups of pp 16, and there are 2",
+            ),
+            (Layout { ep: 2, ..l }, "the model has none"),
+            (Layout { cp: 3, tp: 1, ..l }, "8192 tokens do not divide by 2 × cp 3"),
+        ];
+        for (layout, words) in cases {
+            let said = why(&a, &layout);
+            assert!(said.contains(words), "{said:?} lacks {words:?}");
+        }
+        let moe = Moe { experts: 128, topk: 8, ffn: 768, shared: 0, dense_layers: 0 };
+        let sparse = Arch { moe: Some(moe), ..a };
+        assert_eq!(why(&sparse, &Layout { ep: 8, ..l }), "");
+        assert!(why(&sparse, &Layout { ep: 3, ..l }).contains("128 experts do not divide by ep 3"));
+        assert!(
+            why(&sparse, &Layout { ep: 16, ..l })
+                .contains("ep 16 does not divide tp 2 × cp 1 × dp 4")
+        );
+    }
 }

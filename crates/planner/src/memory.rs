@@ -1,15 +1,13 @@
 //! Memory of the fullest rank.
 
-use crate::efficiency::traits;
+use crate::efficiency::{precision_on, traits};
 use crate::split::{Held, Split, adapters, by_modules, gathers, recomputes};
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
 /// As GPUs are sold: an H100 of 80 GB has 80 × 2³⁰ bytes.
 const GB: f64 = (1_u64 << 30) as f64;
 /// CUDA context and the buffers of a handful of NCCL communicators.
-const CONTEXT_GB: f64 = 2.0;
-/// What the allocator loses between blocks, of everything that comes and goes.
-const FRAGMENTATION: f64 = 0.06;
+const CONTEXT_GB: f64 = 1.5;
 /// What of a GPU's memory a trainer can use before the allocator begins to stall.
 const USABLE: f64 = 0.95;
 
@@ -38,9 +36,9 @@ pub fn memory(setup: &Setup) -> Memory {
         _ if first >= last => (first + working, 0.0),
         _ => (last - logits + working, logits),
     };
-    let buffers = CONTEXT_GB * GB + gathered_bytes(setup, &split, &held);
-    let fragmentation =
-        FRAGMENTATION * (activations + logits + gathered_bytes(setup, &split, &held));
+    let gathered = gathered_bytes(setup, &split, &held) + sequence_bytes(setup, &split);
+    let buffers = CONTEXT_GB * GB + gathered;
+    let fragmentation = traits(setup.stack).fragmentation * (activations + logits + gathered);
     Memory {
         weights: weights / GB,
         gradients: gradients / GB,
@@ -68,11 +66,12 @@ fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
     };
     let level = setup.layout.sharding;
     // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
-    let torch = traits(setup.stack).one_copy && level >= Sharding::Zero2;
+    let kept = traits(setup.stack);
+    let torch = kept.one_copy && level >= Sharding::Zero2;
     let working = if torch { 0.0 } else { shard(2.0, level == Sharding::Zero3) };
     // Over the micro-batches of a pipeline gradients are gathered whole.
-    let gradients = shard(4.0, level >= Sharding::Zero2 && split.pp == 1.0);
-    [working, gradients, shard(12.0, level >= Sharding::Zero1)]
+    let gradients = shard(kept.gradient_kept, level >= Sharding::Zero2 && split.pp == 1.0);
+    [working, gradients, shard(kept.optimizer_kept, level >= Sharding::Zero1)]
 }
 
 /// Micro-batches, in units of the rank's whole depth, that the first rank holds at once.
@@ -117,7 +116,7 @@ fn kept_bytes(setup: &Setup, split: &Split) -> f64 {
         let heads = f64::from(arch.heads) / split.tp;
         bytes += 5.0 * heads * setup.workload.seq as f64 * split.tokens;
     }
-    bytes * stored(setup.workload.precision)
+    bytes * stored(precision_on(&setup.cluster.gpu, setup.workload.precision))
 }
 
 /// Inputs of products are kept in the precision of the product.
@@ -168,9 +167,7 @@ fn routed_bytes(setup: &Setup, split: &Split) -> f64 {
 fn logit_bytes(setup: &Setup, split: &Split) -> f64 {
     let arch = setup.arch;
     let per_value = traits(setup.stack).logit_bytes;
-    let pieces = traits(setup.stack).loss_tokens;
-    let tokens = split.tokens.min(pieces);
-    per_value * tokens * arch.vocab as f64 / split.tp
+    per_value * split.tokens * arch.vocab as f64 / split.tp
         + 2.0 * split.tokens * arch.hidden as f64 / split.spread
 }
 
@@ -188,4 +185,12 @@ fn gathered_bytes(setup: &Setup, split: &Split, held: &Held) -> f64 {
     // Weights of two layers and gradients of one, in fp32 while they are reduced.
     let layer = (held.body + held.experts) / split.layers;
     2.0 * 2.0 * layer + 4.0 * layer + 2.0 * held.ends
+}
+
+/// Under sequence parallelism inputs of products, and their gradients, are put together for each product.
+fn sequence_bytes(setup: &Setup, split: &Split) -> f64 {
+    if split.spread <= 1.0 {
+        return 0.0;
+    }
+    2.0 * 2.0 * split.tokens * setup.arch.hidden as f64
 }

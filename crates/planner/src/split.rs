@@ -30,8 +30,8 @@ impl Split {
         let l = setup.layout;
         let arch = setup.arch;
         let (tp, cp) = (f64::from(l.tp.max(1)), f64::from(l.cp.max(1)));
-        let chunks = (l.pp.max(1) * l.vp.max(1)).max(1);
-        let depth = arch.layers.div_ceil(chunks).max(1) * l.vp.max(1);
+        let chunks = l.pp.max(1).saturating_mul(l.vp.max(1));
+        let depth = arch.layers.div_ceil(chunks).max(1).saturating_mul(l.vp.max(1));
         // Where layers do not divide, the rank with the head has one less.
         let uneven = l.pp > 1 && !arch.layers.is_multiple_of(chunks);
         let layers = f64::from(depth.min(arch.layers.max(1)));

@@ -47,9 +47,8 @@ impl Run {
         }
     }
 
-    /// It was run, so that the estimate may be a little beyond what there is.
     fn fits(&self) -> bool {
-        memory(&self.setup()).total() <= 1.1 * usable_gb(&self.cluster.gpu)
+        memory(&self.setup()).total() <= usable_gb(&self.cluster.gpu)
     }
 }
 
@@ -83,7 +82,9 @@ pub(super) fn run(row: Row) -> Result<Run, RowError> {
     let batch = match number(row, "global_batch")? {
         Some(batch) => batch,
         None => match (number(row, "micro_batch")?, number(row, "grad_accum")?) {
-            (Some(micro), Some(times)) => micro * times * u64::from(layout.dp),
+            (Some(micro), Some(times)) => {
+                micro.saturating_mul(times).saturating_mul(u64::from(layout.dp))
+            }
             _ => return Err(RowError::Missing { column: "global_batch" }),
         },
     };
@@ -221,7 +222,7 @@ fn layout(row: Row) -> Result<Layout, RowError> {
     let gpus = needed(row, "gpus")?;
     let [t, p, c] = [tp, pp, cp].map(u64::from);
     let dp = number(row, "dp")?.unwrap_or(gpus / (t * p * c));
-    if t * p * c * dp != gpus {
+    if (t * p * c).checked_mul(dp) != Some(gpus) {
         return Err(RowError::Gpus { gpus, tp: t, pp: p, cp: c });
     }
     // Where a pipeline's chunks are not said: torchtitan makes two, NeMo and its heirs cut down to single layers, and
@@ -290,7 +291,11 @@ fn stack(row: Row) -> Stack {
     let framework = row.get("framework").to_ascii_lowercase();
     if framework.contains("torchtitan") {
         // A run that is said to be FSDP and nothing else was not compiled.
-        return if row.get("notes") == "FSDP" { Stack::Fsdp } else { Stack::Compiled };
+        return match published(row) {
+            _ if row.get("notes") == "FSDP" => Stack::Fsdp,
+            (..=2025, _) => Stack::Compiled2024,
+            _ => Stack::Compiled,
+        };
     }
     if framework.contains("fsdp") || framework.contains("composer") {
         return Stack::Fsdp;

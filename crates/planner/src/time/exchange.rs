@@ -34,7 +34,10 @@ pub(super) fn exchange(
         machine.network.gather(back * rest, all) + machine.network.gather(back * experts, few);
     let stage = body.middle(split);
     let window = stage.seconds() / 3.0;
-    seen(reduce, 2.0 * window, traits.hides_data) + seen(spread, window, traits.hides_data)
+    // Gradients that are kept in shards are reduced with every micro-batch.
+    let often = setup.layout.sharding == Sharding::Zero2 && split.pp <= 1.0;
+    let times = if often { split.micro_batches } else { 1.0 };
+    times * seen(reduce, 2.0 * window, traits.hides_data) + seen(spread, window, traits.hides_data)
 }
 
 fn groups(split: &Split) -> (Group, Group) {

@@ -173,7 +173,7 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     let flops = 2.0 * scores * (meet + value);
     if !machine.traits.written_attention {
         // Half of the scores are masked. Narrow heads and short sequences fill the processors less.
-        let narrow = (meet / 128.0).min(1.0).powf(0.35);
+        let narrow = (meet / 128.0).min(1.0).powf(machine.profile.narrow);
         let traits = &machine.traits;
         let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
         let filled = narrow * seq / (seq + traits.flash_short) / even;
@@ -205,7 +205,7 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     let streams = 20.0 * h / split.spread + (inner * width + 4.0 * heads) / split.tp;
     // Tokens are put in the order of experts and back.
     let permuted = 8.0 * routed / split.tp;
-    let cast = match setup.workload.precision {
+    let cast = match machine.precision {
         Precision::Fp16 | Precision::Bf16 => 0.0,
         _ => {
             machine.traits.cast_bytes

@@ -1,7 +1,9 @@
 //! What a GPU and its trainer reach, ready for products and quotients.
 
 use crate::collective::Network;
-use crate::efficiency::{Profile, Traits, matmul_tflops, profile, stream_gbps, traits};
+use crate::efficiency::{
+    Profile, Traits, matmul_tflops, precision_on, profile, stream_gbps, traits,
+};
 use crate::{Precision, Setup};
 
 pub(super) struct Machine {
@@ -11,6 +13,7 @@ pub(super) struct Machine {
     /// FLOP/s of large products in the workload's precision and in bf16.
     pub matmul_rate: f64,
     pub bf16_rate: f64,
+    pub precision: Precision,
     /// Bytes of a value that enters a product.
     pub value_bytes: f64,
     /// Bytes per second of streams.
@@ -23,10 +26,17 @@ impl Machine {
     pub(super) fn new(setup: &Setup) -> Machine {
         let gpu = &setup.cluster.gpu;
         let profile = profile(gpu);
-        let traits = traits(setup.stack);
+        let mut traits = traits(setup.stack);
+        let mut hot = 1.0;
+        if traits.busy {
+            hot = profile.hot;
+            traits.hides_tensor *= profile.overlap;
+            traits.hides_data *= profile.overlap;
+            traits.hides_transfers *= profile.overlap;
+        }
         let flash = if traits.flash_2023 { profile.flash_2023 } else { profile.flash };
-        let precision = setup.workload.precision;
-        let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * 1e12;
+        let precision = precision_on(gpu, setup.workload.precision);
+        let bf16_rate = matmul_tflops(gpu, Precision::Bf16) * hot * 1e12;
         let value_bytes = match precision {
             Precision::Fp16 | Precision::Bf16 => 2.0,
             Precision::Fp8 | Precision::Mxfp8 => 1.0,
@@ -36,8 +46,9 @@ impl Machine {
             network: Network::new(setup.cluster),
             profile,
             traits,
-            matmul_rate: matmul_tflops(gpu, precision) * 1e12,
+            matmul_rate: matmul_tflops(gpu, precision) * hot * 1e12,
             bf16_rate,
+            precision,
             value_bytes,
             memory_rate: stream_gbps(gpu) * 1e9,
             flash_rate: bf16_rate * flash * traits.flash / profile.gemm,
