@@ -38,11 +38,9 @@ pub fn what_if(question: &Question, answer: &Answer) -> Vec<WhatIf> {
 fn changes(q: &Question) -> Vec<(String, Change)> {
     let nodes = q.cluster.nodes;
     let sized = |nodes: u32| Change::Cluster(Cluster { nodes, ..q.cluster.clone() });
-    let mut all = vec![
-        (format!("one more node ({})", nodes + 1), sized(nodes + 1)),
-        (format!("twice the nodes ({})", nodes * 2), sized(nodes * 2)),
-    ];
+    let mut all = vec![(format!("one more node ({})", nodes + 1), sized(nodes + 1))];
     if nodes > 1 {
+        all.push((format!("twice the nodes ({})", nodes * 2), sized(nodes * 2)));
         let mut wide = q.cluster.clone();
         wide.nic_gbps *= 2.0;
         wide.nic_busbw = wide.nic_busbw.map(|b| b * 2.0);

@@ -3,7 +3,7 @@
 //! Pruned on the way: a shape that does not fit even with all state sharded and all activations recomputed is left at
 //! once, and of each shape only the least recomputation that makes it fit is timed.
 
-use super::Question;
+use super::{Pins, Question};
 use crate::{Illegal, Layout, Recompute, Sharding, Task, legal};
 
 /// Sequences longer than this may be spread over several ranks.
@@ -29,15 +29,20 @@ pub(super) struct Found {
 }
 
 pub(super) fn all(question: &Question) -> Found {
-    let timed = |whole: bool| {
+    let timed = |question: &Question, whole: bool| {
         let mut found = Found::default();
         shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
         found
     };
-    // Trainers of adapters keep frozen weights whole; sharding them is for where nothing else fits.
-    let frozen = matches!(question.workload.task, Task::Lora { .. });
-    let found = timed(frozen);
-    if frozen && found.timed.is_empty() { timed(false) } else { found }
+    if let Task::Lora { .. } = question.workload.task {
+        // Trainers of adapters keep frozen weights whole and have no pipeline: all else is for where that does not fit.
+        let pins = Pins { pp: question.pins.pp.or(Some(1)), ..question.pins };
+        let plain = timed(&Question { pins, ..*question }, true);
+        if !plain.timed.is_empty() {
+            return plain;
+        }
+    }
+    timed(question, false)
 }
 
 /// The most GPUs that any layout uses.

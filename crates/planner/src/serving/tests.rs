@@ -85,6 +85,14 @@ fn what_is_too_large_says_what_would_do() {
 }
 
 #[test]
+fn a_rack_is_split_by_what_divides_the_heads() {
+    let arch = names::find("kimi-k2").unwrap();
+    let cluster = catalogue::find("gb200-nvl72").unwrap();
+    let plan = serve(&ask(&arch, &cluster)).unwrap();
+    assert_eq!((plan.tp, plan.pp, plan.replicas), (16, 1, 4), "{plan:#?}");
+}
+
+#[test]
 fn bounds_that_cannot_be_kept_say_the_best() {
     let arch = names::find("llama-3.1-70b").unwrap();
     let cluster = catalogue::find("dgx-h100").unwrap();
