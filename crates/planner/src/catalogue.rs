@@ -54,7 +54,7 @@ pub fn find(words: &str) -> Result<Cluster, CatalogueError> {
         Some(kind) => of_gpus(words, kind, many),
         None => Err(CatalogueError::Unknown {
             name: name.to_owned(),
-            near: near(name, names().into_iter()).map(str::to_owned),
+            near: near(name, names()).map(str::to_owned),
         }),
     }
 }

@@ -150,6 +150,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family { kind: "baichuan", ..PLAIN },
     Family { kind: "grok-1", norms: 4, ..PLAIN },
     GPT,
+    Family { kind: "gpt_bigcode", ..GPT },
     Family { kind: "gpt_neox", tied: false, positions: None, ..GPT },
     Family { kind: "gptj", tied: false, positions: None, bias: Bias::None, norms: 1, ..GPT },
     Family { kind: "opt", positions: Some(2), ..GPT },

@@ -210,6 +210,8 @@ mod tests {
             tied: false,
             moe: None,
             latent: None,
+            window: None,
+            extra: 0.0,
         }
     }
 

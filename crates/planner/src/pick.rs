@@ -1,12 +1,14 @@
 //! Which cluster, for a deadline or a budget.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::near::count;
-use crate::search::best;
+use crate::search::{best, ideal_seconds};
 use crate::{
-    Arch, Candidate, Cluster, Goal, NoPlan, Pins, Question, Run, Stack, Workload, catalogue, run,
-    search,
+    Arch, Candidate, Cluster, Goal, Layout, NoPlan, Pins, Question, Run, Stack, Workload,
+    candidate, catalogue, run, search,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -28,17 +30,20 @@ pub struct Pick {
 
 /// GPUs that somebody might rent.
 const MOST_GPUS: u32 = 131_072;
+/// Sizes in a row that are no better, after which larger ones are not tried.
+const ENOUGH: u32 = 3;
 
 /// Every machine of the catalogue that does it in its best size, the best first. A machine without a list price meets
 /// deadlines only, and comes last.
 pub fn pick(arch: &Arch, workload: &Workload, aim: Aim, stack: Stack) -> Result<Vec<Pick>, NoPlan> {
     check(workload, aim)?;
     let ask = Ask { arch, workload, aim, stack };
+    let mut known = Known::new();
     let mut picks = Vec::new();
     let mut missed: Vec<Pick> = Vec::new();
     let units: Vec<Cluster> = catalogue::machines().flat_map(catalogue::find).collect();
     for unit in &units {
-        match size(&ask, unit) {
+        match size(&ask, &mut known, unit) {
             Some((true, pick)) => picks.push(pick),
             Some((false, pick)) => missed.push(pick),
             None => {}
@@ -96,29 +101,37 @@ fn check(workload: &Workload, aim: Aim) -> Result<(), NoPlan> {
 }
 
 /// The best size of one machine that keeps to the bound, or the one that comes closest to it.
-fn size(ask: &Ask, unit: &Cluster) -> Option<(bool, Pick)> {
+fn size(ask: &Ask, known: &mut Known, unit: &Cluster) -> Option<(bool, Pick)> {
     let mut best: Option<(bool, Pick)> = None;
     // Powers of two and halfway between: batches divide among them.
     let sizes = (0..16).flat_map(|i| [2 << i, 3 << i]);
     let most = MOST_GPUS / unit.gpus();
-    for nodes in std::iter::once(1).chain(sizes).take_while(|n| *n <= most).map(|n| n * unit.nodes)
-    {
-        let Some(pick) = ask.plan(Cluster { nodes, ..unit.clone() }) else { continue };
+    let sizes: Vec<u32> = std::iter::once(1).chain(sizes).take_while(|n| *n <= most).collect();
+    let mut worse = 0;
+    for nodes in sizes.iter().map(|n| n * unit.nodes) {
+        let cluster = Cluster { nodes, ..unit.clone() };
+        if nodes < most * unit.nodes / 2 && ask.hopeless(&cluster) {
+            continue;
+        }
+        let Some(pick) = ask.plan(known, cluster) else { continue };
         let does = ask.aim.of(&pick.run) <= ask.aim.bound();
         let better = best.as_ref().is_none_or(|(did, than)| match (does, *did) {
             (true, true) => ask.aim.rank(&pick.run) < ask.aim.rank(&than.run),
             (false, false) => ask.aim.of(&pick.run) < ask.aim.of(&than.run),
             (does, _) => does,
         });
+        worse = if better { 0 } else { worse + 1 };
         if better {
             best = Some((does, pick));
-        } else if does {
-            // It was better with fewer; more of them only costs more.
+        } else if worse == ENOUGH {
             break;
         }
     }
     best
 }
+
+/// Layouts by kind of GPU, network and nodes: clouds differ in price more often than in hardware.
+type Known = BTreeMap<(String, u64, u32), Option<Layout>>;
 
 struct Ask<'a> {
     arch: &'a Arch,
@@ -128,15 +141,24 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
+    /// Too few for the deadline at their peak.
+    fn hopeless(&self, cluster: &Cluster) -> bool {
+        let question = self.question(cluster);
+        let steps = self.workload.tokens.unwrap_or(0.0) / question.tokens();
+        matches!(self.aim, Aim::Deadline(bound) if steps * ideal_seconds(&question) > bound)
+    }
+
     fn question<'c>(&'c self, cluster: &'c Cluster) -> Question<'c> {
         let Ask { arch, workload, stack, .. } = *self;
         let pins = Pins::default();
         Question { arch, workload, cluster, pins, goal: Goal::Time, stack, fewer: true }
     }
 
-    fn plan(&self, cluster: Cluster) -> Option<Pick> {
+    fn plan(&self, known: &mut Known, cluster: Cluster) -> Option<Pick> {
         let question = self.question(&cluster);
-        let plan = best(&question)?;
+        let same = (cluster.gpu.name.clone(), cluster.nic_gbps.to_bits(), cluster.nodes);
+        let layout = *known.entry(same).or_insert_with(|| best(&question));
+        let plan = candidate(&question, &layout?);
         let run = run(&question, &plan)?;
         Some(Pick { plan, run, cluster })
     }

@@ -77,8 +77,8 @@ pub struct Answer {
     pub fitting: u64,
 }
 
-/// A layout that is this little slower is taken where it is simpler.
-const SIMPLE: f64 = 1.01;
+/// How much better a layout must be for each axis that it splits along besides the data.
+const AXIS: f64 = 1.01;
 
 /// The best layout. The same question has the same answer always.
 pub fn search(question: &Question) -> Result<Answer, NoPlan> {
@@ -93,22 +93,19 @@ pub fn search(question: &Question) -> Result<Answer, NoPlan> {
 }
 
 /// The best layout alone, where there is one: a fraction of the work where nobody asks why.
-pub(crate) fn best(question: &Question) -> Option<Candidate> {
+pub(crate) fn best(question: &Question) -> Option<Layout> {
     none::check(question).ok()?;
-    let layout = choose(question, &layouts::all(question))?;
-    Some(candidate(question, &layout))
+    choose(question, &layouts::all(question))
 }
 
-/// The simplest of those that are about as good as the best.
+/// The best, simpler ones being preferred where they are about as good.
 fn choose(question: &Question, found: &Found) -> Option<Layout> {
-    let score = |(seconds, layout): &(f64, Layout)| question.goal.score(*seconds, layout);
-    let least = found.timed.iter().map(score).min_by(f64::total_cmp)?;
-    let good = found.timed.iter().filter(|t| score(t) <= least * SIMPLE);
-    let simplest = good.min_by(|a, b| {
-        let by = complexity(&a.1).cmp(&complexity(&b.1));
-        by.then(score(a).total_cmp(&score(b))).then(a.1.cmp(&b.1))
+    let weighed = |(seconds, layout): &(f64, Layout)| question.goal.weighed(*seconds, layout);
+    let least = found.timed.iter().min_by(|a, b| {
+        let by = weighed(a).total_cmp(&weighed(b));
+        by.then_with(|| means(&a.1).cmp(&means(&b.1))).then_with(|| a.1.cmp(&b.1))
     });
-    simplest.map(|(_, layout)| *layout)
+    least.map(|(_, layout)| *layout)
 }
 
 impl Goal {
@@ -118,12 +115,18 @@ impl Goal {
             Goal::Money => seconds * f64::from(layout.gpus()),
         }
     }
+
+    /// What has to be set up and can go wrong counts too.
+    fn weighed(self, seconds: f64, l: &Layout) -> f64 {
+        let axes = [l.tp > 1, l.pp > 1, l.vp > 1, l.cp > 1, l.ep > 1];
+        let split = axes.into_iter().filter(|split| *split).count();
+        self.score(seconds, l) * AXIS.powi(split as i32)
+    }
 }
 
-/// What has to be set up and can go wrong.
-fn complexity(l: &Layout) -> (u32, Recompute, Sharding) {
-    let axes = [l.tp > 1, l.pp > 1, l.vp > 1, l.cp > 1, l.ep > 1];
-    (axes.into_iter().map(u32::from).sum(), l.recompute, l.sharding)
+/// Where two are equally good, the one that does less to fit.
+fn means(l: &Layout) -> (Recompute, Sharding) {
+    (l.recompute, l.sharding)
 }
 
 impl<'a> Question<'a> {
@@ -174,6 +177,12 @@ pub(crate) fn peak_tflops(gpu: &Gpu, precision: Precision) -> f64 {
         Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.unwrap_or(gpu.bf16_tflops),
         Precision::Nvfp4 => gpu.fp4_tflops.or(gpu.fp8_tflops).unwrap_or(gpu.bf16_tflops),
     }
+}
+
+/// A step on all GPUs at the data sheet's peak: nothing is faster.
+pub(crate) fn ideal_seconds(question: &Question) -> f64 {
+    let peak = peak_tflops(&question.cluster.gpu, question.workload.precision) * 1e12;
+    flops(question) / (f64::from(question.cluster.gpus()) * peak)
 }
 
 /// FLOPs that the model asks for in a step. Frozen weights have no gradients.

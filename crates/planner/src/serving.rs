@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::near::count;
 use crate::numbers;
-use crate::words::{more, seconds};
+use crate::words::{gb, seconds};
 use crate::{Arch, Cluster, NoPlan, Precision};
 
 use engine::{Engine, Speed};
@@ -42,7 +42,7 @@ pub struct ServingPlan {
     /// On the cluster: all that it has room for, or as many as the load needs.
     pub replicas: u32,
     pub gpus: u32,
-    /// Of one replica.
+    /// Of one replica, in 10⁹ bytes, as the following two.
     pub weights_gb: f64,
     pub kv_gb_per_request: f64,
     /// Room for requests beside the weights, of one replica.
@@ -113,7 +113,7 @@ fn split(tp: u32, pp: u32) -> String {
 
 fn plan(s: &Serving, engine: &Engine, speed: &Speed) -> ServingPlan {
     let gpus = engine.gpus();
-    let room = (s.cluster.gpus() / gpus).max(1);
+    let room = room(s.cluster, engine).max(1);
     let each = speed.tokens_per_s;
     let output = s.output as f64;
     let needed = s.requests_per_s.map(|r| (r * output / (each * BUSY)).ceil().max(1.0) as u32);
@@ -143,6 +143,16 @@ fn plan(s: &Serving, engine: &Engine, speed: &Speed) -> ServingPlan {
     }
 }
 
+/// Replicas that the cluster has room for. One that is no pipeline stays inside of an island.
+fn room(cluster: &Cluster, engine: &Engine) -> u32 {
+    let near = cluster.gpus_per_node.max(cluster.island);
+    let (all, one) = (cluster.gpus(), engine.gpus());
+    if engine.pp > 1 {
+        return all / one;
+    }
+    all / near * (near / one) + all % near / one
+}
+
 fn check(s: &Serving) -> Result<(), NoPlan> {
     numbers::check(s.arch)?;
     let bad = |what, value: String, must| Err(NoPlan::Workload { what, value, must });
@@ -170,15 +180,16 @@ fn engines(s: &Serving) -> Result<Vec<Engine>, NoPlan> {
     let near = s.cluster.gpus_per_node.max(s.cluster.island).min(gpus);
     let tps: Vec<u32> = match s.tp {
         Some(tp) => vec![tp],
-        None => (1..=near).filter(|tp| near.is_multiple_of(*tp)).collect(),
+        None => (1..=near).filter(|tp| s.arch.heads.is_multiple_of(*tp)).collect(),
     };
+    let widest = tps.iter().copied().max().unwrap_or(1);
     let mut engines = Vec::new();
     let mut wrong = None;
     for tp in tps {
         // A pipeline only where one island is too small.
         let pps = match s.pp {
             Some(pp) => vec![pp],
-            None if tp == near => (1..=gpus / near).collect(),
+            None if tp == widest => (1..=gpus / widest).collect(),
             None => vec![1],
         };
         for pp in pps {
@@ -195,20 +206,23 @@ fn engines(s: &Serving) -> Result<Vec<Engine>, NoPlan> {
     match (engines.is_empty(), wrong) {
         (false, _) => Ok(engines),
         (true, Some(illegal)) if s.tp.is_some() || s.pp.is_some() => Err(illegal.into()),
-        (true, _) => Err(too_large(s, near)),
+        (true, _) => Err(too_large(s, widest)),
     }
 }
 
-fn too_large(s: &Serving, near: u32) -> NoPlan {
-    let would = (1..=64_u32).map(|n| n * near).find(|gpus| {
-        let (tp, pp) = (near, gpus / near);
-        *gpus > s.cluster.gpus() && Engine::new(s, tp, pp).is_ok_and(|e| e.requests() >= 1)
+fn too_large(s: &Serving, widest: u32) -> NoPlan {
+    let free = Serving { tp: None, pp: None, ..*s };
+    let would = (1..=64_u32).find_map(|pp| {
+        let engine = Engine::new(&free, widest, pp).ok()?;
+        (engine.gpus() > s.cluster.gpus() && engine.requests() >= 1).then(|| engine.gpus())
     });
     NoPlan::Weights {
         weights_gb: engine::weights(s),
         gpus: s.cluster.gpus(),
         room_gb: engine::usable(s) / 1e9,
-        would: would.map(|gpus| (gpus.div_ceil(s.cluster.gpus_per_node), gpus)),
+        would: would
+            .map(|gpus| gpus.div_ceil(s.cluster.gpus_per_node))
+            .map(|n| (n, n * s.cluster.gpus_per_node)),
     }
 }
 
@@ -238,7 +252,10 @@ fn others(
                 format!("needs {} instead of {b}", count(u64::from(a), "GPU"))
             }
             (Some(_), Some(_)) => "needs as many GPUs".to_owned(),
-            _ => format!("{} fewer tokens a second", more(best.tokens_per_s / other.tokens_per_s)),
+            _ => {
+                let fewer = 1.0 - other.tokens_per_s / best.tokens_per_s;
+                format!("{:.1} % fewer tokens a second", fewer * 100.0)
+            }
         };
         let at = format!("{} at once", count(other.concurrency, "request"));
         format!(
@@ -259,15 +276,18 @@ fn others(
     lost.chain(late).chain(small).collect()
 }
 
-/// The next smaller split, where it is too small.
+/// The largest split inside of an island that is still too small.
 fn small(s: &Serving, best: &ServingPlan) -> Option<String> {
-    let half = (best.pp == 1 && best.tp.is_multiple_of(2)).then_some(best.tp / 2)?;
-    let engine = Engine::new(s, half, 1).ok()?;
-    let room = engine::usable(s) / 1e9;
-    let each = engine.weights / f64::from(half) / 1e9;
-    (engine.requests() == 0).then(|| {
-        format!("tp {half}: does not fit, {each:.1} GB of weights on a GPU that has room for {room:.1} GB and no room for a request beside them")
-    })
+    let near = s.cluster.gpus_per_node.max(s.cluster.island);
+    let smaller = (1..=best.tp.min(near)).rev();
+    let engines = smaller.filter_map(|tp| Engine::new(s, tp, 1).ok());
+    let engine = engines.into_iter().find(|e| e.requests() == 0)?;
+    let room = gb(engine::usable(s) / 1e9);
+    let each = gb(engine.weights / f64::from(engine.tp) / 1e9);
+    Some(format!(
+        "tp {}: does not fit, {each} of weights on a GPU that has room for {room} with requests",
+        engine.tp
+    ))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::near::count;
 use crate::search::best;
 use crate::words::{axes, more, precision};
-use crate::{Answer, Candidate, Cluster, Precision, Question, Workload};
+use crate::{Answer, Candidate, Cluster, Precision, Question, Workload, candidate};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
@@ -38,11 +38,9 @@ pub fn what_if(question: &Question, answer: &Answer) -> Vec<WhatIf> {
 fn changes(q: &Question) -> Vec<(String, Change)> {
     let nodes = q.cluster.nodes;
     let sized = |nodes: u32| Change::Cluster(Cluster { nodes, ..q.cluster.clone() });
-    let mut all = vec![
-        (format!("one more node ({})", nodes + 1), sized(nodes + 1)),
-        (format!("twice the nodes ({})", nodes * 2), sized(nodes * 2)),
-    ];
+    let mut all = vec![(format!("one more node ({})", nodes + 1), sized(nodes + 1))];
     if nodes > 1 {
+        all.push((format!("twice the nodes ({})", nodes * 2), sized(nodes * 2)));
         let mut wide = q.cluster.clone();
         wide.nic_gbps *= 2.0;
         wide.nic_busbw = wide.nic_busbw.map(|b| b * 2.0);
@@ -81,7 +79,7 @@ fn ask(q: &Question, answer: &Answer, change: String, to: &Change) -> Option<Wha
         Change::Cluster(cluster) => changed.cluster = cluster,
         Change::Workload(workload) => changed.workload = workload,
     }
-    let then = best(&changed)?;
+    let then = candidate(&changed, &best(&changed)?);
     let now = &answer.best;
     let ratio = now.tokens_per_s / then.tokens_per_s;
     let share = f64::from(then.gpus) / f64::from(now.gpus);

@@ -53,6 +53,8 @@ fn dense(layers: u32, hidden: u64, heads: u32, kv_heads: u32, ffn: u64, gated: b
         tied: !gated,
         moe: None,
         latent: None,
+        window: None,
+        extra: 0.0,
     }
 }
 

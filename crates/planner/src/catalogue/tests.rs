@@ -123,3 +123,13 @@ fn a_files_nonsense_is_one_sentence() {
             .starts_with("gpu.memory_gb is -1")
     );
 }
+
+#[test]
+fn the_manuals_examples_are_read() {
+    let page = include_str!("../../../../docs/reference/planner-inputs.md");
+    let examples: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(examples.len(), 2);
+    let clusters: Vec<Cluster> = examples.iter().map(|e| from_toml(e).unwrap()).collect();
+    assert_eq!((clusters[0].gpus(), clusters[1].gpus()), (32, 8));
+}

@@ -128,11 +128,21 @@ fn too_large(q: &Question, best: &Layout) -> Vec<RunnerUp> {
         vp: 1,
         ..*best
     });
+    // Not even with all that makes it smaller: the reason for splitting at all.
+    let whole = (best.tp > 1).then(|| Layout {
+        tp: 1,
+        dp: best.dp * best.tp,
+        micro_batch: 1,
+        recompute: Recompute::Full,
+        sequence_parallel: false,
+        ..*best
+    });
     let simpler = [
         lighter.map(|sharding| Layout { sharding, ..*best }),
         less.map(|recompute| Layout { recompute, ..*best }),
         half,
         single,
+        whole,
     ];
     let runs = |l: &Layout| legal(q.arch, q.workload, q.cluster, l).is_ok();
     simpler

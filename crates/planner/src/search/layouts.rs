@@ -1,9 +1,9 @@
 //! Every layout that is worth a look.
 //!
 //! Pruned on the way: a shape that does not fit even with all state sharded and all activations recomputed is left at
-//! once, and of each shape only the lightest means that make it fit are timed.
+//! once, and of each shape only the least recomputation that makes it fit is timed.
 
-use super::Question;
+use super::{Pins, Question};
 use crate::{Illegal, Layout, Recompute, Sharding, Task, legal};
 
 /// Sequences longer than this may be spread over several ranks.
@@ -29,15 +29,20 @@ pub(super) struct Found {
 }
 
 pub(super) fn all(question: &Question) -> Found {
-    let timed = |whole: bool| {
+    let timed = |question: &Question, whole: bool| {
         let mut found = Found::default();
         shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
         found
     };
-    // Trainers of adapters keep frozen weights whole; sharding them is for where nothing else fits.
-    let frozen = matches!(question.workload.task, Task::Lora { .. });
-    let found = timed(frozen);
-    if frozen && found.timed.is_empty() { timed(false) } else { found }
+    if let Task::Lora { .. } = question.workload.task {
+        // Trainers of adapters keep frozen weights whole and have no pipeline: all else is for where that does not fit.
+        let pins = Pins { pp: question.pins.pp.or(Some(1)), ..question.pins };
+        let plain = timed(&Question { pins, ..*question }, true);
+        if !plain.timed.is_empty() {
+            return plain;
+        }
+    }
+    timed(question, false)
 }
 
 /// The most GPUs that any layout uses.
@@ -82,7 +87,7 @@ fn shapes(q: &Question, mut visit: impl FnMut(Layout, &mut Found) -> bool, found
     for tp in tensor(q) {
         for cp in context(q) {
             for pp in pipeline(q) {
-                let rank = u64::from(tp) * u64::from(cp) * u64::from(pp);
+                let rank = u64::from(tp).saturating_mul(cp.into()).saturating_mul(pp.into());
                 for dp in data(q, rank) {
                     for ep in experts(q, u64::from(dp) * u64::from(cp)) {
                         for micro_batch in micro_batches(q, dp) {
@@ -141,7 +146,6 @@ fn deepen(q: &Question, shape: Layout, whole: bool, found: &mut Found) -> bool {
     if !allowed(q, &lean, found) {
         return false;
     }
-    found.considered += 1;
     let gb = q.memory_gb(&lean);
     found.note_lean(gb, lean);
     // What keeps the least of one layout may not be what keeps the least of another: gathered layers count.
@@ -161,28 +165,23 @@ fn fits(q: &Question, layout: &Layout) -> bool {
     q.memory_gb(layout) <= q.room()
 }
 
-/// The lightest sharding under each recomputation that makes the layout fit. A heavier recomputation is tried only with
-/// a lighter sharding than the one before it needed. `whole`: weights are not sharded.
+/// Under each sharding the lightest recomputation that makes the layout fit. `whole`: weights are not sharded.
 fn means(q: &Question, shape: Layout, whole: bool, found: &mut Found) {
-    let recomputes = RECOMPUTES.into_iter().filter(|r| q.pins.recompute.is_none_or(|p| p == *r));
-    let shardings = || {
-        let alone = shape.dp == 1 && shape.cp == 1;
-        SHARDINGS.into_iter().filter(move |s| match q.pins.sharding {
-            Some(pinned) => pinned == *s,
-            None if alone => *s == Sharding::None,
-            None if whole => *s == Sharding::Zero1,
-            None => *s != Sharding::None,
-        })
-    };
-    let mut needed = None;
-    for recompute in recomputes {
-        for sharding in shardings().filter(|s| needed.is_none_or(|n| *s < n)) {
+    let alone = shape.dp == 1 && shape.cp == 1;
+    let shardings = SHARDINGS.into_iter().filter(|s| match q.pins.sharding {
+        Some(pinned) => pinned == *s,
+        None if alone => *s == Sharding::None,
+        None if whole => *s == Sharding::Zero1,
+        None => *s != Sharding::None,
+    });
+    let pinned = q.pins.recompute;
+    for sharding in shardings {
+        for recompute in RECOMPUTES.into_iter().filter(|r| pinned.is_none_or(|p| p == *r)) {
             let layout = Layout { sharding, recompute, ..shape };
             found.considered += 1;
             if fits(q, &layout) {
                 found.fitting += 1;
                 found.timed.push((q.seconds(&layout), layout));
-                needed = Some(sharding);
                 break;
             }
         }
@@ -242,6 +241,8 @@ fn data(q: &Question, rank: u64) -> Vec<u32> {
     let gpus = u64::from(q.cluster.gpus());
     match q.pins.dp {
         Some(dp) => return vec![dp],
+        // A pin of 0, which the rules name.
+        None if rank == 0 => return vec![1],
         None if rank > gpus => return Vec::new(),
         None => {}
     }

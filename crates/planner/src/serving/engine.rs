@@ -8,6 +8,8 @@ use crate::{Illegal, Precision};
 /// What a server takes of a GPU's memory, and what it needs besides weights and requests.
 const USABLE: f64 = 0.92;
 const WORKSPACE: f64 = 3e9;
+/// Bytes of a GB of a GPU's memory as it is sold.
+const GB_SOLD: f64 = (1_u64 << 30) as f64;
 /// Requests that a server writes to at once, whatever memory it has.
 const MOST_REQUESTS: u64 = 256;
 /// Of large products' speed, what prefill reaches.
@@ -29,10 +31,10 @@ fn weight_bytes(precision: Precision) -> f64 {
 
 /// Bytes of one GPU for weights and requests.
 pub(super) fn usable(s: &Serving) -> f64 {
-    (s.cluster.gpu.memory_gb * 1e9 * USABLE - WORKSPACE).max(0.0)
+    (s.cluster.gpu.memory_gb * GB_SOLD * USABLE - WORKSPACE).max(0.0)
 }
 
-/// GB of all weights.
+/// GB (10⁹ bytes) of all weights.
 pub(super) fn weights(s: &Serving) -> f64 {
     s.arch.params() * weight_bytes(s.precision) / 1e9
 }

@@ -24,10 +24,10 @@ fn seventy_billion_weights_on_eight_cards_are_two_replicas_of_four() {
     let plan = serve(&ask(&arch, &cluster)).unwrap();
     assert_eq!((plan.tp, plan.pp, plan.replicas), (4, 1, 2), "{plan:#?}");
     assert!((plan.weights_gb - 141.1).abs() < 0.1);
-    assert!(
-        plan.others.iter().any(|o| o.starts_with("tp 2: does not fit, 70.6 GB of weights")),
-        "{plan:#?}"
-    );
+    assert!(plan.others.iter().any(|o| o.starts_with("tp 2 × 4 replicas: ")), "{plan:#?}");
+    let one =
+        "tp 1: does not fit, 141 GB of weights on a GPU that has room for 76.0 GB with requests";
+    assert!(plan.others.iter().any(|o| o == one), "{plan:#?}");
     assert!(plan.others.iter().any(|o| o.starts_with("tp 8 × 1 replica: ")), "{plan:#?}");
 }
 
@@ -75,13 +75,21 @@ fn what_is_too_large_says_what_would_do() {
     let e = serve(&ask(&arch, &cluster)).unwrap_err().to_string();
     assert_eq!(
         e,
-        "does not fit: 812 GB of weights, and 8 GPUs with room for 70.6 GB each; 16 GPUs (2 nodes) would do"
+        "does not fit: 812 GB of weights, and 8 GPUs with room for 76.0 GB each; 16 GPUs (2 nodes) would do"
     );
     let two = catalogue::find("2xdgx-h100").unwrap();
     let plan = serve(&ask(&arch, &two)).unwrap();
     assert_eq!((plan.tp, plan.pp), (8, 2));
     let narrow = serve(&Serving { precision: Precision::Fp8, ..ask(&arch, &cluster) }).unwrap();
     assert_eq!((narrow.tp, narrow.pp), (8, 1));
+}
+
+#[test]
+fn a_rack_is_split_by_what_divides_the_heads() {
+    let arch = names::find("kimi-k2").unwrap();
+    let cluster = catalogue::find("gb200-nvl72").unwrap();
+    let plan = serve(&ask(&arch, &cluster)).unwrap();
+    assert_eq!((plan.tp, plan.pp, plan.replicas), (16, 1, 4), "{plan:#?}");
 }
 
 #[test]
