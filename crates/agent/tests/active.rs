@@ -3,7 +3,6 @@
 mod support;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use support::*;
 use tutti_model::{ActiveOutcome, Finding, GpuIndex, HealthAction, LeaseId, ReportedPhase};
@@ -60,11 +59,10 @@ fn board(controller: &mut Controller) -> Vec<Finding> {
 }
 
 fn wait_until_clear(controller: &mut Controller) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !board(controller).is_empty() {
-        assert!(Instant::now() < deadline, "{:?}", board(controller));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while(|| {
+        let left = board(controller);
+        (!left.is_empty()).then(|| format!("{left:?}"))
+    });
 }
 
 #[test]
@@ -78,11 +76,11 @@ fn gpus_are_checked_once_before_they_are_offered() {
     let greeting = controller.wait_for_greeting();
     let fenced = greeting.findings.iter().filter(|f| f.fences().is_some()).count();
     assert_eq!(fenced, 8, "{:?}", greeting.findings);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while board(&mut controller).iter().filter(|f| f.check == "check-matmul").count() < 8 {
-        assert!(Instant::now() < deadline, "{:?}", board(&mut controller));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while(|| {
+        let found = board(&mut controller);
+        let wrong = found.iter().filter(|f| f.check == "check-matmul").count();
+        (wrong < 8).then(|| format!("{found:?}"))
+    });
     assert_eq!(cards.asked(), ["0 1 2 3 4 5 6 7"]);
     // A GPU that still fails stays fenced; one that passes is used again.
     let (findings, touched) = resolve(&mut controller, 3);
@@ -167,11 +165,10 @@ fn a_fence_goes_only_if_the_gpu_was_checked_and_only_what_was_meant_goes() {
     let ask = HealthAsk::Resolve { gpu, key: None, by, unchecked: false };
     let request = controller.request();
     controller.tell(ToAgent::Health { request, ask });
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while cards.asked().len() < 3 {
-        assert!(Instant::now() < deadline, "nobody checks: {:?}", cards.asked());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while(|| {
+        let asked = cards.asked();
+        (asked.len() < 3).then(|| format!("nobody checks: {asked:?}"))
+    });
     inject(&mut controller, 2, DrillWhat::Xid { xid: 79 });
     cards.answer("right");
     let touched: Vec<String> = controller.wait(|m| match m {

@@ -3,7 +3,6 @@
 mod support;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use support::*;
 use tutti_model::ReportedPhase;
@@ -30,11 +29,7 @@ impl Held {
             let text = std::fs::read_to_string(self.file.with_extension("looks"));
             text.unwrap_or_default().lines().filter(|line| *line == mib.to_string()).count()
         };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while looks() < count {
-            assert!(Instant::now() < deadline, "nobody looks");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while(|| (looks() < count).then(|| "nobody looks".to_owned()));
     }
 
     fn option(&self) -> String {

@@ -166,7 +166,8 @@ fn taking_a_node_down_takes_its_ranks_down_and_blames_the_node() {
     let log = node.controller.wait_for_log(launch.lease.task, 0, "\n");
     let rank: i32 = log.trim().parse().unwrap();
     assert_eq!(agent.terminate(), Some(0));
-    assert!(!is_alive(rank));
+    // The agent waits for it, but not for ever.
+    wait_while(|| is_alive(rank).then(|| "the rank lives on".to_owned()));
     let _agent = node.agent(&[]);
     let (exits, error) = node.controller.wait_until_done(launch.lease);
     assert!(exits.is_empty());

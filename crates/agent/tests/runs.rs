@@ -180,20 +180,26 @@ fn a_program_that_listens_is_asked_to_save_before_it_is_stopped() {
 #[test]
 fn who_does_not_listen_or_does_not_leave_gets_sigterm() {
     let mut c = cluster(&[]);
-    for (generation, line, grace_ms) in [
-        // Not at the end of its grace: at once.
-        (1, "echo up; while :; do sleep 0.05; done", 600_000),
-        (2, "trap 'echo saved' USR1; echo up; while :; do sleep 0.05; done", 300),
-    ] {
+    let mut asked = |generation: u64, line: &str, grace_ms| {
         let launch = shell(&generation.to_string(), generation, line);
         c.controller.run(&launch);
         c.controller.wait_for_log(launch.lease.task, 0, "up\n");
         c.controller.ask_to_save(launch.lease, "SIGUSR1", grace_ms);
         let (exits, _) = c.controller.wait_until_done(launch.lease);
-        assert_eq!(exits[0].status, ExitStatus::Signal(15), "{line}");
         let log = c.controller.whole_log(launch.lease.task, 0);
-        assert_eq!(log.contains("saved\n"), line.contains("saved"), "{log}");
-    }
+        (exits[0].status, log.contains("saved\n"))
+    };
+    // Not at the end of its grace: at once.
+    let deaf = asked(1, "echo up; while :; do sleep 0.05; done", 600_000);
+    assert_eq!(deaf, (ExitStatus::Signal(15), false));
+    // A machine that is slower than the grace is short gets more of it.
+    let stays = "trap 'echo saved' USR1; echo up; while :; do sleep 0.05; done";
+    let mut seen = Vec::new();
+    let heard_both = [(2, 300), (3, 3_000), (4, 30_000)].into_iter().any(|(n, grace_ms)| {
+        seen.push(asked(n, stays, grace_ms));
+        seen.last() == Some(&(ExitStatus::Signal(15), true))
+    });
+    assert!(heard_both, "{seen:?}");
 }
 
 #[test]

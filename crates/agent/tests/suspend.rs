@@ -68,11 +68,8 @@ impl Node {
     /// Waits until it goes on counting.
     fn wait_for_more(&self, task: &str) {
         let before = self.counted(task);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while self.counted(task) <= before {
-            assert!(std::time::Instant::now() < deadline, "it does not count on");
-            std::thread::yield_now();
-        }
+        let waits = || self.counted(task) <= before;
+        wait_while(|| waits().then(|| "it does not count on".to_owned()));
     }
 
     fn pid(&mut self, launch: &Launch) -> i32 {

@@ -142,6 +142,7 @@ impl Row for JobEntry {
         may("gpu_micros_suspended", Kind::Int),
         may("gpu_micros_idle", Kind::Int),
         may("gpu_micros_reserved", Kind::Int),
+        may("restarts_health", Kind::Int),
     ];
 
     fn key(&self) -> Key {
@@ -190,6 +191,7 @@ impl Row for JobEntry {
         ];
         let time = |class| self.time.as_ref().map_or(Cell::Null, |t| Cell::large(t.of(class)));
         cells.extend(TIMES.map(|(class, _)| time(class)));
+        cells.push(Cell::int(self.restarts.health));
         cells
     }
 
@@ -198,6 +200,8 @@ impl Row for JobEntry {
             node_failure: c.number("restarts_node_failure", row)?,
             preemption: c.number("restarts_preemption", row)?,
             job_failure: c.number("restarts_job_failure", row)?,
+            // Files of before do not have it.
+            health: c.number_or_none("restarts_health", row)?.unwrap_or(0),
         };
         let more = c.text_or_none("more", row)?;
         Ok(JobEntry {

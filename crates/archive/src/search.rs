@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tutti_model::{Day, Demand, JobState, TaskId, Time};
 use tutti_wire::api::{JobDetail, JobRow};
@@ -11,11 +12,13 @@ use tutti_wire::api::{JobDetail, JobRow};
 use crate::file::Reader;
 use crate::fold::Fold;
 use crate::jobs::{HEAVY, JobEntry};
-use crate::store::{ArchiveError, Table};
+use crate::store::{ArchiveError, Table, Teams};
 use crate::table::{BadContent, Columns, Field, Key, Row};
 
 /// Looked at for one page; then it is given out as it is, and the next one goes on.
 const LOOKED_AT_MAX: usize = 1_000_000;
+/// So many teams of a day are remembered; more are hardly teams.
+const TEAMS_MAX: usize = 200;
 
 /// What is looked for.
 #[derive(Clone, Debug)]
@@ -121,11 +124,8 @@ impl Table<JobEntry> {
         let days = self.days()?;
         let asked = search.days(from);
         for &day in days.range(asked.clone()).rev() {
-            let Some(reader) = self.open(day)? else { continue };
             let upto = from.filter(|p| p.day == day).map_or(usize::MAX, |p| p.row);
-            let path = self.path(day);
-            let bad = |source| ArchiveError::Read { path, source };
-            if walk.day(day, &reader, upto).map_err(bad)? {
+            if self.may_have_team(day, &mut walk)? && self.walk(day, upto, &mut walk)? {
                 break;
             }
             if walk.looked_at >= LOOKED_AT_MAX {
@@ -136,6 +136,33 @@ impl Table<JobEntry> {
         let Page { rows, next } = walk.page;
         let more = |p: &Position| p.row > 0 || days.range(*asked.start()..p.day).next().is_some();
         Ok(Page { rows, next: next.filter(more) })
+    }
+
+    /// True when the page is done.
+    fn walk(&self, day: Day, upto: usize, walk: &mut Walk<'_>) -> Result<bool, ArchiveError> {
+        let Some(reader) = self.open(day)? else { return Ok(false) };
+        let path = self.path(day);
+        walk.day(day, &reader, upto).map_err(|source| ArchiveError::Read { path, source })
+    }
+
+    /// Who asks for a team that has little or nothing would read every day to its end, each time anew.
+    fn may_have_team(&self, day: Day, walk: &mut Walk<'_>) -> Result<bool, ArchiveError> {
+        let Some(wanted) = &walk.search.team else { return Ok(true) };
+        let Some(summary) = self.summary(day)? else { return Ok(false) };
+        let teams = match summary.teams() {
+            Some(teams) => teams,
+            None => {
+                let Some(reader) = self.open(day)? else { return Ok(false) };
+                let path = self.path(day);
+                let found = teams_of(&reader);
+                let found = found.map_err(|source| ArchiveError::Read { path, source })?;
+                walk.looked_at += reader.rows();
+                let teams = Arc::new(found);
+                self.remember(day, summary.with_teams(Arc::clone(&teams)));
+                teams
+            }
+        };
+        Ok((*teams).as_ref().is_none_or(|teams| teams.contains(wanted)))
     }
 
     /// All about one job or task, if it is here. `12` is all of the array 12.
@@ -155,6 +182,23 @@ impl Table<JobEntry> {
         }
         Ok(None)
     }
+}
+
+fn teams_of(reader: &Reader<JobEntry>) -> Result<Teams, BadContent> {
+    let mut teams: BTreeSet<String> = BTreeSet::new();
+    for group in 0..reader.groups() {
+        let mut columns = Columns::default();
+        reader.read(group, |f| f.name == "team", &mut columns)?;
+        for row in 0..columns.rows() {
+            if let Some(team) = columns.text_or_none("team", row)?.filter(|t| !teams.contains(*t)) {
+                teams.insert(team.to_owned());
+            }
+        }
+        if teams.len() > TEAMS_MAX {
+            return Ok(None);
+        }
+    }
+    Ok(Some(teams))
 }
 
 struct Walk<'a> {

@@ -14,7 +14,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tutti_model::Day;
 
@@ -58,13 +58,28 @@ impl Step {
 }
 
 /// What is known of a file without reading it again, as long as it looks the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Summary {
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Summary {
     size: u64,
     modified: Option<std::time::SystemTime>,
     /// Of the first column.
     first: (i64, i64),
+    /// Whose jobs are in it, once somebody asked.
+    teams: Option<Arc<Teams>>,
 }
+
+impl Summary {
+    pub(crate) fn teams(&self) -> Option<Arc<Teams>> {
+        self.teams.clone()
+    }
+
+    pub(crate) fn with_teams(self, teams: Arc<Teams>) -> Summary {
+        Summary { teams: Some(teams), ..self }
+    }
+}
+
+/// None if they are too many to remember: then any may be there.
+pub(crate) type Teams = Option<BTreeSet<String>>;
 
 /// All days of one table.
 pub struct Table<R> {
@@ -206,26 +221,33 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// Could the first column of this day's rows have this number? Remembers what the file says of it.
+    /// Could the first column of this day's rows have this number?
     pub(crate) fn may_have(&self, day: Day, first: i64) -> Result<bool, ArchiveError> {
+        let has = |Summary { first: (min, max), .. }| (min..=max).contains(&first);
+        Ok(self.summary(day)?.is_some_and(has))
+    }
+
+    /// What the file of a day says of itself, read once. None if there is no file.
+    pub(crate) fn summary(&self, day: Day) -> Result<Option<Summary>, ArchiveError> {
         let path = self.path(day);
         let meta = match fs::metadata(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             meta => meta.map_err(failed("looked at", &path))?,
         };
         let (size, modified) = (meta.len(), meta.modified().ok());
         let same = |s: &&Summary| s.size == size && s.modified == modified;
-        let known = self.summaries().get(&day).filter(same).copied();
-        let (min, max) = match known {
-            Some(summary) => summary.first,
-            None => {
-                let Some(reader) = self.open(day)? else { return Ok(false) };
-                let first = whole_range(&reader);
-                self.summaries().insert(day, Summary { size, modified, first });
-                first
-            }
-        };
-        Ok(min <= first && first <= max)
+        let known = self.summaries().get(&day).filter(same).cloned();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(reader) = self.open(day)? else { return Ok(None) };
+        let summary = Summary { size, modified, first: whole_range(&reader), teams: None };
+        self.remember(day, summary.clone());
+        Ok(Some(summary))
+    }
+
+    pub(crate) fn remember(&self, day: Day, summary: Summary) {
+        self.summaries().insert(day, summary);
     }
 
     fn summaries(&self) -> std::sync::MutexGuard<'_, BTreeMap<Day, Summary>> {

@@ -37,7 +37,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             ended_at: Some(ended),
             suspended_for: Span(12),
             exit_code: (state == JobState::Failed).then_some(137),
-            restarts: 3,
+            restarts: 4,
             verdict: None,
             note: "rank 3 was killed by signal 9".into(),
             array: None,
@@ -48,7 +48,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
         indices: None,
         reason: "rank_failed".into(),
         attempts: 4,
-        restarts: Restarts { node_failure: 1, preemption: 2, job_failure: 0 },
+        restarts: Restarts { node_failure: 1, preemption: 2, job_failure: 0, health: 1 },
         ran: Some(Span(5_000)),
         gpu_model: Some("h100".into()),
         cpus_per_node: 64,
@@ -139,7 +139,7 @@ fn arrays_are_put_together_again() {
     let row = table.list(&Search::all(), None, 10).unwrap().rows[1].clone();
     let array = row.array.unwrap();
     assert_eq!((array.completed, array.cancelled, row.state), (10, 90, JobState::Cancelled));
-    assert_eq!((row.restarts, row.exit_code), (33, Some(1)));
+    assert_eq!((row.restarts, row.exit_code), (44, Some(1)));
 
     let tasks = Search { tasks: true, ..Search::all() };
     let listed = ids(&table, &tasks, 4);
@@ -319,6 +319,36 @@ proptest! {
         there.sort_unstable();
         prop_assert_eq!(there, (1..=submitted).collect::<Vec<_>>());
     }
+}
+
+/// Of a file that looks the same, what it has of a team is known.
+#[test]
+fn a_team_without_jobs_is_looked_for_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = Table::at(dir.path());
+    add(&table, vec![done(1), done(2)]).unwrap();
+    let of = |team: &str| Search { team: Some(team.to_owned()), ..Search::all() };
+    assert!(ids(&table, &of("robots"), 10).is_empty());
+    let path = table.path(DAY);
+    let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let replace = |bytes: &[u8], modified| {
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+    };
+    replace(&vec![b'x'; whole.len()], modified);
+    assert!(ids(&table, &of("robots"), 10).is_empty(), "nobody reads it");
+    assert!(table.list(&of("vision"), None, 10).is_err());
+    // One that has changed is read again.
+    let later = modified + std::time::Duration::from_secs(1);
+    replace(&whole, later);
+    add(
+        &table,
+        vec![JobEntry { row: JobRow { team: Some("robots".into()), ..done(3).row }, ..done(3) }],
+    )
+    .unwrap();
+    assert_eq!(ids(&table, &of("robots"), 10), ["3"]);
+    assert_eq!(ids(&table, &of("vision"), 10), ["2"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 mod args;
 mod cmd;
 mod fail;
+mod file;
 mod local;
 mod session;
 mod show;

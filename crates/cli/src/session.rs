@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use tutti_model::Time;
 use tutti_wire::client::{Client, ClientError, ClusterRef, Lookup, default_data_dir};
 use tutti_wire::token::TokenText;
 
 use crate::fail::{Fail, chain};
+use crate::show::time;
 
 impl From<ClientError> for Fail {
     fn from(e: ClientError) -> Fail {
@@ -56,6 +58,11 @@ pub fn open_dir(dir: &Path) -> Result<Client, Fail> {
         default_data_dir: dir,
         home: None,
     })?))
+}
+
+/// By the cluster's clock, which it says with each answer; a simulated day has one of its own.
+pub fn now(client: &Client) -> Time {
+    client.told_at().unwrap_or_else(time::now)
 }
 
 /// On whose behalf to submit. Who holds the cluster's own admin token is on its machine, and their

@@ -18,6 +18,9 @@ async fn a_job_runs_and_its_end_is_told() {
     let detail = cluster.get(&format!("/api/v1/jobs/{id}")).await;
     assert_eq!(detail["end"]["reason"], "finished");
     let why = cluster.call("GET", &format!("/api/v1/jobs/{id}/why"), None).await;
+    let told = why.head.lines().find_map(|line| line.strip_prefix("tutti-now: "));
+    let ended = detail["ended_at"].as_u64().unwrap();
+    assert!(told.unwrap().trim().parse::<u64>().unwrap() >= ended, "its clock: {}", why.head);
     assert_eq!((why.status, why.json()["code"].as_str()), (409, Some("conflict")));
     let info = cluster.get("/api/v1/cluster").await;
     assert_eq!(info["tasks"]["completed"], 1);

@@ -189,6 +189,18 @@ async fn jobs_go_to_their_team_and_only_members_may_name_one() {
     assert_eq!(answer.status, 403, "{}", String::from_utf8_lossy(&answer.body));
     let list = cluster.get("/api/v1/jobs?team=research").await;
     assert_eq!(list["jobs"].as_array().unwrap().len(), 1);
+    for what in ["jobs", "jobs?since=1", "report"] {
+        let of = |team: &str| {
+            let sign = if what.contains('?') { '&' } else { '?' };
+            format!("/api/v1/{what}{sign}team={team}")
+        };
+        let answer = cluster.call("GET", &of("reserch"), None).await;
+        assert_eq!((answer.status, answer.json()["exit"].as_u64()), (404, Some(3)), "{what}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert_eq!(message, "there is no team 'reserch', did you mean 'research'?");
+        // One that has nothing is one all the same.
+        cluster.get(&of("vision")).await;
+    }
     let quota = cluster.get("/api/v1/quota").await;
     let teams: Vec<_> = quota.as_array().unwrap().iter().map(|t| t["team"].clone()).collect();
     assert!(teams.contains(&json!("research")) && teams.contains(&json!("vision")), "{quota}");

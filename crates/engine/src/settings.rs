@@ -8,6 +8,8 @@ use tutti_model::{Bytes, DEFAULT_GRACE, Policy, Span};
 pub struct Settings {
     /// A node that was not heard for this long is lost, and its gangs start elsewhere.
     pub node_timeout: Span,
+    /// The same for one that has hung up, if that is to be different.
+    pub gone_timeout: Option<Span>,
     /// Between SIGTERM and SIGKILL, unless the job says otherwise.
     pub grace: Span,
     /// The same for what is left of a gang that has already failed.
@@ -58,6 +60,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             node_timeout: Span::secs(8),
+            gone_timeout: None,
             grace: DEFAULT_GRACE,
             failure_grace: Span::secs(2),
             start_within: Span::secs(120),

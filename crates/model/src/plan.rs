@@ -284,6 +284,9 @@ pub struct Explanation {
     /// GPUs that it could use if they were not fenced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fences: Vec<Fence>,
+    /// For whom GPUs are kept that are free and that it could use, the most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptFor>,
     /// A suspended task that can't wake for broken GPUs is stopped then, and starts again elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_up_at: Option<Time>,
@@ -298,6 +301,15 @@ pub struct Fence {
     pub key: String,
     pub text: String,
     pub since: Time,
+}
+
+/// A task that is to start where others still hold something, or that comes back there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeptFor {
+    pub task: TaskId,
+    /// Free, and kept for it.
+    pub gpus: u32,
+    pub nodes: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

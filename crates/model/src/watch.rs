@@ -10,6 +10,10 @@ use utoipa::ToSchema;
 use crate::units::text_serde;
 use crate::{Day, Span, TaskId, Time};
 
+mod notify;
+
+pub use notify::{Notify, only_host};
+
 /// Everything that is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -32,6 +36,8 @@ pub enum WatchRule {
     Budget,
     /// A node comes and goes.
     Flapping,
+    /// A node is gone, and nobody took it out.
+    NodeLost,
     /// A certificate ends soon.
     Certificate,
     /// A disk is nearly full.
@@ -39,7 +45,7 @@ pub enum WatchRule {
 }
 
 impl WatchRule {
-    pub const ALL: [WatchRule; 11] = [
+    pub const ALL: [WatchRule; 12] = [
         WatchRule::Idle,
         WatchRule::Stalled,
         WatchRule::Straggler,
@@ -49,6 +55,7 @@ impl WatchRule {
         WatchRule::CrashLoop,
         WatchRule::Budget,
         WatchRule::Flapping,
+        WatchRule::NodeLost,
         WatchRule::Certificate,
         WatchRule::Disk,
     ];
@@ -65,6 +72,7 @@ impl WatchRule {
             WatchRule::CrashLoop => "crash_loop",
             WatchRule::Budget => "budget",
             WatchRule::Flapping => "flapping",
+            WatchRule::NodeLost => "node_lost",
             WatchRule::Certificate => "certificate",
             WatchRule::Disk => "disk",
         }
@@ -82,6 +90,7 @@ impl WatchRule {
             WatchRule::CrashLoop => "a job fails and gets nowhere",
             WatchRule::Budget => "a team has used up its budget",
             WatchRule::Flapping => "a node leaves and comes back",
+            WatchRule::NodeLost => "a node is lost",
             WatchRule::Certificate => "a certificate ends soon",
             WatchRule::Disk => "a disk is nearly full",
         }
@@ -122,11 +131,17 @@ impl WatchRule {
             WatchRule::CrashLoop => terms(Limit::Count(2), none, none, minutes(10)),
             WatchRule::Budget => terms(Limit::percent(100), none, none, minutes(1)),
             WatchRule::Flapping => terms(Limit::Count(3), minutes(30), none, minutes(10)),
+            WatchRule::NodeLost => terms(Limit::Count(1), none, minutes(1), none),
             WatchRule::Certificate => {
                 terms(Limit::Time(Span::secs(14 * 86_400)), none, none, minutes(1))
             }
             WatchRule::Disk => terms(Limit::percent(5), none, minutes(1), minutes(5)),
         }
+    }
+
+    /// Whether `limit` means anything to it: a node is lost or it is not.
+    pub fn has_limit(self) -> bool {
+        self != WatchRule::NodeLost
     }
 
     /// Whether `within` means anything to it.
@@ -298,7 +313,9 @@ impl OwnTerms {
     pub fn problems(&self, rule: WatchRule) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         let usual = rule.defaults();
-        if let Some(limit) = self.limit.filter(|limit| !limit.is_like(usual.limit)) {
+        if self.limit.is_some() && !rule.has_limit() {
+            found.push(("limit", format!("means nothing to {}", rule.as_str())));
+        } else if let Some(limit) = self.limit.filter(|limit| !limit.is_like(usual.limit)) {
             let what = match usual.limit {
                 Limit::Percent(_) => "a share",
                 Limit::Count(_) => "a number",
@@ -312,7 +329,7 @@ impl OwnTerms {
         {
             found.push(("limit", format!("must be at most 100%, not {limit}")));
         }
-        if self.limit == Some(Limit::Count(0)) {
+        if self.limit == Some(Limit::Count(0)) && rule.has_limit() {
             found.push(("limit", "must be at least 1".to_owned()));
         }
         if self.within.is_some() && !rule.has_within() {
@@ -381,6 +398,8 @@ pub struct WatchPolicy {
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub flapping: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
+    pub node_lost: OwnTerms,
+    #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub certificate: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub disk: OwnTerms,
@@ -412,6 +431,7 @@ impl WatchPolicy {
             WatchRule::CrashLoop => &self.crash_loop,
             WatchRule::Budget => &self.budget,
             WatchRule::Flapping => &self.flapping,
+            WatchRule::NodeLost => &self.node_lost,
             WatchRule::Certificate => &self.certificate,
             WatchRule::Disk => &self.disk,
         }
@@ -437,129 +457,6 @@ impl WatchPolicy {
         found.extend(self.notify.problems().into_iter().map(|(k, p)| (format!("notify.{k}"), p)));
         found
     }
-}
-
-/// Who is told of alerts besides those who look.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Notify {
-    /// Every alert that begins or ends is posted here, as JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub webhook: Option<String>,
-    /// A program in the controller's `hooks` directory; it gets the same JSON on its standard input.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-    /// To whom mail goes: the program `email` in the `hooks` directory gets the message.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub email: Vec<String>,
-    /// Of alerts that jobs asked for in their own files as well. Anybody can write such a file.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub of_jobs: bool,
-}
-
-const EMAILS_MAX: usize = 100;
-const TEXT_MAX: usize = 2000;
-/// Stands for what is not shown. No address has it in it, so one that was read so can't be set.
-const HIDDEN: &str = "…";
-
-impl Notify {
-    pub fn is_default(&self) -> bool {
-        *self == Notify::default()
-    }
-
-    /// Whether anybody wants to be told of this one.
-    pub fn wants(&self, alert: &Alert) -> bool {
-        self.of_jobs || alert.asked_by == AskedBy::Policy
-    }
-
-    /// As those see it who may not change it: who knows the whole address of a webhook can post there.
-    pub fn without_secrets(&self) -> Notify {
-        Notify { webhook: self.webhook.as_deref().map(only_host), ..self.clone() }
-    }
-
-    fn problems(&self) -> Vec<(&'static str, String)> {
-        let mut found = Vec::new();
-        let plain = |text: &str| {
-            text.len() <= TEXT_MAX && !text.chars().any(|c| c.is_control() || c.is_whitespace())
-        };
-        if let Some(problem) = self.webhook.as_deref().and_then(bad_address) {
-            found.push(("webhook", problem));
-        }
-        let is_name = |name: &str| {
-            let sane = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            !name.is_empty()
-                && name.len() <= 100
-                && !name.starts_with('.')
-                && name.chars().all(sane)
-        };
-        if let Some(name) = self.command.as_deref().filter(|name| !is_name(name)) {
-            let problem = format!(
-                "'{name}' is no name of a program: put it into the controller's hooks directory \
-                 and name it alone, without a path or arguments"
-            );
-            found.push(("command", problem));
-        }
-        for who in self.email.iter().filter(|who| !who.contains('@') || !plain(who)) {
-            found.push(("email", format!("'{who}' is no mail address")));
-        }
-        if self.email.len() > EMAILS_MAX {
-            found.push(("email", format!("at most {EMAILS_MAX}, these are {}", self.email.len())));
-        }
-        found
-    }
-}
-
-/// Scheme, host with port, and the rest, which is empty or begins with `/`, `?` or `#`. None: it is no
-/// address of the web.
-fn address(url: &str) -> Option<(&str, &str, &str)> {
-    let (scheme, rest) = url.split_once("://")?;
-    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let known = matches!(scheme, "http" | "https");
-    (known && is_host(host)).then_some((scheme, host, path))
-}
-
-/// A name or an address, and a port if it is not the usual one.
-fn is_host(text: &str) -> bool {
-    let is_port = |port: &str| {
-        port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
-    };
-    if let Some(rest) = text.strip_prefix('[') {
-        let Some((ip, port)) = rest.split_once(']') else { return false };
-        let port_is_good = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-        return port_is_good && ip.parse::<std::net::Ipv6Addr>().is_ok();
-    }
-    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
-    let sane = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && name.chars().all(sane) && port.is_none_or(is_port)
-}
-
-/// An address without what follows the host, which is often a secret: `https://example.org/…`.
-pub fn only_host(url: &str) -> String {
-    match address(url) {
-        Some((scheme, host, "" | "/")) => format!("{scheme}://{host}/"),
-        Some((scheme, host, _)) => format!("{scheme}://{host}/{HIDDEN}"),
-        None => HIDDEN.to_owned(),
-    }
-}
-
-/// What is wrong with the address of a webhook, without repeating what may be a secret.
-fn bad_address(url: &str) -> Option<String> {
-    let form = "write http://HOST/PATH or https://HOST/PATH";
-    if url.contains(HIDDEN) {
-        return Some(format!("what follows the host was hidden where this was read: {form}"));
-    }
-    let place = url.split_once("://").map_or(url, |(_, rest)| rest).split(['/', '?', '#']).next();
-    if place.is_some_and(|place| place.contains('@')) {
-        return Some(format!("may not have a user or a password before its host: {form}"));
-    }
-    let Some((_, _, path)) = address(url) else {
-        return Some(format!("is no address: {form}"));
-    };
-    let sane = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c);
-    if let Some(c) = path.chars().find(|c| !sane(*c)) {
-        return Some(format!("is no address: {c:?} must be written as %XX"));
-    }
-    (url.len() > TEXT_MAX).then(|| format!("is longer than {TEXT_MAX} bytes"))
 }
 
 /// What a job asks to be watched for on top of what the operator has: `[watch]` of the job file.

@@ -631,6 +631,21 @@ impl<'a> Claims<'a> {
         self.returning.get(&node).into_iter().flatten().copied()
     }
 
+    /// What is kept on a node, and for whom.
+    pub fn kept_on(
+        &self,
+        state: &State,
+        node: NodeId,
+    ) -> impl Iterator<Item = (TaskId, HeldPart<'a>)> {
+        let claimed = self.on(node);
+        let claimed =
+            claimed.map(|(task, part)| (task, HeldPart::placed(part, is_alone(state, task))));
+        let returning = self.returning_to(node);
+        let returning =
+            returning.map(|(task, part)| (task, HeldPart::of(part, is_alone(state, task))));
+        claimed.chain(returning)
+    }
+
     fn on(&self, node: NodeId) -> impl Iterator<Item = (TaskId, &'a PartPlacement)> {
         self.by_node.get(&node).into_iter().flatten().copied()
     }

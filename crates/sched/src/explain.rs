@@ -1,6 +1,8 @@
 //! The long answer of `tutti why`: its place in line, who holds what it needs, when it will start,
 //! and what would start it sooner.
 
+mod kept;
+
 use std::collections::BTreeMap;
 
 use tutti_model::{
@@ -14,6 +16,7 @@ use crate::ask::Ask;
 use crate::cluster::{Cluster, Standing};
 use crate::forecast::forecast;
 use crate::verdict::verdict;
+use kept::Kept;
 
 /// More holders than this tell nobody anything.
 const HOLDERS_SHOWN: usize = 100;
@@ -43,6 +46,7 @@ pub fn explain(
             starts_by: None,
             forecast: None,
             advice: resume.into_iter().collect(),
+            kept: Vec::new(),
             gives_up_at: None,
         });
     }
@@ -50,6 +54,7 @@ pub fn explain(
     let case = Case { state, plan, policy, now, job, task, ask, verdict: &verdict };
     let cluster = Cluster::new(state, policy);
     let forecast = forecast(&case);
+    let kept = Kept::of(&case, &cluster);
     Some(Explanation {
         task,
         ahead: ahead(&case, &cluster),
@@ -59,7 +64,8 @@ pub fn explain(
         advice: advice::advice(&case),
         fences: case.fences(&cluster),
         gives_up_at: None,
-        verdict,
+        verdict: kept.told_apart(verdict),
+        kept: kept.by,
     })
 }
 

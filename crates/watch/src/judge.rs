@@ -223,6 +223,17 @@ pub(crate) fn flapping(terms: &Terms, node: &NodeSeen, now: Time) -> Judged {
     }
 }
 
+pub(crate) fn node_lost(node: &NodeSeen, now: Time) -> Judged {
+    let lost = |since: Time| {
+        let ago = whole(now.since(since));
+        Judged::bad(format!(
+            "is lost for {ago}: look at its machine, or take it out with tutti drain {}",
+            node.name
+        ))
+    };
+    node.lost.map_or(Judged::GOOD, lost)
+}
+
 pub(crate) fn budget(terms: &Terms, team: &TeamSeen) -> Judged {
     let of = team.budget.gpu_hours as f64;
     let used = team.used_hours / of;

@@ -82,6 +82,8 @@ pub struct NodeSeen {
     pub memory: Option<f64>,
     /// When it left, newest first; not when the controller did.
     pub left: Vec<Time>,
+    /// Since when it is lost. None also if somebody took it out, who needs not be told.
+    pub lost: Option<Time>,
 }
 
 #[derive(Clone, Debug)]

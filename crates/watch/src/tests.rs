@@ -250,12 +250,14 @@ fn memory() {
     fires(|at| tasks(task(vec![gpu(0), full(at)])), good, WatchRule::Memory, text);
 }
 
+fn n1() -> NodeSeen {
+    NodeSeen { name: "n1".into(), ..NodeSeen::default() }
+}
+
 #[test]
 fn host_memory() {
-    let node = |memory| Seen {
-        nodes: vec![NodeSeen { name: "n1".into(), memory: Some(memory), left: Vec::new() }],
-        ..Seen::default()
-    };
+    let node =
+        |memory| Seen { nodes: vec![NodeSeen { memory: Some(memory), ..n1() }], ..Seen::default() };
     fires(|_| node(0.97), node(0.5), WatchRule::HostMemory, "97% of its memory is in use");
 }
 
@@ -301,15 +303,27 @@ fn budget() {
 fn flapping() {
     let left = |ago: &[u64]| Seen {
         nodes: vec![NodeSeen {
-            name: "n1".into(),
-            memory: None,
             left: ago.iter().map(|secs| Time((START - secs) * 1000)).collect(),
+            ..n1()
         }],
         ..Seen::default()
     };
     let text = "was gone 3 times within 30m";
     fires(|_| left(&[10, 300, 900]), left(&[]), WatchRule::Flapping, text);
     assert_eq!(until_fired(&WatchPolicy::default(), |_| left(&[10, 300, 2000])), None);
+}
+
+#[test]
+fn node_lost() {
+    let lost = |since: Option<u64>| Seen {
+        nodes: vec![NodeSeen { lost: since.map(|secs| Time((START + secs) * 1000)), ..n1() }],
+        ..Seen::default()
+    };
+    let text = "is lost for 1m: look at its machine, or take it out with tutti drain n1";
+    fires(|_| lost(Some(0)), lost(None), WatchRule::NodeLost, text);
+    // One that comes back in time makes no alert, however often it goes.
+    let comes_back = |at: u64| lost((at % 60 < 50).then_some(at / 60 * 60));
+    assert_eq!(until_fired(&WatchPolicy::default(), comes_back), None);
 }
 
 #[test]

@@ -180,10 +180,13 @@ fn node(n: u64, now: u64) -> NodeSeen {
         left.insert(0, restarted + 400);
     }
     left.retain(|at| *at <= now);
+    // It starts anew longer than a node may be silent.
+    let (from, until) = (restarted + 20, restarted + 50);
     NodeSeen {
         name: format!("n{n}"),
         memory: Some(between(0.2, 0.9, dice(40, n, now / 60))),
         left: left.into_iter().map(|at| Time(at * 1000)).collect(),
+        lost: (from..until).contains(&now).then_some(Time(from * 1000)),
     }
 }
 
@@ -244,9 +247,17 @@ fn the_same_day_with_one_thing_wrong_makes_that_alert() {
         }
         WatchRule::Disk => seen.disks[0].free = Some(0.02),
         WatchRule::Budget => seen.teams[0].used_hours = 1300.0,
+        WatchRule::NodeLost => seen.nodes[0].lost = Some(Time(0)),
         _ => unreachable!("not in the list"),
     };
-    for rule in [WatchRule::Idle, WatchRule::Memory, WatchRule::Disk, WatchRule::Budget] {
+    let rules = [
+        WatchRule::Idle,
+        WatchRule::Memory,
+        WatchRule::Disk,
+        WatchRule::Budget,
+        WatchRule::NodeLost,
+    ];
+    for rule in rules {
         let (mut watcher, policy) = (Watcher::default(), WatchPolicy::default());
         let began = (0..DAY).step_by(ROUND as usize).find_map(|now| {
             let mut seen = look(now);

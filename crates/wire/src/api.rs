@@ -188,6 +188,10 @@ pub struct JobQuery {
     pub after: Option<String>,
 }
 
+/// The header of every answer with the cluster's time, in milliseconds since 1970. A simulated cluster
+/// has a clock of its own.
+pub const NOW_HEADER: &str = "tutti-now";
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobPage {
     pub jobs: Vec<JobRow>,

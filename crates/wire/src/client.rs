@@ -20,14 +20,17 @@ mod unix;
 
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method, Request, Response, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tutti_model::Time;
 use ureq::{Agent, Body, SendBody};
 
+use crate::api::NOW_HEADER;
 use crate::tls::{refused_certificate, wrong_ca};
 
 pub use cluster::{ClusterRef, Endpoint, Lookup, default_data_dir};
@@ -54,6 +57,8 @@ pub struct Client {
     socket: OnceLock<Option<PathBuf>>,
     agent: OnceLock<Agent>,
     patience: Duration,
+    /// What the cluster's clock said with its last answer; 0 before the first.
+    told_at: AtomicU64,
 }
 
 /// A request, kept whole so that it can be sent again.
@@ -98,6 +103,7 @@ impl Client {
             socket: OnceLock::new(),
             agent: OnceLock::new(),
             patience: PATIENCE,
+            told_at: AtomicU64::new(0),
         }
     }
 
@@ -109,6 +115,12 @@ impl Client {
 
     pub fn cluster(&self) -> &ClusterRef {
         &self.cluster
+    }
+
+    /// By the cluster's clock, when it answered last. None before that, and of a controller that does
+    /// not say it.
+    pub fn told_at(&self) -> Option<Time> {
+        Some(Time(self.told_at.load(Ordering::Relaxed))).filter(|at| *at != Time(0))
     }
 
     /// Where the last request went or the next will go.
@@ -163,6 +175,10 @@ impl Client {
         sent: Result<Response<Body>, ureq::Error>,
     ) -> Result<Response<Body>, ClientError> {
         let response = sent.map_err(|e| self.not_reached(e))?;
+        let told = response.headers().get(NOW_HEADER).and_then(|at| at.to_str().ok()?.parse().ok());
+        if let Some(at) = told {
+            self.told_at.store(at, Ordering::Relaxed);
+        }
         let status = response.status();
         if status.is_success() {
             return Ok(response);

@@ -15,7 +15,7 @@ pub(crate) mod from_yaml;
 pub(crate) mod read;
 pub(crate) mod tree;
 
-pub use error::{FileError, Problem};
+pub use error::{FileError, Problem, nearest};
 
 use tree::Lines;
 

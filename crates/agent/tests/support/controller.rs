@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,10 +25,7 @@ use tutti_wire::stream::{
 use tutti_wire::tls::{self, Peer};
 use tutti_wire::token::{Kind, TokenText};
 
-use super::TempDir;
-
-/// Longer than anything here takes; only a failure waits for it.
-const WITHIN: Duration = Duration::from_secs(30);
+use super::{TempDir, WITHIN};
 
 pub struct Controller {
     ca: Arc<Ca>,

@@ -1,7 +1,6 @@
 //! `tutti agent`: this node's agent in the foreground.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use tutti_wire::token::TokenText;
 
 use crate::fail::{Fail, chain};
 use crate::local::hardware;
-use crate::session;
+use crate::{file, session};
 
 /// Keeps the secret out of the process list.
 pub const JOIN_VARIABLE: &str = "TUTTI_JOIN_TOKEN";
@@ -153,16 +152,7 @@ fn read_join(
 ) -> Result<Option<TokenText>, Fail> {
     let text = match (flag, file) {
         (Some(text), _) => Some(text),
-        (None, Some(file)) => {
-            let mut text = String::new();
-            let read = if file.as_os_str() == "-" {
-                std::io::stdin().read_to_string(&mut text)
-            } else {
-                std::fs::File::open(&file).and_then(|mut f| f.read_to_string(&mut text))
-            };
-            read.map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
-            Some(text)
-        }
+        (None, Some(path)) => Some(file::read_text(&path, "token")?),
         (None, None) => variable,
     };
     text.map(|t| {

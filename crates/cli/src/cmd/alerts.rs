@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use tutti_wire::api::AlertQuery;
 
 use crate::fail::Fail;
+use crate::show::alerts;
 use crate::show::table::terminal_width;
-use crate::show::{alerts, time};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -38,9 +38,10 @@ pub fn run(cluster: Option<&str>, args: AlertsArgs) -> Result<ExitCode, Fail> {
     }
     let text = || {
         let (list, style, width) = (list()?, Style::of_stdout(), terminal_width());
+        let now = session::now(&client);
         Ok(match args.rules {
             true => alerts::rules(&list.rules, style, width),
-            false => alerts::table(&list.alerts, args.all, time::now(), style, width),
+            false => alerts::table(&list.alerts, args.all, now, style, width),
         })
     };
     if args.watch {

@@ -203,8 +203,7 @@ pub fn checks_dir(dir: PathBuf) -> Result<PathBuf, Fail> {
 
 /// Reads the operator's limits.
 pub fn thresholds(file: &Path) -> Result<Thresholds, Fail> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
+    let text = crate::file::read_text(file, "file of limits")?;
     let wrong = |why: &dyn std::fmt::Display| Fail::usage(format!("{}: {why}", file.display()));
     let limits: Thresholds = toml::from_str(&text).map_err(|e| wrong(&e))?;
     limits.check().map_err(|e| wrong(&e))?;

@@ -1,6 +1,5 @@
 //! `tutti policy show|check|apply`.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +9,10 @@ use tutti_wire::policyfile;
 use crate::fail::Fail;
 use crate::show::policy;
 use crate::style::Style;
-use crate::{session, terminal};
+use crate::{file, session, terminal};
+
+/// What the files should be.
+const WHAT: &str = "policy file";
 
 #[derive(clap::Args)]
 pub struct PolicyArgs {
@@ -83,7 +85,7 @@ fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
 
 /// Read before the cluster is looked for: a file that is wrong is wrong without one.
 fn given(args: &FileArgs) -> Result<Given, Fail> {
-    let (name, text) = read(&args.file)?;
+    let (name, text) = (file::name(&args.file), file::read(&args.file, WHAT)?);
     Ok(if args.topology {
         Given::Topology(policyfile::parse_topology(Some(&name), &text)?)
     } else {
@@ -91,23 +93,9 @@ fn given(args: &FileArgs) -> Result<Given, Fail> {
     })
 }
 
-fn read(path: &Path) -> Result<(String, Vec<u8>), Fail> {
-    let is_stdin = path.as_os_str() == "-";
-    let mut text = Vec::new();
-    let read = if is_stdin {
-        std::io::stdin().read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|mut f| f.read_to_end(&mut text))
-    };
-    let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
-    read.map_err(|e| Fail::usage(format!("{name}: {e}")))?;
-    Ok((name, text))
-}
-
 /// For `--policy` of the commands that start a controller.
 pub fn read_whole(path: &Path) -> Result<Policy, Fail> {
-    let (name, text) = read(path)?;
-    Ok(policyfile::parse(Some(&name), &text)?)
+    Ok(policyfile::parse(Some(&file::name(path)), &file::read(path, WHAT)?)?)
 }
 
 fn as_file(policy: &Policy) -> Result<String, Fail> {

@@ -74,8 +74,8 @@ pub fn run(cluster: Option<&str>, args: PsArgs) -> Result<ExitCode, Fail> {
     }
     let text = || {
         let list = collect(&client, &args)?;
-        let width = terminal_width();
-        Ok(jobs::table(&list.jobs, &list.hidden, time::now(), Style::of_stdout(), width))
+        let (now, width) = (session::now(&client), terminal_width());
+        Ok(jobs::table(&list.jobs, &list.hidden, now, Style::of_stdout(), width))
     };
     if args.watch {
         return terminal::watch(text);
@@ -168,7 +168,7 @@ fn current(client: &Client, base: JobQuery, rows: u32, args: &PsArgs) -> Result<
     let left = rows.saturating_sub(jobs.len() as u32);
     let ended = if args.json { left } else { left.min(ENDED_ROWS) };
     if ended > 0 {
-        let now = time::now();
+        let now = session::now(client);
         let recent = |j: &JobRow| args.json || j.ended_at.is_some_and(|t| now.since(t) < ENDED_AGE);
         let list = ask(ENDED, ended)?;
         more |= list.next.is_some();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use tutti_model::{JobState, TaskId};
 
 use crate::fail::Fail;
-use crate::show::{gpus, job, table::terminal_width, time};
+use crate::show::{gpus, job, table::terminal_width};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -36,8 +36,8 @@ pub fn run(cluster: Option<&str>, args: ShowArgs) -> Result<ExitCode, Fail> {
             JobState::Running => gpus::figures(&client.job_telemetry(args.id)?),
             _ => None,
         };
-        let style = Style::of_stdout();
-        let text = job::detail(&detail, &history, time::now(), style, terminal_width());
+        let (now, style) = (session::now(&client), Style::of_stdout());
+        let text = job::detail(&detail, &history, now, style, terminal_width());
         Ok([Some(text), does].into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
     };
     if args.watch {

@@ -1,7 +1,6 @@
 //! `tutti submit`. Runs thousands of times in a script, so: no runtime, no tables, one request.
 
-use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tutti_model::{ArraySpec, Command, JobSpec, TaskId};
@@ -12,7 +11,7 @@ use tutti_wire::jobfile::{self, Inherit};
 use super::job_args::{JobArgs, set_array};
 use super::plan;
 use crate::fail::{Fail, job_exit};
-use crate::{session, terminal};
+use crate::{file, session, terminal};
 
 #[derive(clap::Args)]
 #[command(override_usage = "tutti submit [OPTIONS] FILE [ARGS]...\n       \
@@ -102,29 +101,16 @@ fn plain(spec: JobSpec) -> jobfile::Parsed {
     jobfile::Parsed { spec, warnings: Vec::new(), inherit: Inherit::Usual, takes_arguments: false }
 }
 
-/// Larger files are no job files.
-const FILE_MAX: u64 = 4 << 20;
-
-pub fn read(file: &PathBuf) -> Result<jobfile::Parsed, Fail> {
-    let unreadable = |e: std::io::Error| Fail::usage(format!("{}: {e}", file.display()));
-    let mut text = Vec::new();
-    if file.as_os_str() == "-" {
-        std::io::stdin().take(FILE_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
-    } else {
-        let open = std::fs::File::open(file).map_err(unreadable)?;
-        open.take(FILE_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
-    }
-    if text.len() as u64 > FILE_MAX {
-        return Err(Fail::usage(format!("{}: too large for a job file", file.display())));
-    }
-    let name = file.to_string_lossy();
-    Ok(jobfile::parse(Some(&name).filter(|n| *n != "-").map(AsRef::as_ref), &text)?)
+pub fn read(path: &Path) -> Result<jobfile::Parsed, Fail> {
+    let name = path.to_string_lossy();
+    let text = file::read(path, "job file")?;
+    Ok(jobfile::parse(Some(&name).filter(|_| !file::is_stdin(path)).map(AsRef::as_ref), &text)?)
 }
 
 fn give_arguments(
     parsed: &mut jobfile::Parsed,
     arguments: Vec<String>,
-    file: &std::path::Path,
+    file: &Path,
 ) -> Result<(), Fail> {
     if arguments.is_empty() {
         return Ok(());

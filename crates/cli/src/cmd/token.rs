@@ -7,7 +7,7 @@ use tutti_wire::api::NewToken;
 
 use crate::fail::Fail;
 use crate::show::table::terminal_width;
-use crate::show::{time, tokens};
+use crate::show::tokens;
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -82,8 +82,8 @@ pub fn run(cluster: Option<&str>, args: TokenArgs) -> Result<ExitCode, Fail> {
             if json {
                 terminal::json(&rows)?;
             } else {
-                let width = terminal_width();
-                terminal::say(&tokens::table(&rows, time::now(), Style::of_stdout(), width));
+                let (now, width) = (session::now(&client), terminal_width());
+                terminal::say(&tokens::table(&rows, now, Style::of_stdout(), width));
             }
         }
         TokenVerb::Revoke { ids } => {

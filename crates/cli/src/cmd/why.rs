@@ -6,7 +6,7 @@ use tutti_model::{JobState, TaskId};
 use tutti_wire::api::JobRow;
 
 use crate::fail::Fail;
-use crate::show::{time, why};
+use crate::show::why;
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -31,7 +31,7 @@ pub fn run(cluster: Option<&str>, args: WhyArgs) -> Result<ExitCode, Fail> {
         || row.array.as_ref().is_some_and(|a| a.pending > 0);
     if waits {
         let explanation = client.why(args.id)?;
-        terminal::say(&why::explanation(&explanation, time::now(), Style::of_stdout()));
+        terminal::say(&why::explanation(&explanation, session::now(&client), Style::of_stdout()));
     } else {
         terminal::say(&not_waiting(&row));
     }

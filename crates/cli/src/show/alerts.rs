@@ -58,9 +58,13 @@ pub fn rules(rules: &[RuleRow], style: Style, width: Option<u16>) -> String {
             true => "-".to_owned(),
             false => terms.within.to_string(),
         };
+        let limit = match rule.has_limit() {
+            true => terms.limit.to_string(),
+            false => "-".to_owned(),
+        };
         grid.row([
             plain(rule.as_str().to_owned()),
-            plain(terms.limit.to_string()),
+            plain(limit),
             plain(within),
             plain(terms.lasts.to_string()),
             plain(terms.clear.to_string()),
@@ -116,11 +120,13 @@ pub mod tests {
     #[test]
     fn rules_with_their_terms() {
         let row = |rule: WatchRule| RuleRow { rule, terms: rule.defaults() };
+        let some = [WatchRule::Idle, WatchRule::Flapping, WatchRule::NodeLost].map(row);
         assert_eq!(
-            rules(&[row(WatchRule::Idle), row(WatchRule::Flapping)], Style::PLAIN, None),
-            "RULE      LIMIT  WITHIN  FOR  CLEAR  ACTION\n\
-             idle         3%       -  15m     1m  tell\n\
-             flapping      3     30m   0s    10m  tell"
+            rules(&some, Style::PLAIN, None),
+            "RULE       LIMIT  WITHIN  FOR  CLEAR  ACTION\n\
+             idle          3%       -  15m     1m  tell\n\
+             flapping       3     30m   0s    10m  tell\n\
+             node_lost      -       -   1m     0s  tell"
         );
     }
 }

@@ -160,6 +160,7 @@ fn attempts(job: &JobDetail) -> String {
         (r.node_failure, "after node failures"),
         (r.preemption, "after preemption"),
         (r.job_failure, "after its own failure"),
+        (r.health, "after broken GPUs"),
     ];
     let told: Vec<_> =
         causes.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{n} {why}")).collect();

@@ -1,6 +1,6 @@
 //! `tutti nodes`.
 
-use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, Place};
+use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, NodeState, Place};
 use tutti_wire::api::NodeRow;
 
 use super::table::{Grid, plain};
@@ -99,6 +99,11 @@ fn links(burn_in: Option<&BurnIn>) -> [String; 4] {
     [link(f.inside), link(f.outside), gb(f.copy), when]
 }
 
+/// Nobody can say how it is.
+fn is_gone(n: &NodeRow) -> bool {
+    matches!(n.state, NodeState::Lost | NodeState::Away)
+}
+
 /// In a word or two; the note has the rest.
 pub fn health(n: &NodeRow) -> (String, Ink) {
     let worst = n.findings.iter().map(|f| f.action).max();
@@ -108,6 +113,7 @@ pub fn health(n: &NodeRow) -> (String, Ink) {
         gpus => Some(format!("{} GPUs fenced", gpus.len())),
     };
     match (worst, fenced) {
+        (None, _) if is_gone(n) => ("unknown".to_owned(), Ink::Yellow),
         (None, _) => ("ok".to_owned(), Ink::Green),
         (Some(HealthAction::RebootNode), _) => ("needs a reboot".to_owned(), Ink::Red),
         (Some(_), Some(fenced)) => (fenced, Ink::Red),
@@ -162,7 +168,7 @@ fn gib(bytes: tutti_model::Bytes) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use tutti_model::{Bytes, NodeState};
+    use tutti_model::Bytes;
     use tutti_wire::api::{NodeFactsRow, SharedGpu};
 
     pub fn node() -> NodeRow {
@@ -254,6 +260,8 @@ n2    draining  -        8 × h100     2    64     4  512G    3G     1  -       
         ];
         ill.fenced = vec![3];
         let well = NodeRow { name: "n2".into(), drain_reason: None, ..node() };
+        let lost = NodeRow { name: "n3".into(), state: NodeState::Lost, ..well.clone() };
+        assert_eq!(health(&lost), ("unknown".to_owned(), Ink::Yellow));
         assert_eq!(
             table(&[ill, well], Columns::default(), Style::PLAIN, None),
             "NAME  STATE     HEALTH        GPUS      USED  CPUS  USED   MEM  USED  JOBS  NOTE

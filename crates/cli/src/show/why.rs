@@ -1,7 +1,7 @@
 //! `tutti why`: the verdict and what is behind it. The words are the scheduler's; here they are
 //! laid out.
 
-use tutti_model::{Explanation, Forecast, Time, Verdict};
+use tutti_model::{Explanation, Forecast, KeptFor, Time, Verdict};
 use tutti_sched::tell;
 
 use super::{count, harmless, thousands, time};
@@ -9,6 +9,8 @@ use crate::style::{Ink, Style};
 
 /// Holders beyond these are counted, not listed.
 const HOLDERS_SHOWN: usize = 8;
+/// The same for those for whom something is kept.
+const KEPT_SHOWN: usize = 9;
 
 pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
     let told = tell(&e.verdict, &|at| format!("{} ({})", time::clock(at), from_now(at, now)));
@@ -23,6 +25,7 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
         lines.push(format!("{} {verb} tried before it", count(e.ahead, "task")));
     }
     lines.extend(holders(e, now));
+    lines.extend(kept(e));
     lines.extend(fences(e));
     lines.extend(e.gives_up_at.map(|at| gives_up(at, now)));
     lines.extend(start(e, now));
@@ -65,6 +68,20 @@ fn holders(e: &Explanation, now: Time) -> Vec<String> {
     if e.holders.len() > HOLDERS_SHOWN {
         let more = (e.holders.len() - HOLDERS_SHOWN) as u64;
         lines.push(format!("  and {} more", thousands(more)));
+    }
+    lines
+}
+
+/// What is free, but not for it.
+fn kept(e: &Explanation) -> Vec<String> {
+    let words = |kept: &KeptFor| {
+        let (gpus, nodes) = (count(kept.gpus.into(), "GPU"), count(kept.nodes.into(), "node"));
+        format!("kept for job {}: {gpus} on {nodes}", kept.task)
+    };
+    let mut lines: Vec<String> = e.kept.iter().take(KEPT_SHOWN).map(words).collect();
+    if e.kept.len() > KEPT_SHOWN {
+        let more = (e.kept.len() - KEPT_SHOWN) as u64;
+        lines.push(format!("kept for {} more", thousands(more)));
     }
     lines
 }
@@ -151,8 +168,20 @@ mod tests {
             forecast: None,
             advice: Vec::new(),
             fences: Vec::new(),
+            kept: Vec::new(),
             gives_up_at: None,
         }
+    }
+
+    #[test]
+    fn what_is_kept_for_others_is_said_and_counted() {
+        let one = |id: u64| KeptFor { task: format!("{id}").parse().unwrap(), gpus: 4, nodes: 1 };
+        let busy = || Verdict::Busy(Shortage::default());
+        let e = Explanation { kept: (20..32).map(one).collect(), ..because(busy()) };
+        let text = explanation(&e, Time(0), Style::PLAIN);
+        let kept: Vec<&str> = text.lines().filter(|line| line.starts_with("kept for")).collect();
+        assert_eq!((kept.len(), kept[0]), (10, "kept for job 20: 4 GPUs on 1 node"));
+        assert_eq!(kept[9], "kept for 3 more");
     }
 
     #[test]

@@ -44,10 +44,12 @@ fn a_broken_gpu_is_fenced_its_job_moves_and_it_comes_back() {
     inject(&cluster, &broken, 48);
     let again = runs_again(&cluster, id, 2);
     assert_ne!(place(&again), broken);
-    assert_eq!(again.restarts_by_cause.total(), 0, "it costs the job nothing");
+    let restarts = again.restarts_by_cause;
+    assert_eq!((restarts.health, restarts.total()), (1, 1), "it costs the job nothing");
     let told = again.stopped_before.expect("the job is told why");
     assert!(told.contains("XID 48") && told.contains("fire drill"), "{told}");
-    assert!(cluster.cli(&["show", &id.to_string()]).ok().contains("XID 48"));
+    let shown = cluster.cli(&["show", &id.to_string()]).ok();
+    assert!(shown.contains("XID 48") && shown.contains("1 after broken GPUs"), "{shown}");
     let node = &json(&cluster, &["nodes", &broken.0, "--json"])[0];
     assert_eq!((&node["fenced"][0], &node["state"]), (&broken.1.into(), &"ready".into()));
     assert_eq!(node["findings"][0]["action"], "fence_gpu");

@@ -42,14 +42,14 @@ fn the_textbook_finetunes_70b_by_lora_on_one_node() {
 fn a_whole_run_has_a_length_and_a_price() {
     let found = json("llama-3.1-70b --on 16xdgx-h100 --tokens 1T --price 2");
     assert_eq!(found["plan"]["gpus"], 128);
-    let (run, plan) = (&found["run"], &found["plan"]);
+    let (run, best) = (&found["run"], &found["plan"]);
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {found:#}"));
-    assert!(number(&plan["memory_gb"]) <= number(&found["usable_gb"]));
+    assert!(number(&best["memory_gb"]) <= number(&found["usable_gb"]));
     assert!(number(&run["effective_seconds"]) > number(&run["seconds"]));
     let hours = number(&run["gpu_hours"]);
     assert!((number(&run["price"]) / (2.0 * hours) - 1.0).abs() < 1e-6, "{run:#}");
-    let parts: f64 = plan["time"].as_object().unwrap().values().map(number).sum();
-    assert!((parts / number(&plan["step_time_s"]) - 1.0).abs() < 1e-6, "{plan:#}");
+    let parts: f64 = best["time"].as_object().unwrap().values().map(number).sum();
+    assert!((parts / number(&best["step_time_s"]) - 1.0).abs() < 1e-6, "{best:#}");
     for key in ["model", "params", "workload", "cluster", "currency", "runners_up", "what_if"] {
         assert!(!found[key].is_null(), "{key} in {found:#}");
     }

@@ -358,7 +358,7 @@ fn nodes_teams_and_the_controller_are_watched_too() {
             "[watch.host_memory]\nlimit = \"0.1%\"\nfor = \"1s\"\nclear = \"1s\"\n[watch.disk]\n\
              limit = \"100%\"\nfor = \"1s\"\nclear = \"1s\"\n[watch.certificate]\nlimit = \"36500d\"\n\
              clear = \"1s\"\n[watch.budget]\nlimit = \"0.1%\"\nclear = \"1s\"\n[watch.flapping]\n\
-             limit = 2\nwithin = \"10m\"\nclear = \"1s\"\n{budget}"
+             limit = 2\nwithin = \"10m\"\nclear = \"1s\"\n[watch.node_lost]\nfor = \"1s\"\n{budget}"
         ),
     );
     let own = |part: &str| Subject::Controller { part: part.to_owned() };
@@ -379,16 +379,21 @@ fn nodes_teams_and_the_controller_are_watched_too() {
     cluster.client().cancel(id).unwrap();
 
     assert_eq!(find(&cluster, WatchRule::Flapping, &node("n2")), None, "it came once");
-    for _ in 0..2 {
+    for for_long in [false, true] {
         cluster.kill_agent("n2");
         wait_until("it is away", PATIENCE, || {
             cluster.client().node("n2").is_ok_and(|n| n.state != tutti_model::NodeState::Ready)
         });
+        if for_long {
+            let alert = fires(&cluster, WatchRule::NodeLost, &node("n2"), Span::secs(1));
+            assert!(alert.text.starts_with("is lost for "), "{}", alert.text);
+        }
         cluster.start_agent("n2");
         cluster.wait_ready();
     }
     let alert = fires(&cluster, WatchRule::Flapping, &node("n2"), Span(0));
     assert_eq!(alert.text, "was gone 2 times within 10m");
+    ends(&cluster, WatchRule::NodeLost, &node("n2"));
     // That the controller leaves is not the nodes' doing.
     for _ in 0..2 {
         cluster.kill_controller();

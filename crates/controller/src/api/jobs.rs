@@ -19,6 +19,7 @@ use super::auth::Caller;
 use super::body::{Named, Params, Strict};
 use super::openapi::Problems;
 use super::problem::Problem;
+use super::team::must_be_known;
 use crate::archive::SearchError;
 use crate::clock::now;
 use crate::core::World;
@@ -58,9 +59,19 @@ pub async fn list(
         if done {
             let next = page.next.map(|id| id.to_string());
             let found = JobPage { jobs: std::mem::take(&mut page.rows), next, totals };
-            return with_archive(&app, page.filter(), found).await.map(Json);
+            let found = with_archive(&app, page.filter(), found).await?;
+            of_known_team(&app, page.filter(), &found)?;
+            return Ok(Json(found));
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// A team that has no job may still be one.
+fn of_known_team(app: &App, filter: &Filter, found: &JobPage) -> Result<(), Problem> {
+    match filter.team().filter(|_| found.jobs.is_empty() && found.next.is_none()) {
+        None => Ok(()),
+        Some(team) => app.core.peek(|world| must_be_known(world.engine.state(), team))?,
     }
 }
 

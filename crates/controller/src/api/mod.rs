@@ -21,6 +21,7 @@ mod report;
 mod routes;
 pub(crate) mod sse;
 mod submit;
+mod team;
 mod telemetry;
 mod tokens;
 
@@ -29,13 +30,17 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::http::HeaderValue;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 use tokio::sync::watch;
+use tutti_wire::api::NOW_HEADER;
 use tutti_wire::pki::Ca;
 
 use crate::archive::Archive;
 use crate::audit::Audit;
+use crate::clock::now;
 use crate::core::Core;
 use crate::dash::{self, Dash};
 use crate::links::Links;
@@ -127,7 +132,14 @@ pub fn router(app: Arc<App>) -> Router {
         // Where Prometheus looks unless it is told otherwise.
         .route("/metrics", get(metrics::metrics))
         // Around what matches no route too: the door answers those.
-        .layer(from_fn_with_state(Arc::clone(&app), auth::door));
+        .layer(from_fn_with_state(Arc::clone(&app), auth::door))
+        .layer(map_response(told_at));
     // The other way round the pages' door would answer what matches no route.
     dash::router(&app).merge(api).with_state(app)
+}
+
+/// How old something is can be told by nobody else's clock.
+async fn told_at(mut response: Response) -> Response {
+    response.headers_mut().insert(NOW_HEADER, HeaderValue::from(now().0));
+    response
 }

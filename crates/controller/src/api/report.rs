@@ -16,6 +16,7 @@ use super::App;
 use super::body::{Named, Params};
 use super::openapi::Problems;
 use super::problem::Problem;
+use super::team::must_be_known;
 use crate::clock::now;
 use crate::core::World;
 use crate::views::{self, Wanted};
@@ -35,6 +36,9 @@ pub async fn report(
     let now = now();
     let wanted = wanted(query, now)?;
     let (mut report, policy) = of_ledger(&app, &wanted, now).await?;
+    if let Some(team) = wanted.team.as_deref().filter(|_| report.total.total_hours <= 0.0) {
+        app.core.peek(|world| must_be_known(world.engine.state(), team))??;
+    }
     views::add_wasters(&mut report, app.archive.wasters(wanted, policy).await?);
     Ok(Json(report))
 }

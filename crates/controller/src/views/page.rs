@@ -119,6 +119,11 @@ impl Filter {
         self.limit
     }
 
+    /// Whose jobs alone are asked for, on the first page of them.
+    pub fn team(&self) -> Option<&str> {
+        self.team.as_deref().filter(|_| self.after.is_none())
+    }
+
     /// What has not ended may still end at any time.
     fn is_then(&self, row: &JobRow) -> bool {
         match row.ended_at.filter(|_| row.state.is_final()) {

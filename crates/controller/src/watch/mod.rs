@@ -40,8 +40,11 @@ pub async fn keep_watch(app: Arc<App>) {
     let mut stopping = app.stopping();
     let mut every = Duration::ZERO;
     loop {
+        let said_of = observe::said_of(&watcher.standing());
         tokio::select! {
             () = tokio::time::sleep(every) => {}
+            // What is said of a job ends with it.
+            () = observe::one_is_over(&app, &said_of) => {}
             _ = stopping.wait_for(|s| *s) => return,
         }
         let Ok((policy, seen)) = observe::look(&app, &watcher, now()) else { return };

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tutti_engine::Engine;
 use tutti_model::{
-    AlertJob, Attempt, AttemptPhase, DAY, EndReason, GpuIndex, GpuSample, Job, JobWatch, Link,
-    Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
+    AlertJob, Attempt, AttemptPhase, DAY, Drain, EndReason, GpuIndex, GpuSample, Job, JobWatch,
+    Link, Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
 };
 use tutti_watch::{
-    Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Steps,
-    TaskSeen, TeamSeen, Watcher,
+    Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Standing,
+    Steps, TaskSeen, TeamSeen, Watcher,
 };
 use tutti_wire::pki::Validity;
 
@@ -35,6 +35,8 @@ const GROWTH_OVER: Span = Span::secs(300);
 const NOISE: f64 = 0.002;
 /// Of jobs that ended lately, so many are looked at.
 const ENDED_MAX: usize = 10_000;
+/// Whether a job has ended is looked for when something happens, but not more often than this.
+const BETWEEN: Duration = Duration::from_millis(200);
 const GPU_MS_PER_HOUR: f64 = 1000.0 * 3_600_000.0;
 
 /// What the engine's world says of one task that runs.
@@ -62,6 +64,33 @@ pub fn look(app: &App, watcher: &Watcher, now: Time) -> Result<(Arc<Policy>, See
     seen.disks.push(own_disk(&app.data_dir));
     seen.certificates = certificates(app, now);
     Ok((policy, seen))
+}
+
+/// Tasks that stand accused of something that is over when they are. That a job went round in circles
+/// stays true after its end.
+pub fn said_of(standing: &[Standing]) -> Vec<TaskId> {
+    let of_attempts = standing.iter().filter(|one| one.alert.rule != WatchRule::CrashLoop);
+    of_attempts.filter_map(|one| one.alert.subject.task()).collect()
+}
+
+/// Resolves soon after one of these has ended; never without any.
+pub async fn one_is_over(app: &App, tasks: &[TaskId]) {
+    if tasks.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut durable = app.core.feed().durable();
+    let any = |world: &World| tasks.iter().any(|task| is_over(world.engine.state(), *task));
+    // A controller that stops is for the look that follows to find out.
+    while !app.core.peek(any).unwrap_or(true) {
+        tokio::time::sleep(BETWEEN).await;
+        if durable.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn is_over(state: &State, task: TaskId) -> bool {
+    state.job(task.job).is_none_or(|job| job.ended(task.index).is_some())
 }
 
 fn about(job: &Job) -> AlertJob {
@@ -154,7 +183,17 @@ fn failures(engine: &Engine, id: TaskId, task: &Task, now: Time) -> Option<u32> 
 }
 
 fn node_seen(world: &World, node: &Node) -> NodeSeen {
-    NodeSeen { name: node.facts.name.clone(), memory: None, left: left(world, node.id) }
+    let (name, left) = (node.facts.name.clone(), left(world, node.id));
+    NodeSeen { name, memory: None, left, lost: lost(node) }
+}
+
+/// Who drains a node by hand knows why it is gone.
+fn lost(node: &Node) -> Option<Time> {
+    let by_hand = |drain: &Drain| !drain.auto && drain.finding.is_none();
+    match node.link {
+        Link::Lost { since } if !node.drain.as_ref().is_some_and(by_hand) => Some(since),
+        _ => None,
+    }
 }
 
 /// When the node's stream broke or it fell silent; not when it was the controller that left.

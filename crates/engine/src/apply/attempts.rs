@@ -205,6 +205,8 @@ pub(super) fn requeued(state: &mut State, lease: LeaseId, event: &Event, at: Tim
                 RetryCause::Resize | RetryCause::Eviction | RetryCause::Health => {}
             }
         }
+        // Counted, and paid for by nobody.
+        t.restarts.health += u32::from(cause == RetryCause::Health);
         if cause == RetryCause::Preemption {
             t.preempted_at = Some(at);
         }

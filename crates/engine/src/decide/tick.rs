@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Epoch, LeaseId, Link, NodeId, Part, PartState, StopCause, TaskId, Time,
+    Attempt, AttemptPhase, Epoch, LeaseId, Link, Node, NodeId, Part, PartState, StopCause, TaskId,
+    Time,
 };
 
 use super::{View, forget, ledger, suspend};
@@ -39,12 +40,14 @@ pub(super) fn tick(view: View<'_>) -> Vec<Event> {
 }
 
 fn lost_nodes(view: View<'_>) -> Vec<NodeId> {
-    let silent = |id: NodeId| {
-        let heard = view.live.last_heard(id).unwrap_or(view.now);
-        view.now.since(heard) >= view.settings.node_timeout
+    let settings = view.settings;
+    let silent = |n: &&Node| {
+        let heard = view.live.last_heard(n.id).unwrap_or(view.now);
+        let gone = settings.gone_timeout.filter(|_| matches!(n.link, Link::Away { .. }));
+        view.now.since(heard) >= gone.unwrap_or(settings.node_timeout)
     };
     let candidates = view.state.nodes.values().filter(|n| !matches!(n.link, Link::Lost { .. }));
-    candidates.filter(|n| silent(n.id)).map(|n| n.id).collect()
+    candidates.filter(silent).map(|n| n.id).collect()
 }
 
 /// Attempts that ran for as long as they may, or never got to run.

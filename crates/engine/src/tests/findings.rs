@@ -2,7 +2,8 @@
 
 use tutti_model::{
     Bytes, EndReason, ExitStatus, Finding, GpuIndex, HealthAction, JobId, JobState, NodeId,
-    NodeState, Order, PartReport, ReportedPhase, StopCause, Suspension, TaskId, Time, Verdict,
+    NodeState, Order, PartReport, ReportedPhase, Restarts, StopCause, Suspension, TaskId, Time,
+    Verdict,
 };
 
 use super::world::{World, admin, gang};
@@ -10,6 +11,8 @@ use crate::{Command, NOBODY};
 
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
+/// Counted, but not held against the job.
+const FOR_FREE: Restarts = Restarts { node_failure: 0, preemption: 0, job_failure: 0, health: 1 };
 
 fn finding(key: &str, gpu: Option<u16>, action: HealthAction) -> Finding {
     Finding {
@@ -69,7 +72,8 @@ fn a_fence_moves_the_job_and_costs_it_nothing() {
     world.killed(N1, lease);
     assert_ne!((world.nodes_of(job), world.gpus_of(job)), (vec![N1], vec![GpuIndex(0)]));
     let task = world.engine.state().job(job).unwrap().task(None).unwrap().clone();
-    assert_eq!((task.restarts.total(), task.attempts), (0, 2));
+    assert_eq!((task.restarts, task.attempts), (FOR_FREE, 2));
+    assert_eq!(task.past().spent, Restarts::default());
     assert!(matches!(task.past().stopped.as_deref(), Some(StopCause::Unhealthy { .. })));
     // Everything else fills up; the fenced GPU stays empty.
     let filler: Vec<JobId> = (0..3).map(|_| world.submit(gang(1, 1))).collect();
@@ -184,7 +188,7 @@ fn a_job_that_dies_of_a_broken_gpu_is_not_blamed_whoever_is_heard_first() {
         world.killed(N1, lease);
         assert_eq!(world.state_of(job), JobState::Pending, "first: {finding_first}");
         let task = world.engine.state().job(job).unwrap().task(None).unwrap();
-        assert_eq!(task.restarts.total(), 0);
+        assert_eq!(task.restarts, FOR_FREE);
     }
 }
 
@@ -302,7 +306,7 @@ fn who_died_of_a_broken_gpu_while_nobody_listened_is_not_blamed() {
     let greeting = tutti_model::Greeting { findings, ..tutti_model::Greeting::new(facts, parts) };
     world.step(Command::Hello { greeting: Box::new(greeting), session: 77 }).reply.unwrap();
     let task = world.engine.state().job(job).unwrap().task(None).unwrap().clone();
-    assert_eq!((task.restarts.total(), task.attempts), (0, 2), "{:?}", task.phase);
+    assert_eq!((task.restarts, task.attempts), (FOR_FREE, 2), "{:?}", task.phase);
 }
 
 /// A program that fails by its own doing is told what the driver said of its GPU.

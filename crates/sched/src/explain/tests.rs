@@ -111,3 +111,22 @@ fn the_promise_and_the_forecast_agree() {
     let forecast = told.forecast.unwrap();
     assert_eq!((Some(forecast.early), forecast.late), (told.starts_by, told.starts_by));
 }
+
+/// What is free and not for it is not busy.
+#[test]
+fn gpus_that_are_kept_for_another_are_told_apart() {
+    let c = case().nodes(2, 8).running(gpus(4), &[(1, &[0, 1, 2, 3])]);
+    let c = c.running(gpus(8), &[(2, ALL)]).submit(gpus(8)).submit(gpus(2));
+    let c = c.claim("3", ClaimCause::Class, &[(1, ALL)]);
+    let e = c.explain("4");
+    let Verdict::Busy(shortage) = &e.verdict else { panic!("{:?}", e.verdict) };
+    assert_eq!((shortage.blocked.gpus_busy, shortage.blocked.kept), (1, 1));
+    let kept: Vec<_> = e.kept.iter().map(|k| (k.task.to_string(), k.gpus, k.nodes)).collect();
+    assert_eq!(kept, [("3".to_owned(), 4, 1)], "the other four are still held");
+    // For more than what is kept it is busy all the same.
+    let c = c.submit(gpus(6));
+    let e = c.explain("5");
+    let Verdict::Busy(shortage) = &e.verdict else { panic!("{:?}", e.verdict) };
+    assert_eq!((shortage.blocked.gpus_busy, shortage.blocked.kept), (2, 0));
+    assert_eq!(e.kept, []);
+}

@@ -16,6 +16,8 @@ pub(super) enum Due {
     /// By its place in the options.
     Incident(usize),
     Heartbeat,
+    /// The controller looks who is missing.
+    Look,
 }
 
 #[derive(Debug, Default)]

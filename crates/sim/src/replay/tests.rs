@@ -115,6 +115,25 @@ fn failures_cost_work_and_everything_still_ends() {
     assert_eq!(run.samples.last().map(|s| s.held), Some(0));
 }
 
+/// As soon as in a real cluster, not when it is repaired.
+#[test]
+fn a_node_that_falls_silent_is_lost_and_its_job_starts_elsewhere() {
+    let text = "submit_s,duration_s,gpus_per_node\n0,1000,8\n";
+    let fails = Misfortune::Fails { node: "h100-1".to_owned(), repair: Span::secs(7200) };
+    let options = Options {
+        incidents: vec![Incident { after: Span::secs(300), what: fails }],
+        heartbeat: Some(Span::secs(120)),
+        ..fifo()
+    };
+    let run = go("2xh100:8", text, &options);
+    let job = &run.jobs[0];
+    assert_eq!((job.node_failures, job.attempts), (1, 2));
+    let timeout = tutti_engine::Settings::default().node_timeout;
+    let again = job.stints[1].from;
+    assert!(again >= Time(300_000).plus(timeout), "{again:?}");
+    assert!(again <= Time(300_000).plus(timeout).plus(Span::secs(5)), "{again:?}");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     assert_eq!(failing(7), failing(7));

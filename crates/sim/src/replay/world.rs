@@ -26,14 +26,16 @@ const NEVER: Span = Span(1 << 60);
 const PASSES_MAX: u32 = 10_000;
 /// Ended jobs are known for so long, unless the options say otherwise.
 pub(super) const KEEP: Span = Span::secs(3600);
-/// A node that speaks is lost after so many times the pause between two words.
+/// Twice the pauses between two words of a node after which it is too quiet, though connected.
 const SILENCES: u64 = 5;
 
 /// What the engine of a replay has to be made with.
 pub fn settings(options: &Options) -> Settings {
     // Where agents do not send heartbeats, a node fails when the agenda says so.
     let node_timeout = options.heartbeat.map_or(NEVER, |every| Span(every.0 * SILENCES / 2));
-    Settings { node_timeout, keep_jobs_for: options.keep, ..Settings::default() }
+    let usual = Settings::default();
+    let gone_timeout = options.heartbeat.map(|_| usual.node_timeout);
+    Settings { node_timeout, gone_timeout, keep_jobs_for: options.keep, ..usual }
 }
 
 pub struct World<'a, H> {
@@ -61,6 +63,8 @@ pub struct World<'a, H> {
     idle_failures: u64,
     /// Nodes that are silent until they are repaired.
     gone: BTreeSet<NodeId>,
+    /// It is time to look who is missing.
+    look: bool,
     /// How often agents speak up; they may be asked to do so more often later.
     heartbeat: Option<Span>,
     out: Run,
@@ -129,6 +133,7 @@ impl<'a, H: Host> World<'a, H> {
             hopeless: Vec::new(),
             idle_failures: 0,
             gone: BTreeSet::new(),
+            look: false,
             heartbeat: options.heartbeat,
             out: Run { gpus: cluster.gpus(), ..Run::default() },
         };
@@ -193,7 +198,8 @@ impl<'a, H: Host> World<'a, H> {
         }
         self.give_up()?;
         self.arrive()?;
-        if self.host.engine().next_wakeup().is_some_and(|at| at <= now) {
+        let wakes = self.host.engine().next_wakeup().is_some_and(|at| at <= now);
+        if std::mem::take(&mut self.look) || wakes {
             self.command(Command::Tick, "a tick")?;
         }
         self.schedule()?;
@@ -275,6 +281,10 @@ impl<'a, H: Host> World<'a, H> {
             Due::Repaired(node) => self.repaired(node),
             Due::Incident(place) => self.befall(place),
             Due::Heartbeat => self.speak_up(),
+            Due::Look => {
+                self.look = true;
+                Ok(())
+            }
         }
     }
 

@@ -91,6 +91,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The controller knows nothing of the kind.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ClientError::Api(error) if error.exit == exit::NOT_FOUND)
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         use ClientError::*;

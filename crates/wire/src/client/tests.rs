@@ -53,6 +53,31 @@ fn a_policy_without_a_tag_is_not_changed() {
     assert_eq!(server.lines(), ["GET /api/v1/policy"]);
 }
 
+#[test]
+fn only_what_is_not_there_is_not_found() {
+    for (status, code, exit, found) in
+        [(404, "not_found", 3, false), (409, "conflict", 1, true), (500, "broken", 1, true)]
+    {
+        let server = Server::start(move |_, _| error(status, code, exit));
+        let error = client(&server).job(TASK).unwrap_err();
+        assert_eq!(error.is_not_found(), !found, "{error}");
+    }
+}
+
+#[test]
+fn the_cluster_says_its_time_with_every_answer() {
+    let server = Server::start(|_, n| match n {
+        0 => changed(),
+        n => Answer::At(1_000 * n as u64, json!({"changed": 1})),
+    });
+    let c = client(&server);
+    assert_eq!(c.told_at(), None);
+    for told in [None, Some(Time(1_000)), Some(Time(2_000))] {
+        c.resume("n1").unwrap();
+        assert_eq!(c.told_at(), told);
+    }
+}
+
 /// An end in a piece of its own would come after a quick answer, to a connection that is closed.
 #[test]
 fn a_change_without_a_body_says_so_and_keeps_its_connection() {

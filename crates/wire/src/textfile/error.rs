@@ -110,7 +110,7 @@ impl fmt::Display for FileError {
 }
 
 /// The known word nearest to what was written, if it is near enough to be meant.
-pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     known
         .into_iter()
         .map(|k| (strsim::damerau_levenshtein(word, k), k))

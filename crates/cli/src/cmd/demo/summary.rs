@@ -136,11 +136,15 @@ fn totals(t: &Totals) -> String {
     let state = |s: JobState| t.tasks.get(s.as_str()).copied().unwrap_or_default();
     let [completed, failed, cancelled] =
         [JobState::Completed, JobState::Failed, JobState::Cancelled].map(state);
-    let Restarts { node_failure, preemption, job_failure } = t.restarts;
+    let Restarts { node_failure, preemption, job_failure, health } = t.restarts;
+    let broken = match health {
+        0 => String::new(),
+        n => format!(", {n} for broken GPUs"),
+    };
     format!(
         "{}: {completed} tasks completed, {failed} failed, {cancelled} cancelled; {}; \
          restarts: {node_failure} for node failure, {preemption} for preemption, {job_failure} for \
-         the job's own failure",
+         the job's own failure{broken}",
         count(t.jobs, "job"),
         codes(&t.exit_codes)
     )

@@ -45,6 +45,7 @@ pub fn play(stage: &mut Stage<'_>) -> Result<Totals, Fail> {
         restarts.node_failure += of.node_failure;
         restarts.preemption += of.preemption;
         restarts.job_failure += of.job_failure;
+        restarts.health += of.health;
         if let Some(code) = row.exit_code {
             *exit_codes.entry(code).or_insert(0) += row.array.as_ref().map_or(1, |a| a.completed);
         }

@@ -1,6 +1,5 @@
 //! Model and workload, as the flags say them.
 
-use std::io::Read;
 use std::path::Path;
 
 use tutti_model::Span;
@@ -8,20 +7,7 @@ use tutti_planner::{Arch, Numbers, Precision, Sharding, Task, Workload, from_con
 
 use super::{PlanArgs, TaskArg};
 use crate::fail::Fail;
-
-/// Larger files are not what they are taken for.
-const FILE_MAX: u64 = 64 << 20;
-
-pub fn read(path: &Path) -> Result<String, Fail> {
-    let unreadable = |e: std::io::Error| Fail::usage(format!("{}: {e}", path.display()));
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > FILE_MAX {
-        return Err(Fail::usage(format!("{}: larger than {} MiB", path.display(), FILE_MAX >> 20)));
-    }
-    Ok(text)
-}
+use crate::file;
 
 /// What flags check already says that there is one.
 pub fn arch(args: &PlanArgs) -> Result<Arch, Fail> {
@@ -36,7 +22,7 @@ pub fn named(model: &str) -> Result<Arch, Fail> {
     if is_path(model) {
         let path = Path::new(model);
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let found = from_config(&read(&path)?);
+        let found = from_config(&file::read_text(&path, "config.json")?);
         return found.map_err(|e| Fail::usage(format!("{}: {e}", path.display())));
     }
     names::find(model).map_err(|e| {

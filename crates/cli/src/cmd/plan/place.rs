@@ -8,11 +8,11 @@ use tutti_planner::{Cluster, Measured, catalogue};
 use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
-use super::{PlanArgs, input};
+use super::PlanArgs;
 use crate::fail::{Fail, UNREACHABLE};
 use crate::show::count;
 use crate::show::plan::LISTED_IN;
-use crate::{session, terminal};
+use crate::{file, session, terminal};
 
 pub struct Place {
     pub cluster: Cluster,
@@ -43,7 +43,7 @@ pub fn find(cluster: Option<&str>, args: &PlanArgs) -> Result<Place, Fail> {
 pub fn named(on: &str) -> Result<Place, Fail> {
     let path = Path::new(on);
     let cluster = if on.ends_with(".toml") || path.is_file() {
-        let found = catalogue::from_toml(&input::read(path)?)
+        let found = catalogue::from_toml(&file::read_text(path, "cluster file")?)
             .map_err(|e| Fail::usage(format!("{on}: {e}")))?;
         found
     } else {
@@ -201,7 +201,8 @@ fn price(client: &Client, model: &str, cluster: &mut Cluster) -> Result<String, 
 /// What was measured stands in for the catalogue's figures.
 fn measured(cluster: &mut Cluster, path: &Path) -> Result<(), Fail> {
     let wrong = |why: String| Fail::usage(format!("{}: {why}", path.display()));
-    let found = Measured::from_json(&input::read(path)?).map_err(|e| wrong(e.to_string()))?;
+    let found = Measured::from_json(&file::read_text(path, "file of figures")?)
+        .map_err(|e| wrong(e.to_string()))?;
     if catalogue::gpu(&found.gpu).is_some_and(|gpu| gpu.name != cluster.gpu.name) {
         let (is, has) = (&found.gpu, &cluster.gpu.name);
         return Err(wrong(format!("it was measured on {is}, and the cluster has {has}")));

@@ -2,13 +2,13 @@
 
 use tutti_planner::predict::{predict, to_csv};
 
-use super::{PlanArgs, input};
+use super::PlanArgs;
 use crate::fail::Fail;
-use crate::terminal;
+use crate::{file, terminal};
 
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     let Some(path) = &args.predict else { return Ok(()) };
-    let runs = predict(&input::read(path)?)
+    let runs = predict(&file::read_text(path, "table of runs")?)
         .map_err(|e| Fail::usage(format!("{}: {e}", path.display())))?;
     put(args, to_csv(&runs).trim_end())
 }

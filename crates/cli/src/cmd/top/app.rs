@@ -1,7 +1,7 @@
 //! Everything that the screen shows, and the one function that changes it.
 
 use ratatui::crossterm::event::KeyEvent;
-use tutti_model::{HealthAction, NodeState, Span, TaskId, Time};
+use tutti_model::{HealthAction, NodeState, Span, TaskId, Time, WatchRule};
 use tutti_wire::api::{JobRow, NodeRow};
 
 use super::data::{Data, Found, FoundJob, JobsWanted, News, Wanted};
@@ -303,8 +303,10 @@ impl App {
             let trouble = node.trouble.as_ref();
             all.extend(trouble.map(|why| (0, format!("{} is suspect: {why}", node.name))));
         }
-        // Beside what the machines say of themselves, what the controller found.
-        all.extend(self.data.alerts.iter().map(|alert| {
+        // Beside what the machines say of themselves, what the controller found. That a node is lost is
+        // said above.
+        let alerts = self.data.alerts.iter().filter(|alert| alert.rule != WatchRule::NodeLost);
+        all.extend(alerts.map(|alert| {
             (HealthAction::RestartJob as u8, format!("{}: {}", about(alert), alert.text))
         }));
         all.sort_by_key(|(hard, _)| std::cmp::Reverse(*hard));

@@ -45,6 +45,9 @@ pub struct JobList {
     pub rows: Vec<JobRow>,
     /// There are others behind these.
     pub more: bool,
+    /// Why there are none: what is asked for does not exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// One job, opened.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use tutti_model::{Alert, JobState, TaskId};
-use tutti_wire::api::{AlertQuery, JobPage, JobQuery, Load, LoadQuery, NodeRow};
+use tutti_wire::api::{AlertQuery, JobPage, JobQuery, Load, LoadQuery, NodeRow, ProgressDetail};
 use tutti_wire::client::{Client, ClientError};
 
 use super::app::Msg;
@@ -71,7 +71,7 @@ impl<'c> Fetcher<'c> {
     fn alerts(&self) -> Result<Vec<Alert>, ClientError> {
         match self.client.alerts(&AlertQuery::default()) {
             Ok(list) => Ok(list.alerts),
-            Err(ClientError::Api(_)) => Ok(Vec::new()),
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -86,8 +86,18 @@ impl<'c> Fetcher<'c> {
         Ok(Some(nodes))
     }
 
-    /// What has nodes, the newest first; what waits, the oldest first; what ended a moment ago.
+    /// A team that does not exist has no list.
     fn jobs(&self, wanted: &JobsWanted) -> Result<JobList, ClientError> {
+        match self.listed(wanted) {
+            Err(error) if error.is_not_found() => {
+                Ok(JobList { refused: Some(chain(&error)), ..JobList::default() })
+            }
+            listed => listed,
+        }
+    }
+
+    /// What has nodes, the newest first; what waits, the oldest first; what ended a moment ago.
+    fn listed(&self, wanted: &JobsWanted) -> Result<JobList, ClientError> {
         let base = JobQuery { tasks: wanted.tasks, ..wanted.filter.query() };
         let ask = |state: &str, newest: bool, rows: u32| {
             let (state, limit) = (Some(state.to_owned()), Some(rows));
@@ -115,9 +125,7 @@ impl<'c> Fetcher<'c> {
         let found = match self.open(id) {
             Ok(found) => Found::Job(Box::new(found)),
             // It is not there, or not to be looked at: that is what there is to show.
-            Err(error @ (ClientError::Api(_) | ClientError::Denied(_)))
-                if !error.is_unreachable() =>
-            {
+            Err(error) if error.is_not_found() || matches!(error, ClientError::Denied(_)) => {
                 Found::Not { error: chain(&error) }
             }
             Err(error) => return Err(error),
@@ -127,12 +135,20 @@ impl<'c> Fetcher<'c> {
 
     fn open(&self, id: TaskId) -> Result<FoundJob, ClientError> {
         let detail = self.client.job(id)?;
-        let progress = self.client.progress(id)?;
+        let progress = match self.client.progress(id) {
+            // It has left memory for the archive, which does not know how far its ranks were.
+            Err(error) if error.is_not_found() && detail.row.state.is_final() => {
+                ProgressDetail { id, progress: None, ranks: Vec::new(), history: Vec::new() }
+            }
+            progress => progress?,
+        };
         let waits = matches!(detail.row.state, JobState::Pending | JobState::Suspended);
         let why = match waits.then(|| self.client.why(id)) {
             Some(Ok(why)) => Some(why),
             // It went on in between.
-            Some(Err(ClientError::Api(_))) | None => None,
+            Some(Err(ClientError::Api(error))) if error.code == "conflict" => None,
+            Some(Err(error)) if error.is_not_found() => None,
+            None => None,
             Some(Err(error)) => return Err(error),
         };
         Ok(FoundJob { detail, progress, why })
@@ -180,7 +196,7 @@ fn list(pages: Vec<JobPage>) -> JobList {
         // Ended ones were seen last, and stand last.
         groups.rotate_left(1);
     }
-    JobList { rows: groups.into_iter().flatten().collect(), more }
+    JobList { rows: groups.into_iter().flatten().collect(), more, refused: None }
 }
 
 /// Until nobody listens.

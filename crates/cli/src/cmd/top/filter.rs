@@ -13,6 +13,8 @@ pub struct JobFilter {
     pub id: Option<String>,
     /// Part of the name.
     pub name: Option<String>,
+    /// The first word that was meant as a state and is none. The others count.
+    pub unknown_state: Option<String>,
 }
 
 impl JobFilter {
@@ -29,7 +31,10 @@ impl JobFilter {
                 "user" | "team" | "state" | "id" if value.is_empty() => {}
                 "user" => filter.user = Some(value),
                 "team" => filter.team = Some(value),
-                "state" => filter.state = known_state(&value),
+                "state" => {
+                    filter.unknown_state = unknown_state(&value);
+                    filter.state = known_state(&value);
+                }
                 "id" => filter.id = ids(&value),
                 "" if ids(&value).is_some() => filter.id = ids(&value),
                 "" if JobState::named(&value).is_some() => filter.state = Some(value),
@@ -59,11 +64,16 @@ fn ids(list: &str) -> Option<String> {
 
 /// Of a list, what is known; half a word while it is typed is not.
 fn known_state(list: &str) -> Option<String> {
-    let known: Vec<&str> = list
-        .split(',')
-        .filter(|word| *word == "active" || JobState::named(word).is_some())
-        .collect();
+    let known: Vec<&str> = list.split(',').filter(|word| is_state(word)).collect();
     (!known.is_empty()).then(|| known.join(","))
+}
+
+fn unknown_state(list: &str) -> Option<String> {
+    list.split(',').find(|word| !word.is_empty() && !is_state(word)).map(str::to_owned)
+}
+
+fn is_state(word: &str) -> bool {
+    word == "active" || JobState::named(word).is_some()
 }
 
 /// Every word is somewhere in the node's row.
@@ -102,7 +112,10 @@ mod tests {
         assert_eq!(JobFilter::parse("12_3").id.as_deref(), Some("12_3"));
         assert_eq!(JobFilter::parse("id:12,13,x").id.as_deref(), Some("12,13"));
         assert_eq!(JobFilter::parse("state:pending,runn").state.as_deref(), Some("pending"));
-        assert_eq!(JobFilter::parse("user: state:pend"), JobFilter::default());
+        let half = JobFilter::parse("user: state:pend");
+        assert_eq!(half.unknown_state.as_deref(), Some("pend"));
+        assert_eq!(JobFilter { unknown_state: None, ..half }, JobFilter::default());
+        assert_eq!(JobFilter::parse("state:active,failed,").unknown_state, None);
         assert_eq!(JobFilter::parse("a:b").name.as_deref(), Some("a:b"));
         assert_eq!(filter.query().team.as_deref(), Some("vision"));
     }

@@ -31,6 +31,9 @@ pub fn run(client: &Client, mut app: App, json: bool) -> Result<ExitCode, Fail> 
     if let Some(Found::Not { error }) = app.job.and_then(|id| app.data.job(id)) {
         return Err(Fail::new(error.clone()).exit(crate::fail::NOT_FOUND));
     }
+    if let Some(why) = &app.data.jobs.refused {
+        return Err(Fail::new(why.clone()).exit(crate::fail::NOT_FOUND));
+    }
     if json {
         terminal::json(&app.data)?;
     } else {

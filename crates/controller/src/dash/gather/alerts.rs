@@ -66,9 +66,9 @@ fn node_alerts(world: &World, node: &Node) -> Vec<Alert> {
     alerts
 }
 
-/// What rules have found. That a job is stalled is shown above from the first moment on.
+/// What rules have found. That a job is stalled or a node lost is shown above from the first moment on.
 fn watched(alert: tutti_model::Alert) -> Option<Alert> {
-    if alert.rule == WatchRule::Stalled {
+    if matches!(alert.rule, WatchRule::Stalled | WatchRule::NodeLost) {
         return None;
     }
     let about = About::from(&alert.subject);

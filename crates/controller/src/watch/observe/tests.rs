@@ -2,8 +2,8 @@
 
 use tutti_engine::{Actor, Command, Settings};
 use tutti_model::{
-    Bytes, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeFacts, PartProgress, PartReport,
-    RankExit, RankProgress, ReportedPhase, Role,
+    Alert, AskedBy, Bytes, ExitStatus, Greeting, JobId, JobSpec, LeaseId, NodeFacts, PartProgress,
+    PartReport, RankExit, RankProgress, ReportedPhase, Role, WatchAction,
 };
 
 use super::*;
@@ -109,4 +109,56 @@ fn a_new_controller_waits_for_the_word_of_the_nodes() {
     assert_eq!(known(&next, now), None);
     step(&mut next, hello(vec![report(lease, Some(1), running())], 2), now);
     assert_eq!(known(&next, now), Some(0));
+}
+
+#[test]
+fn a_node_is_lost_until_it_is_back_or_drained_by_hand() {
+    let mut engine = Engine::new(Settings::default());
+    let seen = |engine: &Engine| lost(engine.state().node(NODE).unwrap());
+    let start = Time(1_000_000);
+    step(&mut engine, Command::Start, start);
+    step(&mut engine, hello(Vec::new(), 1), start);
+    assert_eq!(seen(&engine), None);
+    let gone = start.plus(engine.settings().node_timeout);
+    step(&mut engine, Command::Tick, gone);
+    assert_eq!(seen(&engine), Some(gone));
+    let actor = Actor { user: "ada".into(), role: Role::Admin };
+    let (node, reason) = ("n1".to_owned(), "moved".to_owned());
+    step(&mut engine, Command::Drain { actor: actor.clone(), node, reason, evict: false }, gone);
+    assert_eq!(seen(&engine), None, "somebody knows");
+    step(&mut engine, Command::Resume { actor, node: "n1".into() }, gone);
+    assert_eq!(seen(&engine), Some(gone));
+    step(&mut engine, hello(Vec::new(), 2), gone);
+    assert_eq!(seen(&engine), None);
+}
+
+#[test]
+fn what_is_said_of_a_job_ends_with_it() {
+    let alert = |rule, id| Alert {
+        id: 1,
+        rule,
+        subject: Subject::Job { id },
+        asked_by: AskedBy::Policy,
+        action: WatchAction::Tell,
+        text: "its GPU does nothing".into(),
+        job: None,
+        since: Time(0),
+        fired_at: Time(0),
+        ended_at: None,
+    };
+    let standing = |rule, id| Standing { alert: alert(rule, id), era: 1, bad: true };
+    let other = TaskId::single(JobId(2));
+    let both = [standing(WatchRule::Idle, TASK), standing(WatchRule::CrashLoop, other)];
+    assert_eq!(said_of(&both), [TASK], "a job was given up for a crash loop, and that stands");
+
+    let mut now = Time(1_000_000);
+    let (mut engine, _) = failed_twice(&mut now);
+    assert!(!is_over(engine.state(), TASK), "it runs");
+    assert!(is_over(engine.state(), other), "nobody knows it");
+    let actor = Actor { user: "ada".into(), role: Role::User };
+    step(&mut engine, Command::Cancel { actor, target: TASK }, now);
+    let lease = task(&engine).attempt().unwrap().lease(TASK);
+    let exits = vec![RankExit { rank: Rank(0), status: ExitStatus::Signal(15), at: now }];
+    says(&mut engine, report(lease, None, ReportedPhase::Done { exits, error: None }), now);
+    assert!(is_over(engine.state(), TASK));
 }

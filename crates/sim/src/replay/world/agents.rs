@@ -133,6 +133,10 @@ impl<H: Host> World<'_, H> {
         self.agenda.add(now.plus(repair), Due::Repaired(node));
         if self.heartbeat.is_some() {
             self.gone.insert(node);
+            // What a controller misses that has not looked for long may be its own absence.
+            self.command(Command::Tick, "a tick")?;
+            let patience = self.host.engine().settings().gone_timeout.unwrap_or_default();
+            self.agenda.add(now.plus(patience), Due::Look);
             let session = self.session(node);
             return self.command(Command::Gone { node, session }, "that a node is gone");
         }

@@ -21,6 +21,8 @@ pub struct Seen {
 
 pub enum Answer {
     Json(u16, Value),
+    /// With the time of the cluster.
+    At(u64, Value),
     Text(u16, &'static str),
     /// Chunks of an event stream; then a proper end, or the connection is cut.
     Stream(Vec<Vec<u8>>, bool),
@@ -164,8 +166,13 @@ fn read_line<R: BufRead>(socket: &mut R) -> Option<String> {
 
 /// Whether the connection stays open.
 fn answer(socket: &mut impl Write, answer: Answer) -> bool {
+    let mut more = String::new();
     let (status, kind, body) = match answer {
         Answer::Nothing => return false,
+        Answer::At(time, value) => {
+            more = format!("tutti-now: {time}\r\n");
+            (200, "application/json", value.to_string())
+        }
         Answer::Json(status, value) => (status, "application/json", value.to_string()),
         Answer::Text(status, text) => (status, "text/html", text.to_owned()),
         Answer::Stream(chunks, whole) => {
@@ -183,7 +190,7 @@ fn answer(socket: &mut impl Write, answer: Answer) -> bool {
     };
     write!(
         socket,
-        "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n{body}",
+        "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{more}content-length: {}\r\n\r\n{body}",
         body.len()
     )
     .is_ok()

@@ -3,11 +3,12 @@
 use ratatui::text::{Line, Span};
 use tutti_wire::api::ClusterInfo;
 
-use super::super::app::{App, Prompt, View};
+use super::super::app::{App, Prompt, Trouble, View};
 use super::super::data::activity;
+use super::super::filter::JobFilter;
 use super::super::text::{clip, left, percent, width};
 use super::{sides, word};
-use crate::show::{count, thousands, time};
+use crate::show::{count, harmless, thousands, time};
 use crate::style::Ink;
 
 pub fn head(app: &App) -> Line<'static> {
@@ -81,25 +82,36 @@ pub fn banner(app: &App) -> Line<'static> {
     };
     let wide = usize::from(app.size.width);
     let text = match &app.trouble {
-        Some(trouble) => {
-            let head = format!("! since {}: ", hour(trouble.since));
-            let tail = format!(" · {shown} · trying again");
-            // The cause is cut before the rest is.
-            let room = wide.saturating_sub(width(&head) + width(&tail));
-            format!("{head}{}{tail}", clip(&trouble.text, room))
-        }
+        Some(trouble) => away(trouble, &shown, app.old(), wide),
         None => format!("! the controller does not answer · {shown} · waiting"),
     };
     Line::styled(left(&text, wide), app.theme.alarm())
+}
+
+/// Why it is away is what matters: where there is little room, all that is around the cause goes first.
+fn away(trouble: &Trouble, shown: &str, old: Option<tutti_model::Span>, wide: usize) -> String {
+    let head = format!("! since {}: ", hour(trouble.since));
+    let whole = harmless(&trouble.text);
+    let cause = whole.rsplit(": ").next().unwrap_or(&whole);
+    let tail = old.map_or_else(String::new, |age| format!(" · {} old", time::short(age)));
+    let words = [
+        format!("{head}{whole} · {shown} · trying again"),
+        format!("{head}{whole}{tail}"),
+        format!("{head}{cause}{tail}"),
+    ];
+    let room = wide.saturating_sub(width(&head) + width(&tail));
+    let cut = || format!("{head}{}{tail}", clip(cause, room));
+    words.into_iter().find(|words| width(words) <= wide).unwrap_or_else(cut)
 }
 
 pub fn foot(app: &App) -> Line<'static> {
     let wide = usize::from(app.size.width);
     if let Some(prompt) = &app.prompt {
         let (text, alarm) = match prompt {
-            Prompt::Filter { text, .. } => {
-                (format!("filter: {text}▏ (enter keeps it, esc not)"), false)
-            }
+            Prompt::Filter { text, .. } => match unknown_state(app) {
+                Some(word) => (format!("filter: {text}▏ no such state: {word}"), false),
+                None => (format!("filter: {text}▏ (enter keeps it, esc not)"), false),
+            },
             Prompt::Search { text } => (format!("search: {text}▏"), false),
             Prompt::Ranks { text } => (format!("ranks, such as 0-3,7, or all: {text}▏"), false),
             Prompt::Cancel { id, what } => (format!("cancel job {id}{what}? y or n"), true),
@@ -113,6 +125,11 @@ pub fn foot(app: &App) -> Line<'static> {
         return Line::styled(left(&format!("{mark}{}", said.text), wide), style);
     }
     Line::styled(left(keys(app), wide), app.theme.of(Ink::Dim))
+}
+
+/// Of jobs; nodes are filtered by what is in their rows.
+fn unknown_state(app: &App) -> Option<String> {
+    JobFilter::parse(&app.jobs.filter).unknown_state.filter(|_| app.view == View::Jobs)
 }
 
 fn keys(app: &App) -> &'static str {

@@ -6,6 +6,7 @@ use tutti_wire::api::JobRow;
 
 use super::super::app::App;
 use super::super::data::activity;
+use super::super::filter::JobFilter;
 use super::super::sort::JobSort;
 use super::super::text::{clip, percent};
 use super::super::theme::{busy_ink, job_mark};
@@ -13,7 +14,7 @@ use super::table::{Column, Table, column, growing, number};
 use super::word;
 use crate::show::jobs::{how_long, nodes, note, team};
 use crate::show::table::{Field, plain};
-use crate::show::{milli, progress, thousands, time};
+use crate::show::{harmless, milli, progress, thousands, time};
 use crate::style::{Ink, of_job};
 
 const COLUMNS: &[Column] = &[
@@ -45,12 +46,13 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     };
     lines.extend(table.lines(app.size.width, app.theme));
     if empty {
-        let hint = match (jobs.filter.is_empty(), jobs.ended) {
-            (false, _) => "no job is like that (esc takes the filter away)",
-            (true, false) => "no jobs (a shows ended ones)",
-            (true, true) => "no jobs",
+        let hint = match (&app.data.jobs.refused, jobs.filter.is_empty(), jobs.ended) {
+            (Some(why), ..) => why.as_str(),
+            (None, false, _) => "no job is like that (esc takes the filter away)",
+            (None, true, false) => "no jobs (a shows ended ones)",
+            (None, true, true) => "no jobs",
         };
-        lines.push(Line::raw(format!("  {hint}")));
+        lines.push(Line::raw(format!("  {}", harmless(hint))));
     }
     lines
 }
@@ -77,6 +79,10 @@ fn about(app: &App) -> Line<'static> {
     }
     if !jobs.filter.is_empty() {
         spans.push(word(app, Ink::Cyan, format!(" · filter: {}", clip(&jobs.filter, 40))));
+        let unknown = JobFilter::parse(&jobs.filter).unknown_state;
+        spans.extend(unknown.map(|state| {
+            word(app, Ink::Yellow, format!(" · no such state: {}", clip(&state, 20)))
+        }));
     }
     spans.extend(jobs.ended.then(|| Span::raw(" · ended ones too")));
     spans.extend(jobs.tasks.then(|| Span::raw(" · each task")));

@@ -74,6 +74,14 @@ fn filters_are_asked_for_while_they_are_typed() {
     press(&mut app, KeyCode::Enter);
     assert_eq!(app.jobs.filter, "user:ada t");
     shows(&app, &["· filter: user:ada t"]);
+    write(&mut app, "/ state:dead");
+    shows(&app, &["state:dead▏ no such state: dead"]);
+    press(&mut app, KeyCode::Enter);
+    shows(&app, &["filter: user:ada t state:dead · no such state: dead"]);
+    write(&mut app, "/");
+    " state:dead".chars().for_each(|_| drop(press(&mut app, KeyCode::Backspace)));
+    press(&mut app, KeyCode::Enter);
+    shows_not(&app, &["no such state"]);
     // Given up: what was there before.
     write(&mut app, "fxyz");
     press(&mut app, KeyCode::Esc);

@@ -188,7 +188,7 @@ pub fn job_list() -> JobList {
             ..row("5", JobState::Failed)
         },
     ];
-    JobList { rows, more: true }
+    JobList { rows, more: true, refused: None }
 }
 
 /// Job 7 runs on two nodes and rank 2 is behind; 9 waits; others are not there.
@@ -248,6 +248,7 @@ fn found(id: TaskId) -> Found {
         forecast: None,
         advice: vec!["ask for 8 GPUs on 1 node".into()],
         fences: Vec::new(),
+        kept: Vec::new(),
         gives_up_at: None,
     });
     Found::Job(Box::new(FoundJob { detail, progress, why }))
