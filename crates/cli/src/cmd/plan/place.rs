@@ -43,9 +43,8 @@ pub fn find(cluster: Option<&str>, args: &PlanArgs) -> Result<Place, Fail> {
 pub fn named(on: &str) -> Result<Place, Fail> {
     let path = Path::new(on);
     let cluster = if on.ends_with(".toml") || path.is_file() {
-        let found = catalogue::from_toml(&file::read_text(path, "cluster file")?)
-            .map_err(|e| Fail::usage(format!("{on}: {e}")))?;
-        found
+        catalogue::from_toml(&file::read_text(path, "cluster file")?)
+            .map_err(|e| Fail::usage(format!("{on}: {e}")))?
     } else {
         catalogue::find(on).map_err(|e| {
             Fail::usage(e.to_string())

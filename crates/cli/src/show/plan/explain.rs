@@ -1,9 +1,9 @@
 //! `tutti plan --explain`: where memory and time go, what loses, what if.
 
 use tutti_planner::usable_gb;
-use tutti_planner::words::{part, seconds};
+use tutti_planner::words::{axes, part, seconds};
 
-use super::{Plan, bar, layout_words, percent, short};
+use super::{Plan, bar, percent, short};
 use crate::show::table::{Field, Grid, plain};
 use crate::style::{Ink, Style};
 
@@ -88,7 +88,7 @@ fn losers(plan: &Plan<'_>, style: Style) -> Option<String> {
     for loser in &plan.answer.runners_up {
         let estimate = &loser.candidate.estimate;
         grid.row([
-            plain(layout_words(&loser.candidate.layout)),
+            plain(axes(&loser.candidate.layout)),
             plain(seconds(estimate.time.total())),
             plain(format!("{:.1} GB", estimate.memory.total())),
             plain(loser.loses.clone()),
