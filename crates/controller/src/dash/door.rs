@@ -55,7 +55,9 @@ pub fn no_page(app: &App, ends: Ends, request: &Request) -> Response {
         Problem::not_found(format!("there is no page at {path}"))
     };
     let host = app.hosts.check(request.headers(), ends.local.ip());
-    under_rules(page_of(host.err().unwrap_or_else(nothing)))
+    let response = page_of(host.err().unwrap_or_else(nothing));
+    audit(app, request.method(), line(request, ends), &response);
+    under_rules(response)
 }
 
 fn under_rules(mut response: Response) -> Response {
