@@ -96,6 +96,28 @@ async fn strangers_are_shown_the_way_in_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_looks_for_no_page_is_told_so_in_words() {
+    let cluster = Cluster::start().await;
+    let accepts = "Accept: text/html,application/xhtml+xml,*/*;q=0.8";
+    let lost = cluster.raw("GET", "/nosuch/a&b", &[accepts], None).await;
+    let said = text(&lost);
+    assert_eq!(lost.status, 404, "{said}");
+    assert!(said.contains("there is no page at /nosuch/a&amp;b"), "{said}");
+    assert!(header(&lost, "content-type").unwrap().starts_with("text/html"));
+    assert!(header(&lost, "content-security-policy").unwrap().contains("default-src 'none'"));
+    let foreign = cluster.raw("GET", "/nosuch", &[accepts, "Host: evil.example:80"], None).await;
+    assert_eq!(foreign.status, 403);
+    // Programs hear what they always did, and so does who looks at the API.
+    for (path, header) in [("/nosuch", "Accept: */*"), ("/api/v1/nosuch", accepts)] {
+        let refused = cluster.raw("GET", path, &[header], None).await;
+        assert_eq!(refused.status, 401, "{path}");
+        assert!(text(&refused).contains("no token"), "{path}");
+    }
+    assert_eq!(cluster.raw("POST", "/nosuch", &[accepts], None).await.status, 401);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_opens_a_session_and_its_end_closes_it() {
     let cluster = Cluster::start().await;
     for bad in ["", "nonsense", "tutti_u_0_0_0"] {

@@ -46,7 +46,9 @@ startKeys({ does, grid });
 startLog(document.getElementById("log"));
 connect({
   rows: applyRows,
-  series: ({ chart, series }) => (gantt ? gantt.show(chart, series) : drawChart(chart, series)),
+  series: ({ chart, series }) => drawChart(chart, series),
   grid: (sent) => grid?.show(sent),
   paint: (sent) => grid?.paint(sent),
+  gantt: (sent) => gantt?.show(sent),
+  bars: (sent) => gantt?.change(sent),
 });

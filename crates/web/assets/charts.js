@@ -1,7 +1,7 @@
 // Charts over time by uPlot, with the newest values in words and a table beside each.
 import { isDark, palette } from "./colours.js";
 import { pointWords } from "./live.js";
-import { inWords } from "./table.js";
+import { inWords } from "./words.js";
 
 const ROWS = 40;
 // Seconds that one row of the table stands for.

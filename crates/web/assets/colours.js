@@ -47,6 +47,6 @@ export function palette() {
 
 export function inks() {
   return isDark()
-    ? { ground: "#151a21", line: "#2c3440", cell: "#232b35", text: "#d9e0e8", sub: "#93a0ae", accent: "#3dc2b2", bad: "#ff7b72", warn: "#e3b341", good: "#56c288" }
-    : { ground: "#ffffff", line: "#d5dae0", cell: "#e9edf1", text: "#1b2129", sub: "#5a6673", accent: "#0a7d72", bad: "#c62828", warn: "#9a6700", good: "#1a7f4b" };
+    ? { ground: "#151a21", line: "#2c3440", edge: "#6b7684", cell: "#232b35", text: "#d9e0e8", sub: "#93a0ae", accent: "#3dc2b2", bad: "#ff7b72", warn: "#e3b341", good: "#56c288" }
+    : { ground: "#ffffff", line: "#d5dae0", edge: "#8a949e", cell: "#e9edf1", text: "#1b2129", sub: "#5a6673", accent: "#0a7d72", bad: "#c62828", warn: "#9a6700", good: "#1a7f4b" };
 }

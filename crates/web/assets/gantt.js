@@ -17,9 +17,10 @@ class Gantt {
     this.canvas = box.querySelector("canvas");
     this.pen = this.canvas.getContext("2d");
     this.out = document.getElementById("bar");
-    // Bars as they were sent, by the name of their part; and those of nodes that were in sight since.
-    this.parts = new Map();
+    // For each node its bars as they were sent, by their key; and, of those that were in sight since, as they are drawn.
+    this.bars = [];
     this.lanes = new Map();
+    this.inSight = [0, -1];
     this.hits = [];
     this.span = null;
     this.end = null;
@@ -79,22 +80,33 @@ class Gantt {
     this.move(point + this.span * (1 - at));
   }
 
-  /** The frame with its nodes, or a part of the bars: only by node, so that those out of sight cost next to nothing. */
-  show(name, sent) {
+  /** Everything, for the first time or because nodes came or went. */
+  show({ from, nodes, jobs, bars }) {
+    this.frame = { from, nodes };
+    this.jobs = jobs;
+    this.bars = nodes.map(() => new Map());
     this.lanes.clear();
-    if (name === "gantt") this.frame = sent;
-    else {
-      const byNode = new Map();
-      let oldest = Infinity;
-      for (const bar of sent.bars) {
-        const there = byNode.get(bar[1]);
-        if (there) there.push(bar);
-        else byNode.set(bar[1], [bar]);
-        oldest = Math.min(oldest, bar[3]);
-      }
-      this.parts.set(name, { jobs: sent.jobs, byNode, oldest });
-    }
+    bars.forEach((bar) => this.put(bar));
     this.later();
+  }
+
+  /** What has changed since. Nothing is drawn for what is out of sight, nor for less than a pixel of time. */
+  change({ from, jobs, set, gone }) {
+    this.frame.from = from;
+    Object.assign(this.jobs, jobs);
+    const [first, last] = this.inSight, isSeen = ([, node]) => node >= first && node <= last;
+    for (const bar of gone) {
+      this.bars[bar[1]]?.delete(keyOf(bar));
+      this.lanes.delete(bar[1]);
+    }
+    set.forEach((bar) => this.put(bar));
+    const moved = this.end === null && now() / 1000 - this.drawn > this.span / this.wide();
+    if (moved || gone.some(isSeen) || set.some(isSeen)) this.later();
+  }
+
+  put(bar) {
+    this.bars[bar[1]]?.set(keyOf(bar), bar);
+    this.lanes.delete(bar[1]);
   }
 
   /** In the colours of the other light. */
@@ -116,7 +128,9 @@ class Gantt {
 
   /** As much as there is to see, a day at most. */
   atFirst() {
-    const newest = now() / 1000, oldest = Math.min(newest - 120, ...[...this.parts.values()].map((part) => part.oldest));
+    const newest = now() / 1000;
+    let oldest = newest - 120;
+    for (const bars of this.bars) for (const [, , start] of bars.values()) oldest = Math.min(oldest, start);
     return Math.min(86400, (newest - oldest) * 1.1);
   }
 
@@ -124,11 +138,11 @@ class Gantt {
   lane(node) {
     let lane = this.lanes.get(node);
     if (!lane) {
-      lane = [...this.parts.values()].flatMap(({ jobs, byNode }) => (byNode.get(node) ?? []).map((bar) => {
-        const job = jobs[bar[0]];
-        return { bar, job, number: Number.parseInt(job[0], 10), runs: runs(bar[2].length ? bar[2] : [0]) };
-      }));
-      lane.sort((a, b) => a.bar[3] - b.bar[3]);
+      lane = [...this.bars[node].values()].map((bar) => {
+        const job = [bar[0], ...(this.jobs[bar[0]] ?? ["", ""])], gpus = bar[3];
+        return { bar, job, number: Number.parseInt(bar[0], 10), runs: runs(gpus.length ? gpus : [0]) };
+      });
+      lane.sort((a, b) => a.bar[2] - b.bar[2]);
       this.lanes.set(node, lane);
     }
     return lane;
@@ -179,9 +193,13 @@ class Gantt {
     pen.rect(0, TOP, width, height - TOP);
     pen.clip();
     const scrolled = this.box.scrollTop;
-    for (let node = this.first(scrolled + TOP); node < this.tops.length && this.tops[node] - scrolled < height; node++) {
+    const first = this.first(scrolled + TOP);
+    let node = first;
+    for (; node < this.tops.length && this.tops[node] - scrolled < height; node++) {
       this.node(node, this.tops[node] - scrolled, from, until, wide);
     }
+    this.inSight = [first, node - 1];
+    this.drawn = now() / 1000;
     pen.restore();
     const x = this.x(now() / 1000);
     if (x <= width) { pen.fillStyle = this.ink.accent; pen.fillRect(x - 1, TOP - 4, 1.5, height); }
@@ -221,7 +239,7 @@ class Gantt {
   }
 
   bar(one, top, from, until, wide) {
-    const { bar, job, number } = one, [, , , start, stop, end] = bar, { pen, ink, row } = this;
+    const { bar, job, number } = one, [, , start, , stop, end] = bar, { pen, ink, row } = this;
     const over = stop || now() / 1000;
     if (over < from || start > until) return;
     const x = Math.max(LEFT, this.x(start)), long = Math.max(1.5, Math.min(this.x(over), LEFT + wide) - x);
@@ -255,10 +273,14 @@ class Gantt {
 
   tell(found) {
     if (!found) { this.out.textContent = "Point at a bar."; return; }
-    const [, node, gpus, start, stop, end] = found.bar, [id, name, user] = found.job;
+    const [, node, start, gpus, stop, end] = found.bar, [id, name, user] = found.job;
     const on = gpus.length ? ` GPU ${gpus.join(" ")}` : "";
     this.out.textContent = `job ${id} ${name} (${user}) · ${this.frame.nodes[node]?.[0]}${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
   }
+}
+
+function keyOf([job, , start]) {
+  return `${job} ${start}`;
 }
 
 /** Dark or bright words, whichever can be read on this colour over this ground. */

@@ -1,14 +1,12 @@
 // Every GPU as a cell on one canvas. Only cells that look different are drawn again; the table beside
 // it says the same in words.
+import { Brush, CLOSED, FENCED, FREE, GONE, HELD, SHARED, UNKNOWN } from "./cells.js";
 import { palette } from "./colours.js";
-import { inWords } from "./table.js";
+import { inWords } from "./words.js";
 
 const BYTES = 9;
-const UNKNOWN = 255;
 // Of the 16 that a frame has.
 const FRAME_MS = 5;
-const FREE = 0, HELD = 1, SHARED = 2, FENCED = 3, CLOSED = 4, GONE = 5;
-const holdings = ["free", "held", "shared", "fenced", "node takes no work", "node away or lost"];
 const healths = ["well", "a note", "hits its job", "fenced", "fenced, needs a reset", "node is drained for it", "node needs a reboot"];
 
 function bytes(text) {
@@ -27,17 +25,11 @@ function cellAt(data, at) {
 const seen = { holding: [], activity: [5], power: [6], temp: [7], health: [] };
 for (const mode of Object.keys(seen)) seen[mode].push(0, 1, 2, 3, 4, 8);
 
-/** The part of a cell that is filled, in each mode that has an amount. */
-const amounts = {
-  activity: (cell) => (cell.activity === UNKNOWN ? null : cell.activity / 20),
-  power: (cell) => (cell.power === UNKNOWN ? null : cell.power / 20),
-  temp: (cell) => (cell.temp === UNKNOWN ? null : Math.min(1, Math.max(0, (cell.temp - 30) / 60))),
-};
-
 class Grid {
   constructor(box) {
     this.box = box;
     this.canvas = box.querySelector("canvas");
+    this.signs = JSON.parse(box.dataset.signs);
     this.pen = this.canvas.getContext("2d", { alpha: true });
     this.mode = "holding";
     this.data = new Uint8Array(0);
@@ -210,6 +202,7 @@ class Grid {
     this.canvas.style.height = `${this.height}px`;
     this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.ink = palette();
+    this.brush = new Brush(this.pen, this.ink, this.signs);
     this.dirty.clear();
     for (const word of this.words) {
       this.pen.fillStyle = word.strong ? this.ink.text : this.ink.sub;
@@ -221,102 +214,12 @@ class Grid {
   }
 
   draw(index) {
-    const { x, y } = this.spots[index], { size, pen } = this, cell = this.cell(index);
-    // What is filled to the edges needs no clearing.
-    if (this.mode === "holding" || this.mode === "health") pen.clearRect(x - 1, y - 1, size + 2, size + 2);
-    if (this.mode === "holding") this.drawHolding(x, y, cell);
-    else if (this.mode === "health") this.drawHealth(x, y, cell);
-    else this.drawAmount(x, y, cell, amounts[this.mode](cell));
-    if (index === this.at) {
-      pen.strokeStyle = this.ink.text;
-      pen.lineWidth = 2;
-      pen.strokeRect(x, y, size, size);
-    }
-  }
-
-  frame(x, y, colour) {
-    this.pen.strokeStyle = colour;
-    this.pen.lineWidth = 1;
-    this.pen.strokeRect(x + 0.5, y + 0.5, this.size - 1, this.size - 1);
-  }
-
-  lines(x, y, colour, ...points) {
-    const { pen, size } = this;
-    pen.strokeStyle = colour;
-    pen.lineWidth = Math.max(1, size / 9);
-    pen.beginPath();
-    for (const [ax, ay, bx, by] of points) {
-      pen.moveTo(x + ax * size, y + ay * size);
-      pen.lineTo(x + bx * size, y + by * size);
-    }
-    pen.stroke();
-  }
-
-  /** Not in use, and how: the same signs in every mode. */
-  out(x, y, holding) {
-    const { ink } = this;
-    this.frame(x, y, holding === FENCED ? ink.bad : ink.line);
-    if (holding === FENCED) this.lines(x, y, ink.bad, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
-    if (holding === CLOSED) this.lines(x, y, ink.sub, [0.1, 0.9, 0.9, 0.1], [0.1, 0.5, 0.5, 0.1], [0.5, 0.9, 0.9, 0.5]);
-    if (holding === GONE) this.lines(x, y, ink.bad, [0.2, 0.5, 0.8, 0.5]);
-  }
-
-  drawHolding(x, y, cell) {
-    const { pen, size, ink } = this;
-    if (cell.holding === HELD || (cell.job && cell.holding !== SHARED)) {
-      pen.fillStyle = this.ink.kind(cell.job);
-      pen.fillRect(x, y, size, size);
-      if (cell.holding === CLOSED) this.lines(x, y, ink.ground, [0.1, 0.9, 0.9, 0.1], [0.5, 0.9, 0.9, 0.5]);
-      if (cell.holding === FENCED) this.lines(x, y, ink.ground, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
-      if (cell.holding === GONE) this.lines(x, y, ink.ground, [0.2, 0.5, 0.8, 0.5]);
-    } else if (cell.holding === SHARED) {
-      pen.fillStyle = this.ink.kind(cell.job);
-      pen.beginPath();
-      pen.moveTo(x, y + size);
-      pen.lineTo(x + size, y + size);
-      pen.lineTo(x + size, y);
-      pen.fill();
-      this.frame(x, y, this.ink.kind(cell.job));
-    } else if (cell.holding === FREE) {
-      this.frame(x, y, ink.line);
-    } else {
-      this.out(x, y, cell.holding);
-    }
-  }
-
-  drawHealth(x, y, cell) {
-    const { pen, size, ink } = this;
-    if (cell.holding === GONE) return this.out(x, y, GONE);
-    if (cell.health === 0) {
-      this.frame(x, y, ink.line);
-      pen.fillStyle = ink.good;
-      const r = Math.max(1, size / 8);
-      pen.beginPath();
-      pen.arc(x + size / 2, y + size / 2, r, 0, 7);
-      pen.fill();
-      return;
-    }
-    const grave = cell.health >= 3;
-    pen.fillStyle = grave ? ink.bad : ink.warn;
-    pen.fillRect(x, y, size, size);
-    if (grave) this.lines(x, y, ink.ground, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
-    else this.lines(x, y, ink.ground, [0.5, 0.2, 0.5, 0.6], [0.5, 0.72, 0.5, 0.85]);
-  }
-
-  /** As high as the value, so that it can be read without colour. */
-  drawAmount(x, y, cell, share) {
-    const { pen, size, ink } = this;
-    if (cell.holding === GONE) {
-      pen.clearRect(x, y, size, size);
-      return this.out(x, y, GONE);
-    }
-    pen.fillStyle = ink.cell;
-    pen.fillRect(x, y, size, size);
-    if (share === null) return this.lines(x, y, ink.sub, [0.35, 0.5, 0.65, 0.5]);
-    const height = Math.max(1, Math.round(size * share));
-    pen.fillStyle = this.ink.scale[Math.round(share * 20)];
-    pen.fillRect(x, y + size - height, size, height);
-    if (cell.holding === FENCED) this.lines(x, y, ink.bad, [0.25, 0.25, 0.75, 0.75], [0.75, 0.25, 0.25, 0.75]);
+    const { x, y } = this.spots[index], { size, pen } = this;
+    this.brush.draw(this.mode, this.cell(index), x, y, size);
+    if (index !== this.at) return;
+    pen.strokeStyle = this.ink.text;
+    pen.lineWidth = 2;
+    pen.strokeRect(x, y, size, size);
   }
 
   find(x, y) {
@@ -349,7 +252,7 @@ class Grid {
     if (this.at < 0) { out.textContent = "Point at a GPU, or move to one with the arrow keys."; return; }
     const spot = this.spots[this.at], cell = this.cell(this.at), job = this.jobs[cell.job];
     const place = [spot.site.name, spot.rack.name].filter(Boolean).join(" / ");
-    const words = [`${spot.node.name} GPU ${spot.gpu}`, spot.node.model, place, holdings[cell.holding]];
+    const words = [`${spot.node.name} GPU ${spot.gpu}`, spot.node.model, place, this.signs[cell.holding].words];
     if (cell.job) words.push(job ? `job ${cell.job} ${job[0]} (${job[1]}, ${job[2]})` : `job ${cell.job}`);
     if (cell.activity !== UNKNOWN) words.push(`activity ${cell.activity * 5} %`);
     if (cell.power !== UNKNOWN) words.push(`power ${cell.power * 5} % of its limit`);
@@ -383,35 +286,35 @@ class Grid {
     if (best >= 0) this.point(best);
   }
 
+  /** What values look like in this mode, and the signs of who has a GPU, which are the same in all. */
   legend() {
-    const box = document.getElementById("legend");
-    box.replaceChildren();
-    const add = (cell, words) => {
-      const item = document.createElement("span"), sign = document.createElement("canvas"), ratio = devicePixelRatio || 1;
-      sign.width = sign.height = 14 * ratio;
-      sign.style.width = sign.style.height = "14px";
-      sign.setAttribute("aria-hidden", "true");
-      const pen = sign.getContext("2d");
-      pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-      const other = Object.assign(Object.create(Object.getPrototypeOf(this)), { pen, size: 14, ink: this.ink, mode: this.mode, at: -1, spots: [{ x: 0, y: 0 }], cell: () => cell });
-      other.draw(0);
-      item.append(sign, words);
-      box.append(item);
-    };
-    const cell = { holding: FREE, job: 0, activity: UNKNOWN, power: UNKNOWN, temp: UNKNOWN, health: 0 };
-    if (this.mode === "holding") {
-      add({ ...cell, holding: HELD, job: 1 }, "held: a colour for each job");
-      [[SHARED, "shared"], [FREE, "free"], [FENCED, "fenced"], [CLOSED, "drained"], [GONE, "away"]].forEach(([holding, words]) => add({ ...cell, holding, job: holding === SHARED ? 2 : 0 }, words));
-    } else if (this.mode === "health") {
-      add(cell, "well");
-      add({ ...cell, health: 1 }, "a note");
-      add({ ...cell, health: 3 }, "fenced or worse");
-      add({ ...cell, holding: GONE }, "away");
-    } else {
-      const texts = { activity: ["0 %", "50 %", "100 %"], power: ["0 %", "50 %", "100 % of the limit"], temp: ["30 °C", "60 °C", "90 °C"] }[this.mode];
-      [[0, 30], [10, 60], [20, 90]].forEach(([share, temp], i) => add({ ...cell, holding: HELD, activity: share, power: share, temp }, texts[i]));
-      add(cell, "not known");
-    }
+    const cell = { holding: HELD, job: 0, activity: UNKNOWN, power: UNKNOWN, temp: UNKNOWN, health: 0 };
+    const steps = [{ activity: 0, power: 0, temp: 30 }, { activity: 10, power: 10, temp: 60 }, { activity: 20, power: 20, temp: 90 }, {}];
+    const scale = (words) => [...words, "not known"].map((said, i) => [{ ...cell, ...steps[i] }, said]);
+    const values = {
+      holding: [[{ ...cell, job: 1 }, "held: a colour for each job"]],
+      activity: scale(["0 %", "50 %", "100 %"]),
+      power: scale(["0 %", "50 %", "100 % of the limit"]),
+      temp: scale(["30 °C", "60 °C", "90 °C"]),
+      health: [[cell, "well"], [{ ...cell, health: 1 }, "a note"], [{ ...cell, health: 3 }, "broken"]],
+    }[this.mode];
+    const others = [SHARED, FREE, FENCED, CLOSED, GONE].map((holding) => {
+      const job = this.mode === "holding" && holding === SHARED ? 2 : 0;
+      return [{ ...cell, holding, job, activity: 10, power: 10, temp: 60 }, this.signs[holding].name];
+    });
+    document.getElementById("legend").replaceChildren(...[...values, ...others].map(([cell, words]) => this.sample(cell, words)));
+  }
+
+  sample(cell, words) {
+    const item = document.createElement("span"), sign = document.createElement("canvas"), ratio = devicePixelRatio || 1;
+    sign.width = sign.height = 14 * ratio;
+    sign.style.width = sign.style.height = "14px";
+    sign.setAttribute("aria-hidden", "true");
+    const pen = sign.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    new Brush(pen, this.ink, this.signs).draw(this.mode, cell, 0, 0, 14);
+    item.append(sign, words);
+    return item;
   }
 
   /** The same in words, a row for each node. */

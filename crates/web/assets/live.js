@@ -1,4 +1,5 @@
 // One stream for each page. The server sends what has changed; pieces are put in place here.
+import { morph, parsed, say } from "./morph.js";
 
 const loaded = Date.now(), first = Number(document.body.dataset.now || loaded);
 const pace = Number(document.body.dataset.pace ?? 1);
@@ -28,13 +29,23 @@ export function pointWords(ms) {
   return at.toDateString() === new Date(now()).toDateString() ? clock.format(at) : day.format(at);
 }
 
+const counted = "time[data-since], time[data-until]";
+// All that count, so that nobody has to look for them in a long page.
+const counters = new Set();
+const clocks = [...document.querySelectorAll("time[data-clock]")];
+
+// From here on what is counted is told in minutes: seconds would keep a long list busy, and nobody needs them.
+const MINUTES_FROM = 600_000;
+
+function countWords(ms) {
+  return spanWords(ms < MINUTES_FROM ? ms : ms - (ms % 60_000));
+}
+
 function count(element) {
-  const since = element.dataset.since, until = element.dataset.until;
-  if (since) element.textContent = spanWords(now() - Number(since));
-  else if (until) {
-    const left = Number(until) - now();
-    element.textContent = left < 1000 ? "any moment" : "in " + spanWords(left);
-  }
+  const { since, until } = element.dataset;
+  if (since) return say(element, countWords(now() - Number(since)));
+  const left = Number(until) - now();
+  say(element, left < 1000 ? "any moment" : "in " + countWords(left));
 }
 
 /** Times in the reader's own zone. */
@@ -44,31 +55,50 @@ export function localise(root) {
     element.textContent = pointWords(ms);
     element.title = new Date(ms).toISOString();
   }
-  for (const element of root.querySelectorAll("time[data-since], time[data-until]")) {
+  for (const element of root.querySelectorAll(counted)) {
     element.title = new Date(Number(element.dataset.since || element.dataset.until)).toISOString();
     count(element);
+    counters.add(element);
   }
 }
 
+/** Counts on, but in rows that nobody sees. */
 export function tick() {
   if (document.hidden) return;
-  for (const element of document.querySelectorAll("time[data-clock]")) element.textContent = day.format(now());
-  for (const element of document.querySelectorAll("time[data-since], time[data-until]")) count(element);
+  clocks.forEach((clock) => say(clock, day.format(now())));
+  for (const element of counters) {
+    if (!element.isConnected) counters.delete(element);
+    else if (!element.closest("tbody")?.away) count(element);
+  }
 }
 
-/** New markup in place of old, with what the reader has opened and where the reader is. */
+const watchers = [(group) => group.querySelectorAll(counted).forEach(count)];
+
+/** What to do when a group of rows comes into sight. */
+export function onSight(watcher) {
+  watchers.unshift(watcher);
+}
+
+document.addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => {
+  target.away = skipped;
+  if (!skipped) watchers.forEach((watcher) => watcher(target));
+}, true);
+
+/** The browser tells when a group leaves sight and comes back, not where it is at first. */
+export function look(groups) {
+  const seen = (row) => row?.checkVisibility?.({ contentVisibilityAuto: true }) ?? true;
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    for (const group of groups) group.away ??= !seen(group.firstElementChild);
+  }));
+}
+
+/** New markup in place of old: what is the same stays, with what the reader has opened and where the reader is. */
 function replace(id, html) {
   const region = document.getElementById(id);
   if (!region) return;
-  const open = [...region.querySelectorAll("details")].map((details) => details.open);
-  const tops = [...region.querySelectorAll(".scroll")].map((box) => box.scrollTop);
-  const focused = region.contains(document.activeElement)
-    ? [...region.querySelectorAll("a, button, summary, input, [tabindex]")].indexOf(document.activeElement) : -1;
-  region.innerHTML = html;
-  region.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
-  region.querySelectorAll(".scroll").forEach((box, i) => { box.scrollTop = tops[i] ?? 0; });
-  localise(region);
-  if (focused >= 0) [...region.querySelectorAll("a, button, summary, input, [tabindex]")][focused]?.focus();
+  const wanted = parsed(html);
+  localise(wanted);
+  morph(region, wanted);
 }
 
 function status(words, state) {

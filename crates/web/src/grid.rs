@@ -35,6 +35,48 @@ pub enum Holding {
     Gone = 5,
 }
 
+/// How a GPU looks of which this holds, in every colouring: by its form, so that nobody needs colours.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sign {
+    /// In the legend, and in the details of a cell.
+    pub name: &'static str,
+    pub words: &'static str,
+    /// Only its edge is drawn.
+    pub hollow: bool,
+    /// One of its corners is missing.
+    pub cut: bool,
+    /// Strokes over it, each from x and y to x and y, in parts of its size.
+    pub strokes: &'static [[f32; 4]],
+}
+
+const PLAIN: Sign = Sign { name: "", words: "", hollow: false, cut: false, strokes: &[] };
+
+/// By the number of each [`Holding`]; the page brings them to the script that draws.
+pub const SIGNS: [Sign; 6] = [
+    Sign { name: "free", words: "free", hollow: true, ..PLAIN },
+    Sign { name: "held", words: "held", ..PLAIN },
+    Sign { name: "shared", words: "shared", cut: true, ..PLAIN },
+    Sign {
+        name: "fenced",
+        words: "fenced",
+        strokes: &[[0.2, 0.2, 0.8, 0.8], [0.8, 0.2, 0.2, 0.8]],
+        ..PLAIN
+    },
+    Sign {
+        name: "drained",
+        words: "node takes no work",
+        strokes: &[[0.1, 0.5, 0.5, 0.1], [0.1, 0.9, 0.9, 0.1], [0.5, 0.9, 0.9, 0.5]],
+        ..PLAIN
+    },
+    Sign {
+        name: "away",
+        words: "node away or lost",
+        hollow: true,
+        strokes: &[[0.15, 0.5, 0.85, 0.5]],
+        ..PLAIN
+    },
+];
+
 /// What is known of one GPU, in steps that the eye can tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
@@ -217,6 +259,22 @@ mod tests {
             [Cell::degrees(Some(65)), Cell::degrees(Some(-4)), Cell::degrees(None)],
             [64, 0, 255]
         );
+    }
+
+    #[test]
+    fn no_two_signs_look_the_same() {
+        for (i, a) in SIGNS.iter().enumerate() {
+            for b in &SIGNS[..i] {
+                let forms = [a, b].map(|sign| (sign.hollow, sign.cut, sign.strokes));
+                assert_ne!(forms[0], forms[1], "{} and {}", a.name, b.name);
+                assert!(a.name != b.name && a.words != b.words);
+            }
+        }
+        let out = [Holding::Fenced, Holding::Closed, Holding::Gone].map(|is| SIGNS[is as usize]);
+        assert_eq!(out.map(|sign| sign.name), ["fenced", "drained", "away"]);
+        assert!(out.iter().all(|sign| !sign.strokes.is_empty()), "colours hide no stroke");
+        let inside = |stroke: &[f32; 4]| stroke.iter().all(|part| (0.0..=1.0).contains(part));
+        assert!(SIGNS.iter().flat_map(|sign| sign.strokes).all(inside));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use tutti_model::Forecast;
 use tutti_wire::api::{ArrayCounts, JobProgress, JobRow};
 
 use crate::live::{Row, Shown};
-use crate::shell::{Page, Reader, Tab, document, region};
+use crate::shell::{Page, Reader, Tab, document, groups, region};
 use crate::words;
 
 /// A job that waits.
@@ -162,7 +162,7 @@ fn table(id: &'static str, label: &str, columns: &[(&str, &str)], rows: &[Row]) 
                         }
                     }
                 } }
-                tbody role="rowgroup" { @for row in rows { (maud::PreEscaped(&row.html)) } }
+                (groups(rows))
             }
         }
     }

@@ -7,7 +7,7 @@
 //!  controller: state, telemetry ─► view ─► page(view)  ─► HTML, once
 //!                                   └────► shown(view) ─► what of it is live
 //!                                              │
-//!                     Shown::changes(before) ──┴─► SSE: regions, rows, series, cells ─► app.js
+//!                     Shown::changes(before) ──┴─► SSE: regions, rows, series, cells, bars ─► app.js
 //! ```
 //!
 //! A page and its live updates come from the same functions, so that what is drawn later can't look
@@ -17,13 +17,14 @@
 //! | part | what |
 //! |---|---|
 //! | [`assets`] | scripts, styles and uPlot, in the binary |
-//! | [`live`], [`grid`] | what changes on a page, and how it is sent |
+//! | [`live`], [`grid`], [`gantt`] | what changes on a page, and how it is sent |
 //! | [`shell`], [`login`] | the frame of every page, and the door |
 //! | [`overview`], [`jobs`], [`job`], [`nodes`], [`teams`], [`cost`], [`alerts`], [`timeline`] | the pages |
 
 pub mod alerts;
 pub mod assets;
 pub mod cost;
+pub mod gantt;
 pub mod grid;
 pub mod job;
 pub mod jobs;

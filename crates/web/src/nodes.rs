@@ -7,7 +7,7 @@ use tutti_wire::api::NodeRow;
 
 use crate::job::Moment;
 use crate::live::{Row, Shown};
-use crate::shell::{Page, Reader, Tab, document, region};
+use crate::shell::{Page, Reader, Tab, document, groups, region};
 use crate::words;
 
 /// A node with what its GPUs do now.
@@ -199,7 +199,7 @@ pub fn list_page(reader: &Reader, view: &ListView) -> Markup {
                         }
                     }
                 } }
-                tbody role="rowgroup" { @for row in &shown.tables["nodes"] { (maud::PreEscaped(&row.html)) } }
+                (groups(&shown.tables["nodes"]))
             }
         }
         p.empty data-empty="nodes" { "No node has joined yet." }

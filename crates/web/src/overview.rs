@@ -5,7 +5,7 @@ use serde::Serialize;
 use tutti_model::Time;
 
 use crate::alerts::{self, Alert};
-use crate::grid::Grid;
+use crate::grid::{Grid, SIGNS};
 use crate::live::Shown;
 use crate::shell::{Page, Reader, Tab, document, region};
 use crate::words;
@@ -145,6 +145,10 @@ const COLUMNS: &[(&str, &str)] = &[
     ("Health", ""),
 ];
 
+fn signs() -> String {
+    serde_json::to_string(&SIGNS).expect("our own types become JSON")
+}
+
 pub fn page(reader: &Reader, view: &View) -> Markup {
     let body = html! {
         h1.away { "Overview" }
@@ -163,7 +167,7 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
             }
             div #grid.grid tabindex="0" role="application" data-testid="grid"
                 aria-label="GPUs by site, rack and node. Arrow keys move from GPU to GPU, Enter opens its job. The table below says the same."
-                aria-describedby="cell" {
+                aria-describedby="cell" data-signs=(signs()) {
                 canvas #cells aria-hidden="true" {}
             }
             p #cell.cell data-testid="cell" {

@@ -1,9 +1,10 @@
 //! The frame of every page: navigation, who is logged in, keys, the light, and the live stream.
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use tutti_model::{Role, Time};
 
 use crate::assets::url;
+use crate::live::Row;
 use crate::words;
 
 /// Who looks at a page.
@@ -175,6 +176,19 @@ fn help(reader: &Reader) -> Markup {
 /// A region that the live stream replaces.
 pub(crate) fn region(id: &'static str, content: &Markup) -> Markup {
     html! { div.region id=(id) { (content) } }
+}
+
+/// Rows of a long list that are laid out and drawn together, if they are in sight. `rows.js` goes on with the same.
+const GROUP: usize = 16;
+
+/// The rows of a list; one group at least, to put new ones into.
+pub(crate) fn groups(rows: &[Row]) -> Markup {
+    html! {
+        @for group in rows.chunks(GROUP) {
+            tbody role="rowgroup" { @for row in group { (PreEscaped(&row.html)) } }
+        }
+        @if rows.is_empty() { tbody role="rowgroup" {} }
+    }
 }
 
 /// A page that says why there is none.

@@ -1,23 +1,15 @@
 //! Who had which GPU when.
 
 use maud::{Markup, PreEscaped, html};
-use serde::Serialize;
 use tutti_model::{TaskId, Time};
 
+use crate::gantt::Gantt;
 use crate::live::{Row, Shown};
 use crate::shell::{Page, Reader, Tab, document, region};
 use crate::words;
 
 /// Rows of the table; the picture has all.
 const LISTED: usize = 200;
-
-/// Bars are sent by the hour of the day in which they began, so that what changes is in few of these.
-/// In the order of names they come before the picture's frame, with which it is drawn.
-const HOURS: [&str; 24] = [
-    "bars-00", "bars-01", "bars-02", "bars-03", "bars-04", "bars-05", "bars-06", "bars-07",
-    "bars-08", "bars-09", "bars-10", "bars-11", "bars-12", "bars-13", "bars-14", "bars-15",
-    "bars-16", "bars-17", "bars-18", "bars-19", "bars-20", "bars-21", "bars-22", "bars-23",
-];
 
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -70,39 +62,28 @@ impl End {
     }
 }
 
-/// Job, node, GPUs, from, until (0: open), end.
-type SentBar<'a> = (usize, usize, &'a [u16], u64, u64, u8);
-
-/// What bars are drawn into; times are seconds.
-#[derive(Serialize)]
-struct Frame<'a> {
-    from: u64,
-    nodes: Vec<(&'a str, u16)>,
-}
-
-/// Bars as they are sent: seconds, and jobs named once.
-#[derive(Serialize)]
-struct Sent<'a> {
-    jobs: Vec<(String, &'a str, &'a str)>,
-    bars: Vec<SentBar<'a>>,
-}
-
 fn seconds(at: Time) -> u64 {
     at.0 / 1000
 }
 
 impl View {
     pub fn shown(&self) -> Shown {
-        let nodes = self.nodes.iter().map(|(name, gpus)| (name.as_str(), *gpus)).collect();
-        let shown = Shown::default()
-            .region("left-out", self.note())
-            .table("bars", self.rows())
-            .chart("gantt", &Frame { from: seconds(self.from), nodes });
-        let of_hour = |shown: Shown, (hour, name): (usize, &'static str)| {
-            let began = |bar: &&Bar| (seconds(bar.from) / 3600 % 24) as usize == hour;
-            shown.chart(name, &sent(self.bars.iter().filter(began)))
+        let shown = Shown::default().region("left-out", self.note()).table("bars", self.rows());
+        Shown { gantt: Some(self.gantt()), ..shown }
+    }
+
+    fn gantt(&self) -> Gantt {
+        let job = |bar: &Bar| (bar.task, (bar.name.clone(), bar.user.clone()));
+        let sent = |bar: &Bar| {
+            let until = bar.until.map_or(0, seconds);
+            ((bar.task, bar.node, seconds(bar.from)), (bar.gpus.clone(), until, bar.end as u8))
         };
-        HOURS.into_iter().enumerate().fold(shown, of_hour)
+        Gantt {
+            from: seconds(self.from),
+            nodes: self.nodes.clone(),
+            jobs: self.bars.iter().map(job).collect(),
+            bars: self.bars.iter().map(sent).collect(),
+        }
     }
 
     /// The newest ones in words.
@@ -159,26 +140,6 @@ impl View {
     }
 }
 
-fn sent<'a>(bars: impl Iterator<Item = &'a Bar>) -> Sent<'a> {
-    let bars: Vec<&Bar> = bars.collect();
-    let mut ids: Vec<TaskId> = bars.iter().map(|bar| bar.task).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    let mut jobs: Vec<(String, &str, &str)> =
-        ids.iter().map(|id| (id.to_string(), "", "")).collect();
-    let place = |task: TaskId| ids.binary_search(&task).unwrap_or_default();
-    for bar in &bars {
-        let job = &mut jobs[place(bar.task)];
-        (job.1, job.2) = (&bar.name, &bar.user);
-    }
-    let bars = bars.into_iter().map(|bar| {
-        let until = bar.until.map_or(0, seconds);
-        let (job, from) = (place(bar.task), seconds(bar.from));
-        (job, bar.node, bar.gpus.as_slice(), from, until, bar.end as u8)
-    });
-    Sent { bars: bars.collect(), jobs }
-}
-
 fn gpus(gpus: &[u16]) -> String {
     gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
@@ -203,7 +164,7 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
                 }
                 p.sub { "Drag to move, Ctrl and wheel to zoom." }
             }
-            div #gantt.gantt tabindex="0" role="application" data-chart="gantt" data-testid="gantt"
+            div #gantt.gantt tabindex="0" role="application" data-testid="gantt"
                 aria-label="Who had which GPU when. Left and right move in time, plus and minus zoom. The table below says the same." {
                 div.tall { canvas aria-hidden="true" {} }
             }
@@ -240,42 +201,31 @@ mod tests {
         View { from: Time(0), nodes, bars, left_out: 0, forgot: false }
     }
 
-    fn json(view: &View, chart: &str) -> serde_json::Value {
-        serde_json::from_str(&view.shown().series[chart]).unwrap()
-    }
-
     #[test]
-    fn jobs_are_named_once_and_times_are_seconds() {
+    fn the_picture_has_seconds_and_each_job_once() {
         let view = view(vec![
             bar(9, 0, 10_000, None, End::Open),
             bar(9, 1, 10_000, None, End::Open),
             bar(4, 0, 10_000, Some(30_000), End::Failed),
         ]);
-        let sent = json(&view, "bars-00");
-        assert_eq!(
-            sent["jobs"],
-            serde_json::json!([["4", "job<4>", "ada"], ["9", "job<9>", "ada"]])
-        );
-        assert_eq!(sent["bars"][1], serde_json::json!([1, 1, [0, 1], 10, 0, 0]));
-        assert_eq!(sent["bars"][2], serde_json::json!([0, 0, [0, 1], 10, 30, 2]));
-        assert_eq!(json(&view, "gantt")["nodes"], serde_json::json!([["n1", 8], ["n2", 8]]));
+        let gantt = view.shown().gantt.unwrap();
+        assert_eq!((gantt.jobs.len(), gantt.bars.len()), (2, 3));
+        let failed = (TaskId::single(JobId(4)), 0, 10);
+        assert_eq!(gantt.bars[&failed], (vec![0, 1], 30, End::Failed as u8));
         let text = page(&reader(Role::Viewer), &view).into_string();
         assert!(text.contains("job&lt;4&gt;") && text.contains("goes on"), "{text}");
     }
 
     #[test]
-    fn an_end_sends_its_hour_and_not_the_others() {
-        let hour = 3_600_000;
-        let open = bar(9, 1, 25 * hour, None, End::Open);
-        let ended = Bar { until: Some(Time(26 * hour)), end: End::Completed, ..open.clone() };
-        let old = bar(4, 0, 7 * hour, Some(8 * hour), End::Completed);
+    fn an_end_sends_its_bar_and_no_other() {
+        let open = bar(9, 1, 25_000, None, End::Open);
+        let ended = Bar { until: Some(Time(26_000)), end: End::Completed, ..open.clone() };
+        let old = bar(4, 0, 7_000, Some(8_000), End::Completed);
         let (before, after) = (view(vec![old.clone(), open]), view(vec![old, ended]));
         let changes = after.shown().changes(Some(&before.shown()));
-        let charts: Vec<_> = changes.iter().filter(|event| event.name == "series").collect();
-        assert_eq!(charts.len(), 1, "{changes:?}");
-        assert!(charts[0].data.contains("bars-01"), "{}", charts[0].data);
-        let last = *HOURS.iter().max().unwrap();
-        assert!(last < "gantt", "the frame comes when all bars are there");
+        let names: Vec<_> = changes.iter().map(|event| event.name).collect();
+        assert_eq!(names, ["rows", "bars"]);
+        assert!(changes[1].data.contains("\"9\"") && !changes[1].data.contains("\"4\""));
     }
 
     #[test]

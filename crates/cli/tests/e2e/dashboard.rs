@@ -122,6 +122,44 @@ fn look_around(browser: &mut Browser, base: &str) {
     browser.wait("location.pathname === '/teams' && document.querySelector('[data-testid=teams]')");
 }
 
+/// Two signs that look the same, in grey, in any colouring, at the smallest size and at a common one: with a job or
+/// without, and whatever the value.
+const ALIKE: &str = r"(async () => {
+    const at = document.querySelector('script[type=module]').src.replace('app.js', '');
+    const { Brush } = await import(at + 'cells.js'), { palette } = await import(at + 'colours.js');
+    const ink = palette(), signs = JSON.parse(document.getElementById('grid').dataset.signs), alike = [];
+    const grey = (mode, size, cell) => {
+        const pen = new OffscreenCanvas(size, size).getContext('2d');
+        new Brush(pen, ink, signs).draw(mode, cell, 0, 0, size);
+        pen.globalCompositeOperation = 'destination-over';
+        pen.fillStyle = ink.ground;
+        pen.fillRect(0, 0, size, size);
+        const { data } = pen.getImageData(0, 0, size, size);
+        return Array.from({ length: size * size }, (_, i) => 0.21 * data[4 * i] + 0.72 * data[4 * i + 1] + 0.07 * data[4 * i + 2]);
+    };
+    const modes = [...document.querySelectorAll('[data-mode]')].map((button) => button.dataset.mode);
+    for (const mode of modes) for (const size of [7, 14]) for (const value of [255, 0, 10, 20]) for (const busy of [0, 1]) {
+        const drawn = signs.map(({ name }, holding) => {
+            const job = ['held', 'shared'].includes(name) || (busy && ['fenced', 'away'].includes(name)) ? 1 : 0;
+            const temp = value === 255 ? 255 : 30 + 3 * value;
+            return grey(mode, size, { holding, job, activity: value, power: value, temp, health: 0 });
+        });
+        drawn.forEach((a, i) => drawn.slice(0, i).forEach((b, k) => {
+            const differ = a.filter((level, at) => Math.abs(level - b[at]) > 30).length;
+            if (differ < 4) alike.push(`${mode}: ${signs[i].name} and ${signs[k].name} at ${size}, value ${value}: ${differ}`);
+        }));
+    }
+    return [modes.length, signs.length, alike];
+})()";
+
+fn every_sign_is_another(browser: &mut Browser, base: &str) {
+    browser.go(&format!("{base}/"));
+    for light in ["light", "dark"] {
+        browser.light(light);
+        assert_eq!(browser.eval(ALIKE), json!([5, 6, []]), "{light}");
+    }
+}
+
 /// Pages that a person with a screen reader, or without colour vision, can't use.
 fn barriers(browser: &mut Browser, axe: &str, page: &str) -> Vec<String> {
     browser.eval(&format!("{axe}; undefined"));
@@ -185,6 +223,7 @@ fn people_use_the_dashboard() {
     let done = from_waiting_to_done(&cluster, &mut browser, &base);
     cancel_one(&cluster, &mut browser, &base);
     look_around(&mut browser, &base);
+    every_sign_is_another(&mut browser, &base);
     let held = cluster.submit(JobSpec { gpus: Some(8), hold: true, ..JobSpec::shell("true") });
     let running = until_file(&cluster, "fourth", "true");
     cluster.wait_state(running, JobState::Running);
@@ -208,4 +247,81 @@ fn people_use_the_dashboard() {
         .filter(|url| !url.starts_with(&base) && !url.starts_with("data:") && url != "about:blank")
         .collect();
     assert_eq!(outside, [] as [String; 0], "requests to elsewhere");
+}
+
+const QUEUED: usize = 120;
+
+/// Keys of the rows in the order in which a screen reader comes to them.
+const KEYS: &str =
+    "[...document.querySelectorAll('#queue tbody tr')].map((row) => row.dataset.key)";
+
+fn queue_is(browser: &mut Browser, ids: &[TaskId]) {
+    let keys: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    browser.wait(&format!("JSON.stringify({KEYS}) === {:?}", json!(keys).to_string()));
+}
+
+/// Moved in line by somebody else; the row says so.
+fn prioritise(browser: &mut Browser, id: TaskId, priority: &str) {
+    let body = json!({ "priority": priority }).to_string();
+    let status = browser.eval(&format!(
+        "fetch('/api/v1/jobs/{id}/priority', {{ method: 'POST', body: {body:?}, headers: {{ 'X-Tutti-CSRF': document.body.dataset.csrf, 'Content-Type': 'application/json' }} }}).then((answer) => answer.status)"
+    ));
+    assert_eq!(status, json!(200));
+    let row = format!("#queue tr[data-key=\"{id}\"]");
+    browser.wait(&format!("document.querySelector({row:?}).textContent.includes({priority:?})"));
+}
+
+/// A row as the test has left it: the same element, with what the test has put on it.
+fn is_marked(browser: &mut Browser, id: TaskId) -> bool {
+    let row = format!("#queue tr[data-key=\"{id}\"]");
+    browser.eval(&format!("document.querySelector({row:?}).dataset.mark === 'here'")) == true
+}
+
+#[test]
+fn a_long_list_changes_in_place() {
+    let cluster = cluster(1);
+    let base = format!("http://{}", cluster.client().endpoint().authority());
+    let waits = |n: usize| {
+        let name = Some(format!("waits-{n}"));
+        cluster.submit(JobSpec { gpus: Some(8), hold: true, name, ..JobSpec::shell("true") })
+    };
+    let mut ids: Vec<TaskId> = (0..QUEUED).map(waits).collect();
+    let mut browser = Browser::start();
+    let admin = fs::read_to_string(cluster.dir().join("admin.token")).unwrap();
+    log_in(&mut browser, &base, admin.trim());
+    browser.go(&format!("{base}/queue"));
+    queue_is(&mut browser, &ids);
+    // From here on what comes is an update, and not what was there.
+    prioritise(&mut browser, ids[0], "high");
+    browser.eval("document.querySelectorAll('#queue tbody tr').forEach((row) => { row.dataset.mark = 'here'; }); window.loadedOnce = true");
+
+    // Somebody selects a row far down and stays in it.
+    let (mine, other, cancelled) = (ids[90], ids[95], ids[5]);
+    let pick = format!("#queue tr[data-key=\"{mine}\"] .pick input");
+    browser.eval(&format!("{{ const box = document.querySelector({pick:?}); box.focus(); box.click(); scrollTo(0, 700); }}"));
+    prioritise(&mut browser, other, "high");
+    cluster.cli(&["cancel", &cancelled.to_string()]).ok();
+    ids.retain(|id| *id != cancelled);
+    ids.push(waits(QUEUED));
+    queue_is(&mut browser, &ids);
+    let here = format!("document.activeElement === document.querySelector({pick:?})");
+    assert_eq!(browser.eval(&here), true, "focus went elsewhere");
+    assert_eq!(browser.eval(&format!("document.querySelector({pick:?}).checked")), true);
+    assert_eq!(browser.eval("document.querySelector('[data-picked]').textContent"), "1 selected");
+    for id in &ids[..QUEUED - 1] {
+        assert!(is_marked(&mut browser, *id), "the row of {id} is another element");
+    }
+    assert!(!is_marked(&mut browser, ids[QUEUED - 1]), "the last one is new");
+
+    // And while somebody writes a filter.
+    browser.eval("{ const box = document.getElementById('filter'); box.focus(); box.value = 'waits-9'; box.setSelectionRange(3, 5); box.dispatchEvent(new Event('input', { bubbles: true })); }");
+    let shown = "document.querySelectorAll('#queue tbody tr:not([hidden])').length";
+    browser.wait(&format!("{shown} === 11"));
+    prioritise(&mut browser, other, "low");
+    let box_is = "(({ id, value, selectionStart, selectionEnd }) => [id, value, selectionStart, selectionEnd])(document.activeElement)";
+    assert_eq!(browser.eval(box_is), json!(["filter", "waits-9", 3, 5]));
+    assert_eq!(browser.eval(shown), 11);
+    assert!(is_marked(&mut browser, other) && is_marked(&mut browser, mine));
+    assert_eq!(browser.eval("window.loadedOnce"), true);
+    assert_eq!(browser.complaints(), [] as [String; 0]);
 }

@@ -18,7 +18,7 @@ use super::problem::{Problem, ProblemCode, exit};
 use super::routes::{Access, access};
 use crate::audit::Line;
 use crate::clock::now;
-use crate::dash::Session;
+use crate::dash::{self, Session};
 
 /// Both ends of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,9 @@ pub async fn door(
     mut request: Request,
     next: Next,
 ) -> Response {
+    if dash::is_astray(&request) {
+        return dash::no_page(&app, ends, &request);
+    }
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("", MatchedPath::as_str);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
@@ -28,7 +28,7 @@ pub async fn outer(
 ) -> Response {
     let method = request.method().clone();
     let line = line(&request, ends);
-    let mut response = match app.hosts.check(request.headers(), ends.local.ip()) {
+    let response = match app.hosts.check(request.headers(), ends.local.ip()) {
         Err(problem) => {
             let response = page_of(problem);
             audit(&app, &method, line, &response);
@@ -36,6 +36,31 @@ pub async fn outer(
         }
         Ok(()) => next.run(request).await,
     };
+    under_rules(response)
+}
+
+/// A person's browser looks for a page that there is none of. Nobody has to be known to be told so.
+pub fn is_astray(request: &Request) -> bool {
+    let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    let looks = matches!(*request.method(), Method::GET | Method::HEAD);
+    looks
+        && request.extensions().get::<MatchedPath>().is_none()
+        && !request.uri().path().starts_with("/api/")
+        && accepts.is_some_and(|accepts| accepts.contains("text/html"))
+}
+
+pub fn no_page(app: &App, ends: Ends, request: &Request) -> Response {
+    let nothing = || {
+        let path = request.uri().path();
+        Problem::not_found(format!("there is no page at {path}"))
+    };
+    let host = app.hosts.check(request.headers(), ends.local.ip());
+    let response = page_of(host.err().unwrap_or_else(nothing));
+    audit(app, request.method(), line(request, ends), &response);
+    under_rules(response)
+}
+
+fn under_rules(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let same = HeaderValue::from_static("same-origin");
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -11,8 +11,8 @@ use crate::api::App;
 use crate::clock::now;
 use crate::lock::lock;
 
-/// It rests so many times as long as it worked, whatever on.
-const REST: u32 = 40;
+/// It rests so many times as long as it worked, whatever on: less than what the pages take.
+const REST: u32 = 80;
 const EVERY: Duration = Duration::from_secs(5);
 const ADVICE_EVERY: Duration = Duration::from_secs(30);
 /// Tasks whose advice is kept; beyond it the one goes that nobody has asked about for longest.

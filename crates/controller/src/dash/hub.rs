@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 use tutti_model::{ReportBy, Seq, TaskId};
 use tutti_web::{Event, Shown};
 
 use super::gather;
-use crate::api::{App, Problem};
+use crate::api::{App, Problem, sse};
 use crate::core::Stopped;
 use crate::feed::Durable;
 use crate::lock::lock;
@@ -55,14 +56,17 @@ impl Topic {
 }
 
 /// How long to rest after a look that took so long, while so many pages are looked at.
-fn rest(topic: &Topic, took: Duration, pages: usize) -> Duration {
-    // Much of it is sent again when anything has changed.
-    let pace = if *topic == Topic::Timeline { PACE * 6 } else { PACE };
+fn rest(took: Duration, pages: usize) -> Duration {
     let pages = u32::try_from(pages.max(1)).unwrap_or(u32::MAX);
-    took.saturating_mul(REST.saturating_mul(pages)).clamp(pace, REST_MAX)
+    took.saturating_mul(REST.saturating_mul(pages)).clamp(PACE, REST_MAX)
 }
 
-pub type Changes = Arc<Vec<Event>>;
+/// As it is sent, made once for all who get it.
+fn rendered(events: &[Event]) -> Bytes {
+    let mut text = String::new();
+    events.iter().for_each(|event| sse::put(&mut text, event.name, &event.data));
+    Bytes::from(text)
+}
 
 type Channels = Mutex<HashMap<Topic, Arc<Channel>>>;
 
@@ -74,28 +78,38 @@ pub struct Hub {
 /// Held by the hub and by whoever makes the page, and by nobody else: when both have let go of it,
 /// the sender is gone, and readers hear that the page has come to its end.
 struct Channel {
-    sender: broadcast::Sender<Changes>,
+    sender: broadcast::Sender<Bytes>,
     page: Arc<Mutex<Page>>,
 }
 
 #[derive(Default)]
 struct Page {
-    shown: Option<Arc<Shown>>,
+    shown: Option<Shown>,
+    /// All of that as it is sent, if somebody has needed it.
+    whole: Option<Bytes>,
     /// Why it came to its end.
     problem: Option<Problem>,
+}
+
+impl Page {
+    /// What a reader gets who has nothing.
+    fn everything(&mut self) -> Option<Bytes> {
+        let shown = self.shown.as_ref()?;
+        Some(self.whole.get_or_insert_with(|| rendered(&shown.changes(None))).clone())
+    }
 }
 
 /// One reader of a page.
 pub struct Subscription {
     page: Arc<Mutex<Page>>,
-    receiver: broadcast::Receiver<Changes>,
+    receiver: broadcast::Receiver<Bytes>,
     /// What was there when it came.
-    first: Option<Changes>,
+    first: Option<Bytes>,
 }
 
 impl Subscription {
     /// What has to be sent next. None when the page has come to its end.
-    pub async fn next(&mut self) -> Option<Changes> {
+    pub async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(first);
         }
@@ -104,11 +118,11 @@ impl Subscription {
                 Ok(changes) => return Some(changes),
                 Err(broadcast::error::RecvError::Closed) => return None,
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let page = lock(&self.page);
+                    let mut page = lock(&self.page);
                     // What is buffered is in what is shown already.
                     self.receiver = self.receiver.resubscribe();
-                    if let Some(shown) = &page.shown {
-                        return Some(Arc::new(shown.changes(None)));
+                    if let Some(everything) = page.everything() {
+                        return Some(everything);
                     }
                 }
             }
@@ -230,14 +244,14 @@ async fn make(app: Arc<App>, maker: Maker) {
         wake.mark_unchanged();
         let began = Instant::now();
         match gather::shown(&app, topic).await {
-            Ok(shown) => maker.channel.show(Arc::new(shown)),
+            Ok(shown) => maker.channel.show(shown),
             Err(problem) => {
                 tracing::debug!(?topic, message = problem.error.message, "a live page ends");
                 lock(&maker.channel.page).problem = Some(problem);
                 return;
             }
         }
-        tokio::time::sleep(rest(topic, began.elapsed(), maker.pages())).await;
+        tokio::time::sleep(rest(began.elapsed(), maker.pages())).await;
         tokio::select! {
             changed = wake.changed() => if changed.is_err() {
                 return;
@@ -258,19 +272,19 @@ impl Channel {
 
     fn subscribe(&self) -> Subscription {
         // Under the lock of what is shown, so that nothing is missed or comes twice.
-        let page = lock(&self.page);
+        let mut page = lock(&self.page);
         let receiver = self.sender.subscribe();
-        let first = page.shown.as_ref().map(|shown| Arc::new(shown.changes(None)));
-        Subscription { page: Arc::clone(&self.page), receiver, first }
+        Subscription { page: Arc::clone(&self.page), receiver, first: page.everything() }
     }
 
-    fn show(&self, new: Arc<Shown>) {
+    fn show(&self, new: Shown) {
         let mut page = lock(&self.page);
-        let changes = new.changes(page.shown.as_deref());
+        let changes = new.changes(page.shown.as_ref());
         page.shown = Some(new);
         if !changes.is_empty() {
+            page.whole = None;
             // Nobody may be left to hear it.
-            let _ = self.sender.send(Arc::new(changes));
+            let _ = self.sender.send(rendered(&changes));
         }
     }
 }
@@ -279,25 +293,28 @@ impl Channel {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> Arc<Shown> {
+    fn shown(text: &str) -> Shown {
         let mut shown = Shown::default();
         shown.regions.insert("a", text.to_owned());
-        Arc::new(shown)
+        shown
+    }
+
+    fn sent(text: &str) -> Bytes {
+        format!("event: html\ndata: {{\"a\":\"{text}\"}}\n\n").into()
     }
 
     #[test]
     fn what_takes_long_is_made_less_often() {
         let ms = Duration::from_millis;
-        assert_eq!(rest(&Topic::Overview, ms(3), 1), PACE);
-        assert_eq!(rest(&Topic::Overview, ms(100), 1), ms(4000));
-        assert_eq!(rest(&Topic::Overview, ms(9000), 1), REST_MAX);
-        assert!(rest(&Topic::Timeline, ms(1), 1) > PACE);
+        assert_eq!(rest(ms(3), 1), PACE);
+        assert_eq!(rest(ms(100), 1), ms(4000));
+        assert_eq!(rest(ms(9000), 1), REST_MAX);
     }
 
     #[test]
     fn ten_pages_cost_no_more_than_one() {
         for took in [2, 10, 50].map(Duration::from_millis) {
-            let round = took + rest(&Topic::Nodes, took, 10);
+            let round = took + rest(took, 10);
             let share = 10.0 * took.as_secs_f64() / round.as_secs_f64();
             assert!(share < 0.03, "{share} of a core, at {took:?} each");
         }
@@ -313,8 +330,11 @@ mod tests {
         channel.show(shown("1"));
         channel.show(shown("2"));
         let (a, b) = (early.next().await.unwrap(), late.next().await.unwrap());
-        assert!(Arc::ptr_eq(&a, &b), "made once");
-        assert_eq!(a[0].data, r#"{"a":"2"}"#);
+        assert_eq!(a.as_ptr(), b.as_ptr(), "made once");
+        assert_eq!(a, sent("2"));
+        let (mut third, mut fourth) = (channel.subscribe(), channel.subscribe());
+        let (a, b) = (third.next().await.unwrap(), fourth.next().await.unwrap());
+        assert_eq!((a.as_ptr(), &a), (b.as_ptr(), &sent("2")), "and so is all of it");
     }
 
     #[tokio::test]
@@ -322,9 +342,9 @@ mod tests {
         let channel = Channel::new(2);
         let mut slow = channel.subscribe();
         (0..9).for_each(|n| channel.show(shown(&n.to_string())));
-        assert_eq!(slow.next().await.unwrap()[0].data, r#"{"a":"8"}"#);
+        assert_eq!(slow.next().await.unwrap(), sent("8"));
         channel.show(shown("9"));
-        assert_eq!(slow.next().await.unwrap()[0].data, r#"{"a":"9"}"#);
+        assert_eq!(slow.next().await.unwrap(), sent("9"));
     }
 
     #[tokio::test]

@@ -29,10 +29,12 @@ use axum::routing::{get, post};
 
 use crate::api::App;
 use forecasts::Forecasts;
+use gather::nodes::Readings;
 use hub::Hub;
 use pulse::Ring;
 use session::Sessions;
 
+pub use door::{is_astray, no_page};
 pub use pulse::{beat, keep_pulse};
 pub use session::Session;
 
@@ -42,6 +44,7 @@ pub struct Dash {
     hub: Hub,
     pulse: Ring,
     forecasts: Forecasts,
+    readings: Readings,
 }
 
 impl Dash {
@@ -52,6 +55,7 @@ impl Dash {
             hub: Hub::default(),
             pulse: Ring::default(),
             forecasts: Forecasts::default(),
+            readings: Readings::default(),
         }
     }
 }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderMap, Method};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tutti_model::TaskId;
 
 use super::gather;
-use super::hub::{Changes, Subscription, Topic};
+use super::hub::{Subscription, Topic};
 use super::session::Session;
-use crate::api::sse::{self, Left, Sender, Stream};
+use crate::api::sse::{self, Left, Texts};
 use crate::api::{App, Problem};
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,14 +49,14 @@ pub async fn live(
     Extension(session): Extension<Session>,
     headers: HeaderMap,
     request: axum::extract::RawQuery,
-) -> Result<Stream, Problem> {
+) -> Result<Response, Problem> {
     session.allows(&Method::GET, &headers)?;
     let query: Query = serde_urlencoded::from_str(request.0.as_deref().unwrap_or_default())
         .map_err(|error| Problem::invalid(format!("in the query: {error}")))?;
     let mut page = app.dash.hub.subscribe(&app, query.topic()?);
     // Of what can't be shown there is no stream: browsers would open it again and again.
     let Some(first) = page.next().await else { return Err(page.problem()) };
-    let (sender, stream) = sse::channel();
+    let (sender, stream) = sse::texts();
     tokio::spawn(async move {
         // The reader left, or may not look any more: either way nothing is left to do.
         let _ = send(&app, &session, page, first, &sender).await;
@@ -66,10 +68,10 @@ async fn send(
     app: &App,
     session: &Session,
     mut page: Subscription,
-    first: Changes,
-    out: &Sender,
+    first: Bytes,
+    out: &Texts,
 ) -> Result<(), Left> {
-    put(&first, out).await?;
+    out.send(first).await?;
     let mut stopping = app.stopping();
     let ended = session.ended(app);
     tokio::pin!(ended);
@@ -77,20 +79,13 @@ async fn send(
         tokio::select! {
             changes = page.next() => {
                 let Some(changes) = changes else { return Ok(()) };
-                put(&changes, out).await?;
+                out.send(changes).await?;
             }
             () = &mut ended => return Ok(()),
-            () = out.left() => return Err(Left),
+            left = out.quiet() => return Err(left),
             () = stopped(&mut stopping) => return Ok(()),
         }
     }
-}
-
-async fn put(changes: &Changes, out: &Sender) -> Result<(), Left> {
-    for change in changes.iter() {
-        out.send_text(change.name, &change.data).await?;
-    }
-    Ok(())
 }
 
 /// Resolves when the controller is to stop.

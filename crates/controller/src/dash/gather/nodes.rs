@@ -1,7 +1,11 @@
 //! Nodes.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
 use tutti_engine::Rejected;
-use tutti_model::{GpuIndex, Node, Span, Time};
+use tutti_model::{GpuIndex, Node, NodeId, Span, Time};
 use tutti_web::job::{Moment, Tone};
 use tutti_web::nodes::{Card, Curves, Entry, ListView, View};
 
@@ -10,14 +14,47 @@ use crate::api::{App, Problem};
 use crate::chronicle::{Befell, Fate};
 use crate::clock::now;
 use crate::core::World;
+use crate::lock::lock;
 use crate::telemetry::{Of, Range, Store};
 use crate::views::{counted, node_row};
 
 const CURVE_SPAN: Span = Span::secs(3600);
 const CURVE_STEP: u64 = 30;
 const HISTORY_MAX: usize = 100;
+const READ_EVERY: Duration = Duration::from_secs(5);
 
-fn entry(world: &World, store: &Store, node: &Node) -> Entry {
+/// What the GPUs of a node do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Measured {
+    activity: Option<f64>,
+    power: Option<f64>,
+    hottest: Option<i16>,
+}
+
+/// What the list says of all nodes. It is read no more often than somebody can: else every row would
+/// change with every job that starts anywhere.
+#[derive(Default)]
+pub struct Readings {
+    last: Mutex<Option<(Instant, Arc<Known>)>>,
+}
+
+type Known = BTreeMap<NodeId, Measured>;
+
+impl Readings {
+    fn known(&self, now: Instant, read: impl FnOnce() -> Known) -> Arc<Known> {
+        let mut last = lock(&self.last);
+        if let Some((at, known)) = &*last
+            && now.duration_since(*at) < READ_EVERY
+        {
+            return Arc::clone(known);
+        }
+        let known = Arc::new(read());
+        *last = Some((now, Arc::clone(&known)));
+        known
+    }
+}
+
+fn measured(store: &Store, node: &Node) -> Measured {
     let newest = store.newest(&node.facts.name);
     let samples = newest.as_ref().map_or(&[] as &[_], |newest| &newest.sample.gpus);
     let known: Vec<f64> = samples.iter().filter_map(activity).collect();
@@ -25,20 +62,30 @@ fn entry(world: &World, store: &Store, node: &Node) -> Entry {
         samples.iter().filter_map(|s| Some(f64::from(s.power_mw?) / 1000.0)).collect();
     // Whole per cents and tens of watts: less is no change.
     let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64);
-    Entry {
-        row: node_row(world, node, now()),
+    Measured {
         activity: mean.map(|mean| (mean * 100.0).round() / 100.0),
         power: (!watts.is_empty()).then(|| (watts.iter().sum::<f64>() / 10.0).round() * 10.0),
         hottest: samples.iter().filter_map(|sample| sample.temp).max(),
     }
 }
 
+fn entry(world: &World, node: &Node, measured: Measured) -> Entry {
+    let Measured { activity, power, hottest } = measured;
+    Entry { row: node_row(world, node, now()), activity, power, hottest }
+}
+
 pub async fn list(app: &App) -> Result<ListView, Problem> {
     let nodes = app.core.read(|world| {
-        let nodes = world.engine.state().nodes.values();
-        let mut nodes: Vec<Entry> = nodes.map(|node| entry(world, &app.telemetry, node)).collect();
-        nodes.sort_by_cached_key(|entry| counted(&entry.row.name));
-        nodes
+        let nodes = &world.engine.state().nodes;
+        let read = |node: &Node| measured(&app.telemetry, node);
+        let all = || nodes.values().map(|node| (node.id, read(node))).collect::<Known>();
+        let known = app.dash.readings.known(Instant::now(), all);
+        // Who has joined since is read now.
+        let reading = |node: &Node| known.get(&node.id).copied().unwrap_or_else(|| read(node));
+        let mut list: Vec<Entry> =
+            nodes.values().map(|node| entry(world, node, reading(node))).collect();
+        list.sort_by_cached_key(|entry| counted(&entry.row.name));
+        list
     });
     Ok(ListView { nodes: nodes.await?, query: String::new() })
 }
@@ -48,7 +95,7 @@ pub async fn one(app: &App, name: &str) -> Result<View, Problem> {
         let node = world.engine.state().node_named(name)?;
         let history = world.chronicle.fates_of(node.id).take(HISTORY_MAX).map(told).collect();
         Some(View {
-            entry: entry(world, &app.telemetry, node),
+            entry: entry(world, node, measured(&app.telemetry, node)),
             gpus: cards(&app.telemetry, node),
             history,
             curves: Curves::default(),
@@ -142,4 +189,22 @@ fn curves(store: &Store, name: &str) -> Curves {
     out.power.drain(..known);
     out.temp.drain(..known);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_stand_for_a_while() {
+        let (readings, start) = (Readings::default(), Instant::now());
+        let at = |secs: u64, hottest: i16| {
+            let read = || {
+                let measured = Measured { hottest: Some(hottest), ..Measured::default() };
+                BTreeMap::from([(NodeId(1), measured)])
+            };
+            readings.known(start + Duration::from_secs(secs), read)[&NodeId(1)].hottest
+        };
+        assert_eq!([at(0, 60), at(4, 70), at(5, 80), at(9, 90)], [60, 60, 80, 80].map(Some));
+    }
 }
