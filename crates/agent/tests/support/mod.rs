@@ -10,13 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub use controller::Controller;
+use controller::WITHIN;
 use tutti_model::{
     Bytes, Generation, GpuIndex, Host, JobSpec, Launch, LeaseId, Rank, Restarts, Time,
 };
-
-/// Longer than anything here takes, also on a machine that stops processes for seconds; only a
-/// failure waits for it.
-const WITHIN: Duration = Duration::from_secs(300);
 
 /// Waits until nothing is missing any more.
 pub fn wait_while(mut missing: impl FnMut() -> Option<String>) {

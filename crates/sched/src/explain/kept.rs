@@ -22,7 +22,7 @@ pub(super) struct Kept {
 impl Kept {
     pub fn of(case: &Case<'_>, cluster: &Cluster) -> Kept {
         let mut verdict = case.verdict.clone();
-        if !busy(&mut verdict).is_some_and(|(busy, _)| *busy > 0) {
+        if busy(&mut verdict).is_none_or(|(busy, _)| *busy == 0) {
             return Kept::default();
         }
         let claims = Claims::of(case.state);
@@ -76,7 +76,7 @@ fn is_short(case: &Case<'_>, cluster: &Cluster, slot: &Slot) -> bool {
     let (ask, least) = (&case.ask, case.ask.least());
     slot.standing == Standing::Open
         && !slot.alone
-        && !(ask.demand.exclusive && !slot.is_empty())
+        && (slot.is_empty() || !ask.demand.exclusive)
         && cluster.labels_hold(slot, ask)
         && cluster.usable_when_empty(slot, ask).holds(&least)
         && cluster.usable_but_for_fences(slot, ask).gpus < least.gpus
