@@ -161,7 +161,10 @@ fn mlp_bytes(setup: &Setup, split: &Split, modules: bool) -> f64 {
 fn routed_bytes(setup: &Setup, split: &Split) -> f64 {
     let sparse = split.sparse / split.layers;
     let h = setup.arch.hidden as f64;
-    setup.arch.moe.map_or(0.0, |m| sparse * 2.0 * f64::from(m.topk) * h / split.tp)
+    setup
+        .arch
+        .moe
+        .map_or(0.0, |m| sparse * 2.0 * f64::from(m.topk) * h * split.expert_tp() / split.tp)
 }
 
 fn logit_bytes(setup: &Setup, split: &Split) -> f64 {
@@ -171,16 +174,19 @@ fn logit_bytes(setup: &Setup, split: &Split) -> f64 {
         + 2.0 * split.tokens * arch.hidden as f64 / split.spread
 }
 
-/// Weights that are put together for their use: two layers and the ends; all of a pipeline rank's.
+/// Weights that are put together for their use: two layers and the ends; over the micro-batches of a pipeline, or where
+/// gradients alone are sharded, all that the rank does not hold anyway.
 fn gathered_bytes(setup: &Setup, split: &Split, held: &Held) -> f64 {
-    if !gathers(setup) {
-        return match setup.layout.sharding {
-            Sharding::Zero2 => 2.0 * held.all(),
-            _ => 0.0,
-        };
-    }
-    if split.pp > 1.0 {
-        return 2.0 * held.all();
+    let one_copy = traits(setup.stack).one_copy;
+    let all = match one_copy {
+        true => 2.0 * held.all(),
+        false => 2.0 * held.all() * (1.0 - 1.0 / split.replicas()),
+    };
+    match setup.layout.sharding {
+        Sharding::Zero3 if split.pp == 1.0 => {}
+        Sharding::Zero3 => return all,
+        Sharding::Zero2 if one_copy => return all,
+        _ => return 0.0,
     }
     // Weights of two layers and gradients of one, in fp32 while they are reduced.
     let layer = (held.body + held.experts) / split.layers;

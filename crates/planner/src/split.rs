@@ -18,9 +18,10 @@ pub(crate) struct Split {
     pub tokens: f64,
     /// What sequence parallelism divides tokens by outside of the matrix products.
     pub spread: f64,
-    /// Layers of the ranks in the middle of the pipeline, and of its last rank.
+    /// Layers of the ranks in the middle of the pipeline, and how many the last may have less because all together have
+    /// room for more than there are.
     pub layers: f64,
-    pub layers_last: f64,
+    pub spare: f64,
     /// Of `layers`, those with experts.
     pub sparse: f64,
 }
@@ -32,8 +33,6 @@ impl Split {
         let (tp, cp) = (f64::from(l.tp.max(1)), f64::from(l.cp.max(1)));
         let chunks = l.pp.max(1).saturating_mul(l.vp.max(1));
         let depth = arch.layers.div_ceil(chunks).max(1).saturating_mul(l.vp.max(1));
-        // Where layers do not divide, the rank with the head has one less.
-        let uneven = l.pp > 1 && !arch.layers.is_multiple_of(chunks);
         let layers = f64::from(depth.min(arch.layers.max(1)));
         let sparse_all = f64::from(arch.layers - arch.dense_layers());
         Split {
@@ -47,7 +46,8 @@ impl Split {
             tokens: setup.workload.seq as f64 * l.micro_batch as f64 / cp,
             spread: if l.sequence_parallel { tp } else { 1.0 },
             layers,
-            layers_last: if uneven { (layers - 1.0).max(1.0) } else { layers },
+            spare: (layers * f64::from(l.pp.max(1)) - f64::from(arch.layers))
+                .clamp(0.0, layers - 1.0),
             sparse: sparse_all.min(layers),
         }
     }

@@ -108,9 +108,11 @@ impl Body {
         self.layers(split.layers, split.sparse)
     }
 
+    /// The rank with the head, which makes up for layers as far as others have room for them.
     fn last(&self, split: &Split) -> Stage {
-        let sparse = split.sparse.min(split.layers_last);
-        Stage { head: self.head, ..self.layers(split.layers_last, sparse) }
+        let one = self.middle(split).seconds() / split.layers;
+        let layers = split.layers - (self.head / one).ceil().min(split.spare);
+        Stage { head: self.head, ..self.layers(layers, split.sparse.min(layers)) }
     }
 
     fn busiest(&self, split: &Split) -> Stage {

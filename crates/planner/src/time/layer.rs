@@ -200,7 +200,9 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     let inner = if arch.gated { 6.0 } else { 4.0 };
     let (width, routed) = match arch.moe.filter(|_| sparse) {
         None => (arch.ffn as f64, 0.0),
-        Some(m) => (m.ffn as f64 * f64::from(m.topk + m.shared), f64::from(m.topk) * h),
+        Some(m) => {
+            (m.ffn as f64 * f64::from(m.topk + m.shared), f64::from(m.topk) * h * split.expert_tp())
+        }
     };
     let streams = 20.0 * h / split.spread + (inner * width + 4.0 * heads) / split.tp;
     // Tokens are put in the order of experts and back.
