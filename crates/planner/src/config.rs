@@ -30,7 +30,7 @@ pub fn from_config(json: &str) -> Result<Arch, ConfigError> {
         (None, None) => (known(kind)?, object),
     };
     let name = object.get("_name_or_path").and_then(Value::as_str).unwrap_or_default();
-    let name = if name.is_empty() { kind } else { name };
+    let name = name.rsplit('/').find(|part| !part.is_empty()).unwrap_or(kind);
     Keys { keys, family }.arch(name)
 }
 

@@ -43,8 +43,11 @@ fn hint(near: Option<&str>) -> String {
 
 /// Whose model it is and how it was tuned say nothing of its shape.
 const OWNERS: [&str; 2] = ["meta", "nvidia"];
-const TUNED: [&str; 11] =
-    ["instruct", "chat", "it", "hf", "base", "thinking", "2507", "v01", "v02", "v03", "pt"];
+#[rustfmt::skip]
+const TUNED: [&str; 16] = [
+    "instruct", "chat", "it", "hf", "base", "thinking", "pt", "2507", "0324", "0528",
+    "v0.1", "v0.2", "v0.3", "v01", "v02", "v03",
+];
 
 /// The model of that name. Case, dashes and dots do not matter, nor does the owner (`meta-llama/…`).
 pub fn find(name: &str) -> Result<Arch, UnknownModel> {

@@ -11,16 +11,25 @@ pub(crate) fn dotted(name: &str) -> String {
     name.chars().filter(kept).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The closest of `names`, where one is close. Ties go to the one that is listed first.
+/// Longer than any name: nothing is near to it, and comparing would take long.
+const LONG: usize = 64;
+
+/// The closest of `names`, where one is close, else one that begins so. Ties go to the one that is listed first.
 pub(crate) fn near<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let word = plain(word);
+    if word.len() > LONG {
+        return None;
+    }
     let far = (word.len() / 3).max(1);
-    names
-        .into_iter()
-        .map(|n| (strsim::damerau_levenshtein(&word, &plain(n)), n))
+    let names: Vec<&str> = names.into_iter().collect();
+    let close = names
+        .iter()
+        .map(|n| (strsim::damerau_levenshtein(&word, &plain(n)), *n))
         .filter(|(d, _)| *d <= far)
         .min_by_key(|(d, _)| *d)
-        .map(|(_, n)| n)
+        .map(|(_, n)| n);
+    let begins = || names.iter().copied().find(|n| word.len() >= 3 && plain(n).starts_with(&word));
+    close.or_else(begins)
 }
 
 /// ` (did you mean 'x'?)`, or nothing.
@@ -41,7 +50,9 @@ mod tests {
     fn a_slip_is_understood_and_a_stranger_is_not() {
         let names = ["llama-3.1-8b", "qwen3-8b"];
         assert_eq!(near("lama-3.1-8B", names), Some("llama-3.1-8b"));
+        assert_eq!(near("qwen3", names), Some("qwen3-8b"));
         assert_eq!(near("stable diffusion", names), None);
+        assert_eq!(near(&"llama".repeat(1000), names), None);
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn size(ask: &Ask, known: &mut Known, unit: &Cluster) -> Option<(bool, Pick)> {
         if nodes < most * unit.nodes / 2 && ask.hopeless(&cluster) {
             continue;
         }
-        let Some(pick) = ask.plan(known, cluster) else { continue };
+        let Some(pick) = ask.plan(known, unit, cluster) else { continue };
         let does = ask.aim.of(&pick.run) <= ask.aim.bound();
         let better = best.as_ref().is_none_or(|(did, than)| match (does, *did) {
             (true, true) => ask.aim.rank(&pick.run) < ask.aim.rank(&than.run),
@@ -154,14 +154,25 @@ impl Ask<'_> {
         Question { arch, workload, cluster, pins, goal: Goal::Time, stack, fewer: true }
     }
 
-    fn plan(&self, known: &mut Known, cluster: Cluster) -> Option<Pick> {
+    fn plan(&self, known: &mut Known, unit: &Cluster, cluster: Cluster) -> Option<Pick> {
         let question = self.question(&cluster);
         let same = (cluster.gpu.name.clone(), cluster.nic_gbps.to_bits(), cluster.nodes);
         let layout = *known.entry(same).or_insert_with(|| best(&question));
         let plan = candidate(&question, &layout?);
-        let run = run(&question, &plan)?;
+        let mut run = run(&question, &plan)?;
+        let cluster = rented(&plan, &cluster, unit);
+        // What is rented is paid for, used or not.
+        let share = f64::from(cluster.gpus()) / f64::from(plan.gpus);
+        run.gpu_hours *= share;
+        run.price = run.price.map(|p| p * share);
         Some(Pick { plan, run, cluster })
     }
+}
+
+/// As many of the machines as the plan uses.
+fn rented(plan: &Candidate, cluster: &Cluster, unit: &Cluster) -> Cluster {
+    let nodes = plan.gpus.div_ceil(unit.gpus()) * unit.nodes;
+    Cluster { nodes, ..cluster.clone() }
 }
 
 fn out_of_reach(aim: Aim, closest: &Pick) -> NoPlan {
@@ -211,7 +222,11 @@ mod tests {
     #[test]
     fn a_budget_is_kept_and_the_fastest_comes_first() {
         let picks = ask("llama-3.1-8b", 1e11, Aim::Budget(50_000.0)).unwrap();
-        assert!(picks.iter().all(|p| p.run.price.unwrap() <= 50_000.0));
+        for p in &picks {
+            let rented = p.run.effective_seconds / 3600.0 * f64::from(p.cluster.gpus());
+            let price = rented * p.cluster.price_per_gpu_hour.unwrap();
+            assert!(price <= 50_000.0 && (price / p.run.price.unwrap() - 1.0).abs() < 1e-9);
+        }
         assert!(picks.is_sorted_by_key(|p| p.run.effective_seconds));
     }
 

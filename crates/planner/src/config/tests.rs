@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -185,4 +186,56 @@ fn nonsense_is_one_clear_sentence() {
     let mut gone = llama();
     gone.as_object_mut().unwrap().remove("vocab_size");
     assert_eq!(says(gone), "vocab_size is missing, and a 'llama' config needs it");
+}
+
+#[test]
+fn a_config_is_called_by_the_last_part_of_its_path() {
+    let name = |path: &str| read(with("_name_or_path", json!(path))).unwrap().name;
+    assert_eq!(name("meta-llama/Meta-Llama-3-8B"), "Meta-Llama-3-8B");
+    assert_eq!(name("/models/mine/"), "mine");
+    assert_eq!(name(""), "llama");
+}
+
+fn number() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<u64>().prop_map(|n| json!(n)),
+        any::<i64>().prop_map(|n| json!(n)),
+        any::<f64>().prop_map(|n| json!(n)),
+        (0..300_u64).prop_map(|n| json!(n)),
+        Just(json!(null)),
+        Just(json!("32")),
+        Just(json!([])),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_config_says_it_is_a_model_or_a_sentence(
+        kind in 0..FAMILIES.len(),
+        values in proptest::collection::vec(number(), 16),
+    ) {
+        let keys = [LAYER_KEYS, HIDDEN_KEYS, HEAD_KEYS, KV_KEYS, FFN_KEYS, EXPERT_KEYS, TOPK_KEYS, POSITION_KEYS];
+        let more = [
+            "vocab_size", "head_dim", "kv_lora_rank", "sliding_window", "first_k_dense_replace",
+            "decoder_sparse_step", "shared_expert_intermediate_size", "sliding_window_pattern",
+        ];
+        let all = keys.iter().map(|k| k[0]).chain(more);
+        let mut config = json!({"model_type": FAMILIES[kind].kind});
+        for (key, value) in all.zip(values) {
+            config[key] = value;
+        }
+        match read(config) {
+            Ok(arch) => prop_assert!(arch.params().is_finite() && arch.params() > 0.0),
+            Err(e) => prop_assert!(!e.to_string().contains('\n')),
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_is_read_or_refused(text in ".{0,80}") {
+        let _ = from_config(&text);
+        let _ = crate::names::find(&text);
+        let _ = crate::catalogue::find(&text);
+        let _ = crate::catalogue::gpu(&text);
+        let _ = crate::catalogue::from_toml(&text);
+    }
 }
