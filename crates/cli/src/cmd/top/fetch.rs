@@ -29,7 +29,7 @@ const LIST_MAX: usize = 12 << 10;
 
 /// What the screen tells this thread.
 pub enum Ask {
-    Show(Wanted),
+    Show(Box<Wanted>),
     Cancel(TaskId),
 }
 
@@ -209,7 +209,7 @@ pub fn run(client: &Client, asks: &Receiver<Ask>, out: &Sender<Msg>, every: Dura
     loop {
         match asks.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(Ask::Show(other)) => {
-                wanted = other;
+                wanted = *other;
                 next = next.min(last + GAP);
             }
             Ok(Ask::Cancel(id)) => {

@@ -160,7 +160,7 @@ impl Loop<'_> {
         let wanted = self.app.wanted();
         if self.asked.as_ref() != Some(&wanted) {
             // The fetcher lives as long as the loop; if it died, the panic has ended the process.
-            let _ = self.asks.send(Ask::Show(wanted.clone()));
+            let _ = self.asks.send(Ask::Show(Box::new(wanted.clone())));
             self.asked = Some(wanted);
         }
     }
