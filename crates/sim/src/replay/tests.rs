@@ -277,3 +277,41 @@ fn muri_backfills_and_splits_over_nodes() {
     assert!((run.jct_s[0] - 111.5).abs() < 1e-6, "{:?}", run.jct_s);
     assert!((run.jct_s[1] - 162.25).abs() < 1e-6, "{:?}", run.jct_s);
 }
+
+/// An engine that remembers when it was told the time.
+struct Told {
+    engine: Engine,
+    ticks: std::rc::Rc<std::cell::RefCell<Vec<Time>>>,
+}
+
+impl Host for Told {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+    fn step(&mut self, command: Command, now: Time) -> Step {
+        if command == Command::Tick {
+            self.ticks.borrow_mut().push(now);
+        }
+        self.engine.step(command, now)
+    }
+    fn schedule(&mut self, now: Time) -> Step {
+        self.engine.schedule(now)
+    }
+}
+
+#[test]
+fn a_moment_has_one_tick() {
+    let mut text = "submit_s,duration_s,nodes,gpus_per_node,time_limit_s\n".to_owned();
+    (0..60).for_each(|i| text += &format!("{},{},{},8,9000\n", i * 600, 2000 + i, 1 + i % 3));
+    let options = Options { failures: 5000.0, repair: Span::secs(1800), ..fifo() };
+    let (cluster, trace) = (cluster("6xh100:8"), read_csv(&text).unwrap());
+    let ticks = std::rc::Rc::default();
+    let told =
+        Told { engine: Engine::new(world::settings(&options)), ticks: std::rc::Rc::clone(&ticks) };
+    let run =
+        world::World::new(told, &cluster, &trace, &options).unwrap().run(&mut |_| {}).unwrap();
+    assert!(run.failures > 0);
+    let ticks = ticks.borrow();
+    let twice: Vec<_> = ticks.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(ticks.len() > 10 && twice.is_empty(), "{} of {}", twice.len(), ticks.len());
+}
