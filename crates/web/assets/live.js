@@ -80,6 +80,8 @@ export function onSight(watcher) {
 }
 
 document.addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => {
+  // Other things than rows come and go as well.
+  if (target.localName !== "tbody") return;
   target.away = skipped;
   if (!skipped) watchers.forEach((watcher) => watcher(target));
 }, true);
