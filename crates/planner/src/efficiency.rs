@@ -6,8 +6,6 @@ use crate::{Gpu, Precision, Stack};
 /// Shares of the peaks that a generation reaches, and what its links need besides bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Profile {
-    /// Of the bf16 peak, by the best product of a benchmark. What is measured is measured against this.
-    pub best: f64,
     /// Of the bf16, fp8 and fp4 peak, by large products in a long run, hot and beside everything else.
     pub gemm: f64,
     pub gemm8: f64,
@@ -39,7 +37,6 @@ pub(crate) struct Profile {
 }
 
 const AMPERE: Profile = Profile {
-    best: 0.87,
     gemm: 0.865,
     gemm8: 0.87,
     gemm4: 0.87,
@@ -60,7 +57,6 @@ const AMPERE: Profile = Profile {
 };
 
 const HOPPER: Profile = Profile {
-    best: 0.80,
     gemm: 0.715,
     gemm8: 0.62,
     gemm4: 0.62,
@@ -85,7 +81,6 @@ const HOPPER_500W: Profile =
     Profile { gemm: 0.43, gemm8: 0.40, flash: 0.40, flash_2023: 0.345, ..HOPPER };
 
 const BLACKWELL: Profile = Profile {
-    best: 0.75,
     gemm: 0.68,
     gemm8: 0.64,
     gemm4: 0.48,
@@ -101,30 +96,19 @@ pub(crate) fn profile(gpu: &Gpu) -> Profile {
         Family::Hopper if gpu.name.contains("HBM2e") => HOPPER_500W,
         Family::Hopper => HOPPER,
         Family::Blackwell | Family::Rubin => BLACKWELL,
-        Family::Volta => Profile { best: 0.8, gemm: 0.75, flash: 0.35, flash_2023: 0.3, ..AMPERE },
-        Family::Ada => Profile { best: 0.75, gemm: 0.65, gemm8: 0.6, ..AMPERE },
-        Family::Cdna2 => Profile { best: 0.6, gemm: 0.55, flash: 0.35, flash_2023: 0.28, ..AMPERE },
+        Family::Volta => Profile { gemm: 0.75, flash: 0.35, flash_2023: 0.3, ..AMPERE },
+        Family::Ada => Profile { gemm: 0.65, gemm8: 0.6, ..AMPERE },
+        Family::Cdna2 => Profile { gemm: 0.55, flash: 0.35, flash_2023: 0.28, ..AMPERE },
         Family::Cdna3 => CDNA3,
-        Family::Cdna4 => {
-            Profile { best: 0.63, gemm: 0.57, gemm8: 0.5, gemm4: 0.4, flash: 0.38, ..CDNA3 }
-        }
+        Family::Cdna4 => Profile { gemm: 0.57, gemm8: 0.5, gemm4: 0.4, flash: 0.38, ..CDNA3 },
         // Between the generations that are known.
-        Family::Unknown => {
-            Profile { best: 0.7, gemm: 0.62, gemm8: 0.55, gemm4: 0.45, flash: 0.4, ..HOPPER }
-        }
+        Family::Unknown => Profile { gemm: 0.62, gemm8: 0.55, gemm4: 0.45, flash: 0.4, ..HOPPER },
     }
 }
 
 /// All-to-all links of AMD's make slow rings.
-const CDNA3: Profile = Profile {
-    best: 0.53,
-    gemm: 0.48,
-    gemm8: 0.42,
-    flash: 0.32,
-    flash_2023: 0.26,
-    island: 0.65,
-    ..HOPPER
-};
+const CDNA3: Profile =
+    Profile { gemm: 0.48, gemm8: 0.42, flash: 0.32, flash_2023: 0.26, island: 0.65, ..HOPPER };
 
 /// What a GPU computes in when it is asked for a precision: the nearest that it has.
 pub(crate) fn precision_on(gpu: &Gpu, asked: Precision) -> Precision {
@@ -135,17 +119,17 @@ pub(crate) fn precision_on(gpu: &Gpu, asked: Precision) -> Precision {
     }
 }
 
-/// TFLOP/s of the largest products in a precision that the GPU has.
+/// TFLOP/s of the largest products in a precision that the GPU has. What was measured of it, hot and without a rest,
+/// stands in for what its kind does, and tells of the other precisions as well.
 pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
     let p = profile(gpu);
-    let measured = gpu.matmul_tflops.map_or(1.0, |m| m / (gpu.bf16_tflops * p.best));
-    let bf16 = gpu.bf16_tflops * p.gemm;
-    let best = match precision {
-        Precision::Fp16 | Precision::Bf16 => bf16,
-        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.map_or(bf16, |peak| peak * p.gemm8),
-        Precision::Nvfp4 => gpu.fp4_tflops.map_or(bf16, |peak| peak * p.gemm4),
+    let usual = gpu.bf16_tflops * p.gemm;
+    let kind = match precision {
+        Precision::Fp16 | Precision::Bf16 => usual,
+        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.map_or(usual, |peak| peak * p.gemm8),
+        Precision::Nvfp4 => gpu.fp4_tflops.map_or(usual, |peak| peak * p.gemm4),
     };
-    best * measured
+    kind * gpu.matmul_tflops.map_or(1.0, |measured| measured / usual)
 }
 
 /// GB/s of streams.
