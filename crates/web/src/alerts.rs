@@ -149,7 +149,7 @@ impl View {
                         tr {
                             th scope="row" { (rule.as_str()) }
                             td.why { (rule.looks_for()) }
-                            td.n { (terms.limit.to_string()) }
+                            td.n { @if rule.has_limit() { (terms.limit.to_string()) } @else { "–" } }
                             td.n {
                                 @if terms.within.is_zero() { "–" } @else { (words::span(terms.within)) }
                             }

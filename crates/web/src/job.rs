@@ -150,6 +150,7 @@ impl View {
             (by.node_failure, "node failure"),
             (by.preemption, "preemption"),
             (by.job_failure, "its own failure"),
+            (by.health, "a broken GPU"),
         ];
         let words: Vec<String> = causes
             .iter()
