@@ -52,18 +52,13 @@ pub fn memory(setup: &Setup) -> Memory {
 
 /// Bytes of weights, gradients and optimiser.
 fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
+    let shard =
+        |bytes: f64, sharded: bool| bytes * if sharded { held.shared(split) } else { held.all() };
     if let Task::Lora { .. } = setup.workload.task {
         let adapters = adapters(setup, split);
-        let shards = if gathers(setup) { split.replicas() } else { 1.0 };
-        return [2.0 * held.all() / shards + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
+        let weights = shard(2.0, gathers(setup));
+        return [weights + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
     }
-    let shard = |bytes: f64, sharded: bool| {
-        let (rest, experts) = (held.body + held.ends, held.experts);
-        match sharded {
-            true => bytes * (rest / split.replicas() + experts / split.expert_replicas()),
-            false => bytes * (rest + experts),
-        }
-    };
     let level = setup.layout.sharding;
     // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
     let kept = traits(setup.stack);
@@ -180,7 +175,7 @@ fn gathered_bytes(setup: &Setup, split: &Split, held: &Held) -> f64 {
     let one_copy = traits(setup.stack).one_copy;
     let all = match one_copy {
         true => 2.0 * held.all(),
-        false => 2.0 * held.all() * (1.0 - 1.0 / split.replicas()),
+        false => 2.0 * (held.all() - held.shared(split)),
     };
     match setup.layout.sharding {
         Sharding::Zero3 if split.pp == 1.0 => {}

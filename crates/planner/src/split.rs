@@ -99,6 +99,11 @@ impl Held {
     pub(crate) fn all(&self) -> f64 {
         self.body + self.experts + self.ends
     }
+
+    /// What is left of them where those that hold the same share it. Ranks that share an expert are fewer.
+    pub(crate) fn shared(&self, split: &Split) -> f64 {
+        (self.body + self.ends) / split.replicas() + self.experts / split.expert_replicas()
+    }
 }
 
 /// Adapters' weights on a rank, for LoRA on every projection.

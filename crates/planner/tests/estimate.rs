@@ -6,6 +6,8 @@ use tutti_planner::{
     Workload, estimate, legal, memory, step_time, usable_gb,
 };
 
+const GB: f64 = (1_u64 << 30) as f64;
+
 fn gpu(name: &str, memory_gb: f64, hbm_gbps: f64, bf16_tflops: f64) -> Gpu {
     Gpu {
         name: name.to_owned(),
@@ -259,6 +261,35 @@ fn memory_of_published_models_is_what_korthikanti_found() {
     assert!((held.activations / 12.35 - 1.0).abs() < 0.1, "{held:?}");
 }
 
+/// 671 billion weights, of which experts are nearly all.
+#[test]
+fn experts_that_are_spread_are_not_sharded_over_the_same_ranks_again() {
+    let cluster = cluster(gpu("H100-SXM5-80GB", 80.0, 3350.0, 989.0), 2);
+    let arch = deepseek();
+    let at = |task, layout: Layout| {
+        let work = workload(task, 4096, 64);
+        let setup = Setup {
+            arch: &arch,
+            workload: &work,
+            cluster: &cluster,
+            layout: &layout,
+            stack: Stack::Current,
+        };
+        memory(&setup)
+    };
+    let spread = |dp, ep| Layout { ep, sharding: Sharding::Zero3, ..layout(1, 1, 1, dp, 1) };
+    let lora = Task::Lora { rank: 16 };
+    for ep in [1, 2, 8] {
+        let weights = at(lora, spread(8, ep)).weights;
+        assert!((weights / 156.3 - 1.0).abs() < 0.02, "ep {ep}: {weights}");
+    }
+    // In a pipeline everything that the rank lacks is put together: here of everything but experts.
+    let piped = |ep| Layout { pp: 2, ..spread(8, ep) };
+    let (apart, alike) =
+        (at(Task::Pretrain, piped(8)).buffers, at(Task::Pretrain, piped(1)).buffers);
+    assert!(apart < 0.1 * alike, "{apart} {alike}");
+}
+
 fn any_arch() -> impl Strategy<Value = Arch> {
     let shape = (1_u32..9, 1_u64..9, 1_u32..5, any::<bool>(), any::<bool>(), any::<bool>());
     shape.prop_map(|(layers, width, heads, gated, experts, latent)| {
@@ -372,6 +403,17 @@ proptest! {
             }
             prop_assert!(estimate.memory.total() > 0.0);
         }
+    }
+
+    #[test]
+    fn sharding_everything_leaves_no_rank_less_than_its_part(arch in any_arch(), work in any_workload(), cluster in any_cluster(), layout in any_layout()) {
+        let layout = Layout { sharding: Sharding::Zero3, ..layout };
+        prop_assume!(legal(&arch, &work, &cluster, &layout).is_ok());
+        // The last norm is held by nobody.
+        let part = 2.0 * (arch.params() - arch.hidden as f64) / f64::from(layout.gpus()) / GB;
+        let setup = Setup { arch: &arch, workload: &work, cluster: &cluster, layout: &layout, stack: Stack::Current };
+        let weights = memory(&setup).weights;
+        prop_assert!(weights >= part * (1.0 - 1e-9), "{weights} < {part}");
     }
 
     #[test]
