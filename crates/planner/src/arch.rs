@@ -143,7 +143,7 @@ impl Arch {
     }
 
     /// Width of a head where queries meet keys, and where values are mixed.
-    fn widths(&self) -> (f64, f64) {
+    pub(crate) fn widths(&self) -> (f64, f64) {
         let d = self.head_dim as f64;
         self.latent.map_or((d, d), |m| ((m.rope_dim + m.nope_dim) as f64, m.value_dim as f64))
     }

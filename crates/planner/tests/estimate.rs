@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tutti_planner::{
-    Arch, Cluster, Gpu, Latent, Layout, Moe, Precision, Recompute, Setup, Sharding, Stack, Task,
-    Workload, estimate, legal, memory, step_time, usable_gb,
+    Arch, Cluster, Gpu, Latent, Layout, Moe, Part, Precision, Recompute, Setup, Sharding, Stack,
+    StepTime, Task, Window, Workload, estimate, legal, memory, names, step_time, usable_gb,
 };
 
 const GB: f64 = (1_u64 << 30) as f64;
@@ -97,6 +97,10 @@ fn layout(tp: u32, pp: u32, vp: u32, dp: u32, micro_batch: u64) -> Layout {
         sequence_parallel: tp > 1,
         recompute: Recompute::None,
     }
+}
+
+fn part(time: &StepTime, part: Part) -> f64 {
+    time.parts.iter().filter(|(p, _)| *p == part).map(|(_, s)| s).sum()
 }
 
 fn seconds(arch: &Arch, workload: &Workload, cluster: &Cluster, layout: &Layout) -> f64 {
@@ -261,6 +265,23 @@ fn memory_of_published_models_is_what_korthikanti_found() {
     assert!((held.activations / 12.35 - 1.0).abs() < 0.1, "{held:?}");
 }
 
+/// Five of six layers of Gemma 3 look back over 1,024 tokens.
+#[test]
+fn attention_with_a_window_takes_the_time_of_its_window() {
+    let narrow = names::find("gemma-3-27b").unwrap();
+    let wide = Arch { window: None, ..narrow.clone() };
+    let cluster = cluster(gpu("H100-SXM5-80GB", 80.0, 3350.0, 989.0), 2);
+    let time = |arch: &Arch, seq: u64| {
+        let (work, layout) = (workload(Task::Pretrain, seq, 8), layout(8, 2, 1, 1, 1));
+        let (workload, cluster, layout, stack) = (&work, &cluster, &layout, Stack::Current);
+        part(&step_time(&Setup { arch, workload, cluster, layout, stack }), Part::Attention)
+    };
+    let ratio = time(&wide, 131_072) / time(&narrow, 131_072);
+    assert!((5.5..6.0).contains(&ratio), "{ratio}");
+    // As long as the window or shorter it is all the same.
+    assert!((time(&wide, 1024) / time(&narrow, 1024) - 1.0).abs() < 1e-9);
+}
+
 /// 671 billion weights, of which experts are nearly all.
 #[test]
 fn experts_that_are_spread_are_not_sharded_over_the_same_ranks_again() {
@@ -414,6 +435,16 @@ proptest! {
         let setup = Setup { arch: &arch, workload: &work, cluster: &cluster, layout: &layout, stack: Stack::Current };
         let weights = memory(&setup).weights;
         prop_assert!(weights >= part * (1.0 - 1e-9), "{weights} < {part}");
+    }
+
+    #[test]
+    fn looking_back_less_is_never_slower(arch in any_arch(), work in any_workload(), cluster in any_cluster(), layout in any_layout(), tokens in 1_u64..100_000, layers in 0_u32..40) {
+        prop_assume!(legal(&arch, &work, &cluster, &layout).is_ok());
+        let narrow = Arch { window: Some(Window { tokens, layers }), ..arch.clone() };
+        for stack in STACKS {
+            let time = |arch: &Arch| step_time(&Setup { arch, workload: &work, cluster: &cluster, layout: &layout, stack }).total();
+            prop_assert!(time(&narrow) <= time(&arch) * (1.0 + 1e-9), "{stack:?}");
+        }
     }
 
     #[test]
