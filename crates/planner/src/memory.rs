@@ -22,15 +22,11 @@ pub fn memory(setup: &Setup) -> Memory {
     let split = Split::new(setup);
     let held = Held::new(setup, &split);
     let [weights, gradients, optimizer] = states(setup, &split, &held);
-    let in_flight = in_flight(&split);
     let micro_batch = layer_bytes(setup, &split) * split.layers;
     let working = if recomputes(setup) { working_bytes(setup, &split) } else { 0.0 };
     let logits = logit_bytes(setup, &split);
-    let first = micro_batch * in_flight;
-    // The last rank of a pipeline holds one micro-batch and the logits.
-    let last = micro_batch
-        * if split.vp > 1.0 { 1.0 + (split.pp - 1.0) / (split.pp * split.vp) } else { 1.0 }
-        + logits;
+    let first = micro_batch * in_flight(&split, split.pp - 1.0);
+    let last = micro_batch * in_flight(&split, 0.0) + logits;
     let (activations, logits) = match split.pp {
         1.0 => (first + working, logits),
         _ if first >= last => (first + working, 0.0),
@@ -69,13 +65,14 @@ fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
     [working, gradients, shard(kept.optimizer_kept, level >= Sharding::Zero1)]
 }
 
-/// Micro-batches, in units of the rank's whole depth, that the first rank holds at once.
-fn in_flight(split: &Split) -> f64 {
-    let most = split.micro_batches.min(split.pp);
-    match split.vp > 1.0 {
-        true => (most * (1.0 + (split.pp - 1.0) / (split.pp * split.vp))).min(split.micro_batches),
-        false => most,
-    }
+/// Micro-batches, in units of the rank's whole depth, that a rank holds at once with so many ranks after it: those that
+/// Megatron-LM sends forward before the first comes back, and one more. When interleaved they are counted in chunks.
+fn in_flight(split: &Split, after: f64) -> f64 {
+    let held = match split.vp > 1.0 {
+        true => (2.0 * after + (split.vp - 1.0) * split.pp + 1.0) / split.vp,
+        false => after + 1.0,
+    };
+    held.min(split.micro_batches)
 }
 
 /// Bytes that one layer keeps of one micro-batch for the backward pass.
@@ -194,4 +191,42 @@ fn sequence_bytes(setup: &Setup, split: &Split) -> f64 {
         return 0.0;
     }
     2.0 * 2.0 * split.tokens * setup.arch.hidden as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::work;
+    use crate::{Layout, Stack, catalogue, names};
+
+    #[test]
+    fn a_rank_holds_what_megatron_sends_ahead_and_one_more() {
+        let arch = names::find("gpt-3-175b").unwrap();
+        let (workload, cluster) =
+            (work(Task::Pretrain, 2048, 64), catalogue::find("8xdgx-a100").unwrap());
+        let of = |vp: u32, micro_batch: u64, after: f64| {
+            let layout = Layout {
+                tp: 8,
+                pp: 8,
+                vp,
+                cp: 1,
+                ep: 1,
+                dp: 1,
+                micro_batch,
+                sharding: Sharding::None,
+                sequence_parallel: true,
+                recompute: Recompute::None,
+            };
+            let (arch, workload, cluster, stack) = (&arch, &workload, &cluster, Stack::Current);
+            in_flight(
+                &Split::new(&Setup { arch, workload, cluster, layout: &layout, stack }),
+                after,
+            )
+        };
+        assert_eq!((of(1, 1, 7.0), of(1, 1, 0.0)), (8.0, 1.0));
+        // Chunks of a third: 2 × 7 + 2 × 8 + 1 and 2 × 8 + 1.
+        assert_eq!((of(3, 1, 7.0), of(3, 1, 0.0)), (31.0 / 3.0, 17.0 / 3.0));
+        // Of eight micro-batches never more than eight.
+        assert_eq!((of(3, 8, 7.0), of(1, 64, 7.0)), (8.0, 1.0));
+    }
 }
