@@ -99,6 +99,13 @@ impl Arch {
         self.moe.map_or(0.0, |m| self.matrices() * self.hidden as f64 * m.ffn as f64)
     }
 
+    /// Weights of one layer's LoRA adapters, beside the projections of attention and of the MLP.
+    pub fn adapter_params(&self, rank: u32) -> f64 {
+        let wide = f64::from(self.heads) * self.head_dim as f64;
+        let inner = self.moe.map_or(self.ffn, |m| m.ffn) as f64;
+        f64::from(rank) * (4.0 * self.hidden as f64 + 3.0 * wide + 3.0 * inner)
+    }
+
     pub fn embedding_params(&self) -> f64 {
         self.vocab as f64 * self.hidden as f64
     }
@@ -143,7 +150,7 @@ impl Arch {
     }
 
     /// Width of a head where queries meet keys, and where values are mixed.
-    fn widths(&self) -> (f64, f64) {
+    pub(crate) fn widths(&self) -> (f64, f64) {
         let d = self.head_dim as f64;
         self.latent.map_or((d, d), |m| ((m.rope_dim + m.nope_dim) as f64, m.value_dim as f64))
     }

@@ -51,7 +51,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn gpus(&self) -> u32 {
-        self.nodes * self.gpus_per_node
+        self.nodes.saturating_mul(self.gpus_per_node)
     }
 }
 

@@ -119,17 +119,27 @@ pub(crate) fn precision_on(gpu: &Gpu, asked: Precision) -> Precision {
     }
 }
 
-/// TFLOP/s of the largest products in a precision that the GPU has. What was measured of it, hot and without a rest,
-/// stands in for what its kind does, and tells of the other precisions as well.
-pub(crate) fn matmul_tflops(gpu: &Gpu, precision: Precision) -> f64 {
-    let p = profile(gpu);
-    let usual = gpu.bf16_tflops * p.gemm;
-    let kind = match precision {
-        Precision::Fp16 | Precision::Bf16 => usual,
-        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.map_or(usual, |peak| peak * p.gemm8),
-        Precision::Nvfp4 => gpu.fp4_tflops.map_or(usual, |peak| peak * p.gemm4),
+/// The data sheet's TFLOP/s in the precision that products are computed in.
+pub(crate) fn peak_tflops(gpu: &Gpu, asked: Precision) -> f64 {
+    let peak = match precision_on(gpu, asked) {
+        Precision::Fp16 | Precision::Bf16 => None,
+        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops,
+        Precision::Nvfp4 => gpu.fp4_tflops,
     };
-    kind * gpu.matmul_tflops.map_or(1.0, |measured| measured / usual)
+    peak.unwrap_or(gpu.bf16_tflops)
+}
+
+/// TFLOP/s of the largest products in the precision that they are computed in. What was measured of it, hot and without a rest,
+/// stands in for what its kind does, and tells of the other precisions as well.
+pub(crate) fn matmul_tflops(gpu: &Gpu, asked: Precision) -> f64 {
+    let p = profile(gpu);
+    let share = match precision_on(gpu, asked) {
+        Precision::Fp16 | Precision::Bf16 => p.gemm,
+        Precision::Fp8 | Precision::Mxfp8 => p.gemm8,
+        Precision::Nvfp4 => p.gemm4,
+    };
+    let usual = gpu.bf16_tflops * p.gemm;
+    peak_tflops(gpu, asked) * share * gpu.matmul_tflops.map_or(1.0, |measured| measured / usual)
 }
 
 /// GB/s of streams.
@@ -359,5 +369,32 @@ pub(crate) fn traits(stack: Stack) -> Traits {
         Stack::Fsdp => FSDP,
         Stack::Compiled => COMPILED,
         Stack::Compiled2024 => COMPILED_2024,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue;
+
+    #[test]
+    fn a_precision_that_a_gpu_lacks_is_the_nearest_that_it_has_everywhere() {
+        use Precision::{Bf16, Fp8, Mxfp8, Nvfp4};
+        for (kind, asked, computed) in [
+            ("dgx-h100", Nvfp4, Fp8),
+            ("dgx-h100", Mxfp8, Fp8),
+            ("dgx-a100", Nvfp4, Bf16),
+            ("dgx-a100", Fp8, Bf16),
+        ] {
+            let gpu = catalogue::find(kind).unwrap().gpu;
+            assert_eq!(
+                matmul_tflops(&gpu, asked),
+                matmul_tflops(&gpu, computed),
+                "{kind} {asked:?}"
+            );
+            assert_eq!(peak_tflops(&gpu, asked), peak_tflops(&gpu, computed), "{kind} {asked:?}");
+        }
+        let gpu = catalogue::find("dgx-b200").unwrap().gpu;
+        assert!(matmul_tflops(&gpu, Nvfp4) > matmul_tflops(&gpu, Fp8));
     }
 }

@@ -42,8 +42,16 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// GPUs that it needs. No cluster has more than a `u32` counts, so a larger number is as good as the largest.
     pub fn gpus(&self) -> u32 {
-        self.tp * self.pp * self.cp * self.dp
+        u32::try_from(self.ranks()).unwrap_or(u32::MAX)
+    }
+
+    /// The same of layouts that nobody could run.
+    pub fn ranks(&self) -> u64 {
+        [self.tp, self.pp, self.cp, self.dp]
+            .iter()
+            .fold(1, |all: u64, n| all.saturating_mul(u64::from(*n)))
     }
 
     /// Micro-batches that pass each pipeline in a step.

@@ -35,7 +35,7 @@ pub enum Illegal {
     Interleaving { vp: u32, pp: u32, micro_batches: u64 },
     #[error(
         "a batch of {batch} sequences does not divide by dp {dp} × micro-batch {micro_batch}; \
-         use a batch that is a multiple of {}", u64::from(*.dp) * .micro_batch
+         use a batch that is a multiple of {}", u64::from(*.dp).saturating_mul(*.micro_batch)
     )]
     Batch { batch: u64, dp: u32, micro_batch: u64 },
     #[error("ep {ep} spreads experts, and the model has none; set ep to 1")]
@@ -67,10 +67,7 @@ pub fn legal(
     pipeline(arch, workload, layout)?;
     experts(arch, layout)?;
     sequence(workload, layout)?;
-    let needed = [layout.tp, layout.pp, layout.cp, layout.dp]
-        .iter()
-        .fold(1_u64, |product, n| product.saturating_mul(u64::from(*n)));
-    let there = u64::from(cluster.nodes) * u64::from(cluster.gpus_per_node);
+    let (needed, there) = (layout.ranks(), u64::from(cluster.gpus()));
     if needed > there {
         let Layout { tp, pp, cp, dp, .. } = *layout;
         return Err(Illegal::TooManyGpus { needed, there, tp, pp, cp, dp });
@@ -258,6 +255,7 @@ mod tests {
                 Layout { micro_batch: 3, ..l },
                 "64 sequences does not divide by dp 4 × micro-batch 3",
             ),
+            (Layout { micro_batch: u64::MAX, ..l }, "a multiple of 18446744073709551615"),
             (Layout { pp: 2, vp: 9, ..l }, "32 layers cannot be cut into pp 2 × vp 9"),
             (Layout { pp: 1, vp: 2, ..l }, "vp 2 needs a pipeline"),
             (
@@ -271,6 +269,11 @@ mod tests {
             let said = why(&a, &layout);
             assert!(said.contains(words), "{said:?} lacks {words:?}");
         }
+        let vast = Layout { tp: 32, pp: u32::MAX, cp: u32::MAX, dp: u32::MAX, ..l };
+        assert_eq!((vast.ranks(), vast.gpus()), (u64::MAX, u32::MAX));
+        let mut cluster = nearest("H100-SXM5-80GB", None).unwrap().cluster(1);
+        cluster.nodes = u32::MAX;
+        assert_eq!(cluster.gpus(), u32::MAX);
         let moe = Moe { experts: 128, topk: 8, ffn: 768, shared: 0, dense_layers: 0 };
         let sparse = Arch { moe: Some(moe), ..a };
         assert_eq!(why(&sparse, &Layout { ep: 8, ..l }), "");

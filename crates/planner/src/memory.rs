@@ -22,15 +22,11 @@ pub fn memory(setup: &Setup) -> Memory {
     let split = Split::new(setup);
     let held = Held::new(setup, &split);
     let [weights, gradients, optimizer] = states(setup, &split, &held);
-    let in_flight = in_flight(&split);
     let micro_batch = layer_bytes(setup, &split) * split.layers;
     let working = if recomputes(setup) { working_bytes(setup, &split) } else { 0.0 };
     let logits = logit_bytes(setup, &split);
-    let first = micro_batch * in_flight;
-    // The last rank of a pipeline holds one micro-batch and the logits.
-    let last = micro_batch
-        * if split.vp > 1.0 { 1.0 + (split.pp - 1.0) / (split.pp * split.vp) } else { 1.0 }
-        + logits;
+    let first = micro_batch * in_flight(&split, split.pp - 1.0);
+    let last = micro_batch * in_flight(&split, 0.0) + logits;
     let (activations, logits) = match split.pp {
         1.0 => (first + working, logits),
         _ if first >= last => (first + working, 0.0),
@@ -52,35 +48,45 @@ pub fn memory(setup: &Setup) -> Memory {
 
 /// Bytes of weights, gradients and optimiser.
 fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
+    let shard =
+        |bytes: f64, sharded: bool| bytes * if sharded { held.shared(split) } else { held.all() };
+    // Beside the bf16 weights, but for the ends, which are not computed in 8 bits.
+    let inner = Held { ends: 0.0, ..*held };
+    let narrow =
+        narrow_copy(setup) * if gathers(setup) { inner.shared(split) } else { inner.all() };
     if let Task::Lora { .. } = setup.workload.task {
         let adapters = adapters(setup, split);
-        let shards = if gathers(setup) { split.replicas() } else { 1.0 };
-        return [2.0 * held.all() / shards + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
+        let weights = shard(2.0, gathers(setup)) + narrow;
+        return [weights + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
     }
-    let shard = |bytes: f64, sharded: bool| {
-        let (rest, experts) = (held.body + held.ends, held.experts);
-        match sharded {
-            true => bytes * (rest / split.replicas() + experts / split.expert_replicas()),
-            false => bytes * (rest + experts),
-        }
-    };
     let level = setup.layout.sharding;
     // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
     let kept = traits(setup.stack);
     let torch = kept.one_copy && level >= Sharding::Zero2;
-    let working = if torch { 0.0 } else { shard(2.0, level == Sharding::Zero3) };
+    let working = if torch { 0.0 } else { shard(2.0, gathers(setup)) + narrow };
     // Over the micro-batches of a pipeline gradients are gathered whole.
     let gradients = shard(kept.gradient_kept, level >= Sharding::Zero2 && split.pp == 1.0);
     [working, gradients, shard(kept.optimizer_kept, level >= Sharding::Zero1)]
 }
 
-/// Micro-batches, in units of the rank's whole depth, that the first rank holds at once.
-fn in_flight(split: &Split) -> f64 {
-    let most = split.micro_batches.min(split.pp);
-    match split.vp > 1.0 {
-        true => (most * (1.0 + (split.pp - 1.0) / (split.pp * split.vp))).min(split.micro_batches),
-        false => most,
+/// Bytes of each weight in the copy that products in 8 bits and fewer are fed from. PyTorch casts anew each time.
+fn narrow_copy(setup: &Setup) -> f64 {
+    match precision_on(&setup.cluster.gpu, setup.workload.precision) {
+        Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 if !traits(setup.stack).one_copy => {
+            1.0
+        }
+        _ => 0.0,
     }
+}
+
+/// Micro-batches, in units of the rank's whole depth, that a rank holds at once with so many ranks after it: those that
+/// Megatron-LM sends forward before the first comes back, and one more. When interleaved they are counted in chunks.
+fn in_flight(split: &Split, after: f64) -> f64 {
+    let held = match split.vp > 1.0 {
+        true => (2.0 * after + (split.vp - 1.0) * split.pp + 1.0) / split.vp,
+        false => after + 1.0,
+    };
+    held.min(split.micro_batches)
 }
 
 /// Bytes that one layer keeps of one micro-batch for the backward pass.
@@ -180,7 +186,7 @@ fn gathered_bytes(setup: &Setup, split: &Split, held: &Held) -> f64 {
     let one_copy = traits(setup.stack).one_copy;
     let all = match one_copy {
         true => 2.0 * held.all(),
-        false => 2.0 * held.all() * (1.0 - 1.0 / split.replicas()),
+        false => 2.0 * (held.all() - held.shared(split)),
     };
     match setup.layout.sharding {
         Sharding::Zero3 if split.pp == 1.0 => {}
@@ -199,4 +205,75 @@ fn sequence_bytes(setup: &Setup, split: &Split) -> f64 {
         return 0.0;
     }
     2.0 * 2.0 * split.tokens * setup.arch.hidden as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::work;
+    use crate::{Layout, Stack, catalogue, names};
+
+    #[test]
+    fn products_in_eight_bits_have_their_own_copy_of_weights() {
+        let arch = names::find("llama-3.1-8b").unwrap();
+        let layout = Layout {
+            tp: 1,
+            pp: 1,
+            vp: 1,
+            cp: 1,
+            ep: 1,
+            dp: 8,
+            micro_batch: 1,
+            sharding: Sharding::Zero3,
+            sequence_parallel: false,
+            recompute: Recompute::None,
+        };
+        let bytes = |on: &str, precision, sharding, stack| {
+            let cluster = catalogue::find(on).unwrap();
+            let workload = crate::Workload { precision, ..work(Task::Pretrain, 2048, 64) };
+            let layout = Layout { sharding, ..layout };
+            let (arch, workload, cluster) = (&arch, &workload, &cluster);
+            memory(&Setup { arch, workload, cluster, layout: &layout, stack }).weights * GB
+        };
+        let more = |on: &str, sharding, stack| {
+            bytes(on, Precision::Fp8, sharding, stack) - bytes(on, Precision::Bf16, sharding, stack)
+        };
+        let inner = arch.params() - 2.0 * arch.embedding_params();
+        let close = |is: f64, wanted: f64| (is / wanted - 1.0).abs() < 1e-4;
+        assert!(close(more("dgx-h100", Sharding::Zero1, Stack::Current), inner));
+        assert!(close(more("dgx-h100", Sharding::Zero3, Stack::Current), inner / 8.0));
+        assert_eq!(more("dgx-h100", Sharding::Zero3, Stack::Compiled), 0.0);
+        assert_eq!(more("dgx-a100", Sharding::Zero1, Stack::Current), 0.0);
+    }
+
+    #[test]
+    fn a_rank_holds_what_megatron_sends_ahead_and_one_more() {
+        let arch = names::find("gpt-3-175b").unwrap();
+        let (workload, cluster) =
+            (work(Task::Pretrain, 2048, 64), catalogue::find("8xdgx-a100").unwrap());
+        let of = |vp: u32, micro_batch: u64, after: f64| {
+            let layout = Layout {
+                tp: 8,
+                pp: 8,
+                vp,
+                cp: 1,
+                ep: 1,
+                dp: 1,
+                micro_batch,
+                sharding: Sharding::None,
+                sequence_parallel: true,
+                recompute: Recompute::None,
+            };
+            let (arch, workload, cluster, stack) = (&arch, &workload, &cluster, Stack::Current);
+            in_flight(
+                &Split::new(&Setup { arch, workload, cluster, layout: &layout, stack }),
+                after,
+            )
+        };
+        assert_eq!((of(1, 1, 7.0), of(1, 1, 0.0)), (8.0, 1.0));
+        // Chunks of a third: 2 × 7 + 2 × 8 + 1 and 2 × 8 + 1.
+        assert_eq!((of(3, 1, 7.0), of(3, 1, 0.0)), (31.0 / 3.0, 17.0 / 3.0));
+        // Of eight micro-batches never more than eight.
+        assert_eq!((of(3, 8, 7.0), of(1, 64, 7.0)), (8.0, 1.0));
+    }
 }

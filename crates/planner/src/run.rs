@@ -70,13 +70,7 @@ pub fn run(question: &Question, candidate: &Candidate) -> Option<Run> {
 fn checkpoint_gb(q: &Question) -> f64 {
     let arch = q.arch;
     let weights = match q.workload.task {
-        // Adapters beside the projections of attention and of the MLP.
-        Task::Lora { rank } => {
-            let wide = f64::from(arch.heads) * arch.head_dim as f64;
-            let inner = arch.moe.map_or(arch.ffn, |m| m.ffn) as f64;
-            let sides = 4.0 * arch.hidden as f64 + 3.0 * wide + 3.0 * inner;
-            f64::from(arch.layers) * f64::from(rank) * sides
-        }
+        Task::Lora { rank } => f64::from(arch.layers) * arch.adapter_params(rank),
         Task::Pretrain | Task::Finetune => arch.params(),
     };
     BYTES_PER_WEIGHT * weights / 1e9

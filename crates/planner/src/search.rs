@@ -10,9 +10,10 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
+use crate::efficiency::peak_tflops;
 use crate::{
-    Arch, Cluster, Estimate, Gpu, Layout, Precision, Recompute, Setup, Sharding, Stack, Task,
-    Workload, estimate, memory, step_time, usable_gb,
+    Arch, Cluster, Estimate, Layout, Recompute, Setup, Sharding, Stack, Task, Workload, estimate,
+    memory, step_time, usable_gb,
 };
 
 pub use explain::RunnerUp;
@@ -167,15 +168,6 @@ pub fn candidate(question: &Question, layout: &Layout) -> Candidate {
         tokens_per_s: question.tokens() / seconds,
         mfu: flops(question) / (seconds * f64::from(gpus) * peak),
         cost_per_step: price.map(|p| p * f64::from(gpus) * seconds / 3600.0),
-    }
-}
-
-/// The data sheet's, in the precision that products are computed in.
-pub(crate) fn peak_tflops(gpu: &Gpu, precision: Precision) -> f64 {
-    match precision {
-        Precision::Fp16 | Precision::Bf16 => gpu.bf16_tflops,
-        Precision::Fp8 | Precision::Mxfp8 => gpu.fp8_tflops.unwrap_or(gpu.bf16_tflops),
-        Precision::Nvfp4 => gpu.fp4_tflops.or(gpu.fp8_tflops).unwrap_or(gpu.bf16_tflops),
     }
 }
 

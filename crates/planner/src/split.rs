@@ -99,18 +99,17 @@ impl Held {
     pub(crate) fn all(&self) -> f64 {
         self.body + self.experts + self.ends
     }
+
+    /// What is left of them where those that hold the same share it. Ranks that share an expert are fewer.
+    pub(crate) fn shared(&self, split: &Split) -> f64 {
+        (self.body + self.ends) / split.replicas() + self.experts / split.expert_replicas()
+    }
 }
 
 /// Adapters' weights on a rank, for LoRA on every projection.
 pub(crate) fn adapters(setup: &Setup, split: &Split) -> f64 {
     match setup.workload.task {
-        Task::Lora { rank } => {
-            let arch = setup.arch;
-            let h = arch.hidden as f64;
-            let wide = f64::from(arch.heads) * arch.head_dim as f64;
-            let inner = arch.moe.map_or(arch.ffn, |m| m.ffn) as f64;
-            split.layers * f64::from(rank) * (4.0 * h + 3.0 * wide + 3.0 * inner) / split.tp
-        }
+        Task::Lora { rank } => split.layers * setup.arch.adapter_params(rank) / split.tp,
         _ => 0.0,
     }
 }

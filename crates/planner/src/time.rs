@@ -134,14 +134,10 @@ fn transfers(setup: &Setup, split: &Split, machine: &Machine) -> f64 {
 
 /// Reading and writing of gradients, weights, their masters and two moments.
 fn optimizer(setup: &Setup, split: &Split, machine: &Machine, held: &Held) -> f64 {
-    let shards =
-        |replicas: f64| if setup.layout.sharding == Sharding::None { 1.0 } else { replicas };
     let params = match setup.workload.task {
         Task::Lora { .. } => adapters(setup, split),
-        _ => {
-            (held.body + held.ends) / shards(split.replicas())
-                + held.experts / shards(split.expert_replicas())
-        }
+        _ if setup.layout.sharding == Sharding::None => held.all(),
+        _ => held.shared(split),
     };
     machine.traits.optimizer_bytes * params / machine.memory_rate
 }

@@ -296,6 +296,10 @@ pub(super) fn measured(
 
 const SHAPES_MAX: usize = 16;
 const GPU_CHARS_MAX: usize = 100;
+const GPUS_MAX: u32 = 1024;
+/// Far above what anything does, so that a slip of the unit is noticed: operations and bytes a second.
+const OPERATIONS_MAX: u64 = 100_000_000_000_000_000;
+const BYTES_MAX: u64 = 100_000_000_000_000;
 
 pub(super) fn gpus_measured(
     view: View<'_>,
@@ -315,8 +319,35 @@ pub(super) fn gpus_measured(
         let problem = format!("at most {GPU_CHARS_MAX} characters are kept");
         return Err(Rejected::BadSpec { key: "gpu", problem });
     }
+    if figures.gpus > GPUS_MAX {
+        let problem = format!("{} are too many: a node has at most {GPUS_MAX}", figures.gpus);
+        return Err(Rejected::BadSpec { key: "gpus", problem });
+    }
+    check_rates(figures)?;
     let bench = GpuBench { at: view.now, by: actor.user.clone(), figures: figures.clone() };
     done(vec![Event::GpusMeasured { node, bench: Box::new(bench) }])
+}
+
+/// Plans are made with them.
+fn check_rates(figures: &GpuBenchFigures) -> Result<(), Rejected> {
+    let over_gpus = [
+        ("matmul", figures.matmul, OPERATIONS_MAX),
+        ("fp8", figures.fp8, OPERATIONS_MAX),
+        ("copy", figures.copy, BYTES_MAX),
+    ];
+    let each = over_gpus
+        .into_iter()
+        .filter_map(|(key, rates, most)| Some((key, rates?, most)))
+        .flat_map(|(key, rates, most)| [(key, rates.median, most), (key, rates.worst, most)]);
+    let shapes = figures.shapes.iter().map(|shape| ("shapes", shape.rate, OPERATIONS_MAX));
+    match each.chain(shapes).find(|(_, rate, most)| *rate == 0 || rate > most) {
+        None => Ok(()),
+        Some((key, rate, most)) => {
+            let problem =
+                format!("{rate} a second is not possible: it must be above 0 and at most {most}");
+            Err(Rejected::BadSpec { key, problem })
+        }
+    }
 }
 
 fn check_slow(slow: &[String]) -> Result<(), Rejected> {

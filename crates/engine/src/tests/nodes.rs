@@ -85,6 +85,19 @@ fn a_node_keeps_what_its_gpus_were_measured_to_do_beside_its_links() {
     slow.slow = vec![String::new(); 17];
     let long = world.step(measured(admin(), slow)).reply;
     assert!(matches!(long, Err(Rejected::BadSpec { key: "slow", .. })), "{long:?}");
+    for (shapes, rate) in [(0, 0), (0, u64::MAX), (1, 100_000_000_000_000_001)] {
+        let odd = world.step(measured(admin(), figures(shapes, rate))).reply.unwrap_err();
+        let words = format!("{rate} a second is not possible");
+        assert!(odd.to_string().contains(&words), "{odd}");
+    }
+    let mut fast = figures(0, 9);
+    fast.copy = Some(GpuRates { median: 9, worst: 100_000_000_000_001 });
+    let odd = world.step(measured(admin(), fast)).reply;
+    assert!(matches!(odd, Err(Rejected::BadSpec { key: "copy", .. })), "{odd:?}");
+    let mut many = figures(0, 9);
+    many.gpus = u32::MAX;
+    let odd = world.step(measured(admin(), many)).reply;
+    assert!(matches!(odd, Err(Rejected::BadSpec { key: "gpus", .. })), "{odd:?}");
     let node = world.engine.state().node(N1).unwrap().clone();
     let kept = node.gpu_bench.unwrap();
     assert_eq!((kept.figures, kept.by, kept.at), (*figures(16, 7), admin().user, world.now));

@@ -2,7 +2,7 @@
 
 use super::Serving;
 use crate::collective::{Group, Network};
-use crate::efficiency::{matmul_tflops, profile};
+use crate::efficiency::{matmul_tflops, stream_gbps};
 use crate::{Illegal, Precision};
 
 /// What a server takes of a GPU's memory, and what it needs besides weights and requests.
@@ -189,8 +189,7 @@ impl Engine {
 
 /// Bytes per second.
 fn hbm(s: &Serving) -> f64 {
-    let gpu = &s.cluster.gpu;
-    gpu.copy_gbps.unwrap_or(gpu.hbm_gbps * profile(gpu).hbm) * 1e9
+    stream_gbps(&s.cluster.gpu) * 1e9
 }
 
 /// Weights that are read for a step: with many requests nearly all experts are visited.

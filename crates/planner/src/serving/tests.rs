@@ -1,4 +1,5 @@
 use super::*;
+use crate::efficiency::profile;
 use crate::{catalogue, names};
 
 fn ask<'a>(arch: &'a Arch, cluster: &'a Cluster) -> Serving<'a> {
@@ -38,9 +39,28 @@ fn kept_tokens_are_counted_as_they_are_kept() {
     let plan = serve(&ask(&arch, &cluster)).unwrap();
     // 32 layers × 8 heads × 128 × key and value × 2 bytes = 131,072 bytes for each of 1,280 tokens.
     assert!((plan.kv_gb_per_request - 0.167_772_16).abs() < 1e-9);
-    // Weights once over, at 85 % of 3,350 GB/s, is what the first request waits for between tokens.
-    let alone = serve(&Serving { tpot_ms: Some(8.0), ..ask(&arch, &cluster) }).unwrap();
-    assert!(alone.tpot_s <= 8e-3 && alone.decode_s > 15e9 / 3.35e12);
+    // A token takes the weights once over, and on average 1,152 tokens of each request, at 75 % of 3,350 GB/s.
+    let few = serve(&Serving { tpot_ms: Some(8.0), ..ask(&arch, &cluster) }).unwrap();
+    let read = 15.0098e9 + few.concurrency as f64 * 1152.0 * 131_072.0;
+    assert!(few.tpot_s <= 8e-3 && few.concurrency < plan.concurrency, "{few:#?}");
+    assert!((few.decode_s - 1e-3 - read / (0.75 * 3.35e12)).abs() < 1e-6, "{few:#?}");
+}
+
+#[test]
+fn what_is_measured_as_expected_changes_nothing() {
+    let arch = names::find("llama-3.1-70b").unwrap();
+    let plain = catalogue::find("dgx-h100").unwrap();
+    let mut measured = plain.clone();
+    let gpu = &mut measured.gpu;
+    gpu.copy_gbps = Some(gpu.hbm_gbps * profile(gpu).copy);
+    gpu.matmul_tflops = Some(gpu.bf16_tflops * profile(gpu).gemm);
+    let [before, after] = [&plain, &measured].map(|c| serve(&ask(&arch, c)).unwrap());
+    let same = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    assert_eq!((before.tp, before.concurrency), (after.tp, after.concurrency));
+    assert!(same(before.decode_s, after.decode_s) && same(before.ttft_s, after.ttft_s));
+    measured.gpu.copy_gbps = measured.gpu.copy_gbps.map(|gbps| gbps / 2.0);
+    let slower = serve(&ask(&arch, &measured)).unwrap();
+    assert!(slower.tokens_per_s < after.tokens_per_s);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::matmul::Product;
 use crate::collective::Group;
 use crate::split::{Split, by_modules};
-use crate::{Arch, Moe, Precision, Recompute, Setup, Task};
+use crate::{Moe, Precision, Recompute, Setup, Task};
 
 /// Seconds of one direction, by part.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,35 +153,29 @@ fn gemms(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) -> [f64;
     [passes[0] * adapters, passes[1] * adapters]
 }
 
-/// Widths of a head where queries meet keys, and of its values.
-fn head_widths(arch: &Arch) -> (f64, f64) {
-    match arch.latent {
-        None => (arch.head_dim as f64, arch.head_dim as f64),
-        Some(l) => ((l.nope_dim + l.rope_dim) as f64, l.value_dim as f64),
-    }
-}
-
 /// Rate of flash attention backward, of that forward.
 const FLASH_BACK: f64 = 0.85;
 
 fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
     let arch = setup.arch;
     let seq = setup.workload.seq as f64;
-    let (meet, value) = head_widths(arch);
-    let heads = f64::from(arch.heads) / split.tp;
-    let scores = split.tokens * seq * heads;
-    let flops = 2.0 * scores * (meet + value);
+    let (meet, value) = arch.widths();
     if !machine.traits.written_attention {
-        // Half of the scores are masked. Narrow heads and short sequences fill the processors less.
+        // Of the mean layer: what is masked or beyond a window is left out.
+        let keys = arch.keys_seen(setup.workload.seq) / f64::from(arch.layers.max(1));
+        let flops = split.tokens * arch.attention_flops(keys) / split.tp;
+        // Narrow heads and short sequences fill the processors less.
         let narrow = (meet / 128.0).min(1.0).powf(machine.profile.narrow);
         let traits = &machine.traits;
         let even = 1.0 + traits.context_waste * (1.0 - 1.0 / split.cp);
         let filled = narrow * seq / (seq + traits.flash_short) / even;
-        let forward = 0.5 * flops / (machine.flash_rate * filled);
+        let forward = flops / (machine.flash_rate * filled);
         // Two and a half times the products, at a lower rate.
         return [forward, 2.5 / FLASH_BACK * forward];
     }
     // The whole square, through memory.
+    let scores = split.tokens * seq * f64::from(arch.heads) / split.tp;
+    let flops = 2.0 * scores * (meet + value);
     let product = flops / (machine.bf16_rate * machine.traits.written_rate);
     let forward = product + machine.stream(machine.traits.score_bytes * scores);
     let backward = 2.0 * product + machine.stream(1.4 * machine.traits.score_bytes * scores);
@@ -195,7 +189,7 @@ fn attention(setup: &Setup, split: &Split, machine: &Machine) -> [f64; 2] {
 fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) -> [f64; 2] {
     let arch = setup.arch;
     let h = arch.hidden as f64;
-    let (meet, _) = head_widths(arch);
+    let (meet, _) = arch.widths();
     let heads = f64::from(arch.heads + arch.kv_heads.min(arch.heads)) * meet / split.tp;
     let inner = if arch.gated { 6.0 } else { 4.0 };
     let (width, routed) = match arch.moe.filter(|_| sparse) {
@@ -237,7 +231,7 @@ fn context(setup: &Setup, split: &Split, machine: &Machine, attention: [f64; 2])
     if split.cp <= 1.0 {
         return [0.0; 2];
     }
-    let (meet, value) = head_widths(setup.arch);
+    let (meet, value) = setup.arch.widths();
     let heads = f64::from(setup.arch.kv_heads) / split.tp;
     let bytes = 2.0 * split.tokens * heads.max(1.0) * (meet + value);
     let group = Group::new(split.cp, split.tp);
