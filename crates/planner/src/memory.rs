@@ -5,7 +5,7 @@ use crate::split::{Held, Modules, Split, adapters, by_modules, gathers, recomput
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
 /// As GPUs are sold: an H100 of 80 GB has 80 × 2³⁰ bytes.
-const GB: f64 = (1_u64 << 30) as f64;
+pub(crate) const GB: f64 = (1_u64 << 30) as f64;
 /// CUDA context and the buffers of a handful of NCCL communicators.
 const CONTEXT_GB: f64 = 1.5;
 /// What of a GPU's memory a trainer can use before the allocator begins to stall.
