@@ -47,7 +47,7 @@ pub struct DeclaredPlan {
     /// Seconds of one step, as planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_time_s: Option<f64>,
-    /// Of the fullest GPU in 10⁹ bytes, as planned.
+    /// Of the fullest GPU, in GB of 2³⁰ bytes as GPUs are sold, as planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_gb: Option<f64>,
 }

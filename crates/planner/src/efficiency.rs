@@ -160,7 +160,7 @@ pub(crate) struct Traits {
     /// Bytes of each weight's gradient and of its optimiser as they are kept.
     pub gradient_kept: f64,
     pub optimizer_kept: f64,
-    /// Selective recomputation means norms, activation functions and latents.
+    /// Selective recomputation means [`crate::split::Modules`].
     pub modules: bool,
     /// Otherwise: what remains of a layer's activations under selective recomputation.
     pub selective_keeps: f64,

@@ -7,6 +7,7 @@
 mod deepspeed;
 mod job;
 mod megatron;
+mod software;
 #[cfg(test)]
 mod tests;
 mod torchtitan;
@@ -32,6 +33,7 @@ pub struct Emit<'a> {
     /// What job files call the GPU: `h100`.
     pub gpu: &'a str,
     pub step_time_s: f64,
+    /// Of the fullest GPU, in GB of 2³⁰ bytes.
     pub memory_gb: f64,
 }
 

@@ -19,7 +19,7 @@ pub enum Sharding {
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     None,
-    /// Core attention only.
+    /// What is large beside the time that it takes to make it again. Which parts that are differs by trainer.
     Selective,
     Full,
 }

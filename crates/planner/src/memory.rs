@@ -1,11 +1,11 @@
 //! Memory of the fullest rank.
 
 use crate::efficiency::{precision_on, traits};
-use crate::split::{Held, Split, adapters, by_modules, gathers, recomputes};
+use crate::split::{Held, Modules, Split, adapters, by_modules, gathers, recomputes};
 use crate::{Arch, Gpu, Memory, Precision, Recompute, Setup, Sharding, Task};
 
 /// As GPUs are sold: an H100 of 80 GB has 80 × 2³⁰ bytes.
-const GB: f64 = (1_u64 << 30) as f64;
+pub(crate) const GB: f64 = (1_u64 << 30) as f64;
 /// CUDA context and the buffers of a handful of NCCL communicators.
 const CONTEXT_GB: f64 = 1.5;
 /// What of a GPU's memory a trainer can use before the allocator begins to stall.
@@ -23,7 +23,7 @@ pub fn memory(setup: &Setup) -> Memory {
     let held = Held::new(setup, &split);
     let [weights, gradients, optimizer] = states(setup, &split, &held);
     let micro_batch = layer_bytes(setup, &split) * split.layers;
-    let working = if recomputes(setup) { working_bytes(setup, &split) } else { 0.0 };
+    let working = working_bytes(setup, &split);
     let logits = logit_bytes(setup, &split);
     let first = micro_batch * in_flight(&split, split.pp - 1.0);
     let last = micro_batch * in_flight(&split, 0.0) + logits;
@@ -94,7 +94,7 @@ fn layer_bytes(setup: &Setup, split: &Split) -> f64 {
     if recomputes(setup) {
         return 2.0 * setup.arch.hidden as f64 * split.tokens / split.spread;
     }
-    let kept = kept_bytes(setup, split);
+    let kept = kept_bytes(setup, split, by_modules(setup));
     match setup.layout.recompute {
         Recompute::Selective => kept * traits(setup.stack).selective_keeps,
         _ => kept,
@@ -103,20 +103,27 @@ fn layer_bytes(setup: &Setup, split: &Split) -> f64 {
 
 /// What is made again of the layer that the backward pass is in, and half as much of gradients.
 fn working_bytes(setup: &Setup, split: &Split) -> f64 {
-    1.5 * kept_bytes(setup, split)
+    let all = kept_bytes(setup, split, Modules::default());
+    let kept = if recomputes(setup) { 0.0 } else { kept_bytes(setup, split, by_modules(setup)) };
+    1.5 * (all - kept)
 }
 
-fn kept_bytes(setup: &Setup, split: &Split) -> f64 {
+fn kept_bytes(setup: &Setup, split: &Split, again: Modules) -> f64 {
     let arch = setup.arch;
     let traits = traits(setup.stack);
     let h = arch.hidden as f64;
-    let modules = by_modules(setup);
     let dropout = if traits.dropout { 2.0 } else { 0.0 };
+    let sparse = split.sparse / split.layers;
     // Inputs of both norms and what comes out of them, which tensor parallelism does not split.
-    let norms = if modules { 4.0 } else { 8.0 };
-    let whole = (norms + dropout) * h / split.spread;
+    let before_attention = if again.latents { 2.0 } else { 4.0 };
+    let before_mlp = match again {
+        Modules { mlp: true, .. } => 2.0,
+        Modules { experts: true, .. } => 4.0 - 2.0 * sparse,
+        _ => 4.0,
+    };
+    let whole = (before_attention + before_mlp + dropout) * h / split.spread;
     let inside =
-        (2.0 * attention_width(arch, modules) + mlp_bytes(setup, split, modules)) / split.tp;
+        (2.0 * attention_width(arch, again.latents) + mlp_bytes(setup, sparse, again)) / split.tp;
     let mut bytes = (whole + inside + routed_bytes(setup, split)) * split.tokens;
     if traits.written_attention && setup.layout.recompute == Recompute::None {
         let heads = f64::from(arch.heads) / split.tp;
@@ -135,30 +142,31 @@ fn stored(precision: Precision) -> f64 {
 
 /// Values of a token that attention keeps: query, key, value, and what comes out. Of latent attention only the latents if
 /// the rest is made again.
-fn attention_width(arch: &Arch, modules: bool) -> f64 {
+fn attention_width(arch: &Arch, folded: bool) -> f64 {
     let heads = f64::from(arch.heads);
     match arch.latent {
         None => 2.0 * (heads + f64::from(arch.kv_heads)) * arch.head_dim as f64,
         Some(m) => {
             let (rope, nope, value) = (m.rope_dim as f64, m.nope_dim as f64, m.value_dim as f64);
             let latents = m.q_rank as f64 + m.kv_rank as f64 + rope;
-            let made = if modules { 0.0 } else { heads * (2.0 * (rope + nope) + value) };
+            let made = if folded { 0.0 } else { heads * (2.0 * (rope + nope) + value) };
             made + heads * value + latents
         }
     }
 }
 
 /// Bytes of a token inside of an MLP; the mean of the rank's dense and sparse layers.
-fn mlp_bytes(setup: &Setup, split: &Split, modules: bool) -> f64 {
+fn mlp_bytes(setup: &Setup, sparse: f64, again: Modules) -> f64 {
     let arch = setup.arch;
     // Before and after the activation, each of 2 bytes; three tensors where there is a gate.
     let before = if arch.gated { 4.0 } else { 2.0 };
-    let inner = if modules { before } else { before + 2.0 };
-    let sparse = split.sparse / split.layers;
-    let dense = inner * arch.ffn as f64 * (1.0 - sparse);
+    let both = before + 2.0;
+    let dense = if again.mlp { 0.0 } else { both * arch.ffn as f64 * (1.0 - sparse) };
     let experts = arch.moe.map_or(0.0, |m| {
+        let visited = if again.experts { before } else { both };
         // Those that are spread get their share of the tokens whole, which comes to the same.
-        sparse * inner * m.ffn as f64 * f64::from(m.topk + m.shared)
+        let values = visited * f64::from(m.topk) + both * f64::from(m.shared);
+        sparse * values * m.ffn as f64
     });
     dense + experts
 }

@@ -26,6 +26,7 @@ pub struct Run {
     pub effective_seconds: f64,
     pub gpu_hours: f64,
     pub price: Option<f64>,
+    /// 10⁹ bytes, as storage is sold; memory of GPUs is counted in 2³⁰.
     pub checkpoint_gb: f64,
     /// To write one. Training waits for it.
     pub checkpoint_s: f64,

@@ -8,11 +8,13 @@ mod engine;
 
 use serde::Serialize;
 
+use crate::memory::GB;
 use crate::near::count;
 use crate::numbers;
 use crate::words::{gb, seconds};
 use crate::{Arch, Cluster, NoPlan, Precision};
 
+pub(crate) use engine::USABLE;
 use engine::{Engine, Speed};
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +44,7 @@ pub struct ServingPlan {
     /// On the cluster: all that it has room for, or as many as the load needs.
     pub replicas: u32,
     pub gpus: u32,
-    /// Of one replica, in 10⁹ bytes, as the following two.
+    /// Of one replica, in GB of 2³⁰ bytes as GPUs are sold, as the following two.
     pub weights_gb: f64,
     pub kv_gb_per_request: f64,
     /// Room for requests beside the weights, of one replica.
@@ -125,9 +127,9 @@ fn plan(s: &Serving, engine: &Engine, speed: &Speed) -> ServingPlan {
         gpus_per_replica: gpus,
         replicas,
         gpus: replicas * gpus,
-        weights_gb: engine.weights / 1e9,
-        kv_gb_per_request: engine.kv_per_request / 1e9,
-        kv_room_gb: engine.room() / 1e9,
+        weights_gb: engine.weights / GB,
+        kv_gb_per_request: engine.kv_per_request / GB,
+        kv_room_gb: engine.room() / GB,
         concurrency: speed.concurrency,
         prefill_s: speed.prefill,
         decode_s: speed.decode,
@@ -219,7 +221,7 @@ fn too_large(s: &Serving, widest: u32) -> NoPlan {
     NoPlan::Weights {
         weights_gb: engine::weights(s),
         gpus: s.cluster.gpus(),
-        room_gb: engine::usable(s) / 1e9,
+        room_gb: engine::usable(s) / GB,
         would: would
             .map(|gpus| gpus.div_ceil(s.cluster.gpus_per_node))
             .map(|n| (n, n * s.cluster.gpus_per_node)),
@@ -282,8 +284,8 @@ fn small(s: &Serving, best: &ServingPlan) -> Option<String> {
     let smaller = (1..=best.tp.min(near)).rev();
     let engines = smaller.filter_map(|tp| Engine::new(s, tp, 1).ok());
     let engine = engines.into_iter().find(|e| e.requests() == 0)?;
-    let room = gb(engine::usable(s) / 1e9);
-    let each = gb(engine.weights / f64::from(engine.tp) / 1e9);
+    let room = gb(engine::usable(s) / GB);
+    let each = gb(engine.weights / f64::from(engine.tp) / GB);
     Some(format!(
         "tp {}: does not fit, {each} of weights on a GPU that has room for {room} with requests",
         engine.tp

@@ -1,7 +1,7 @@
 //! What one rank holds and computes under a layout: numbers that memory and time share.
 
 use crate::efficiency::traits;
-use crate::{Recompute, Setup, Sharding, Task};
+use crate::{Arch, Recompute, Setup, Sharding, Task};
 
 /// All as floats: they only ever meet in products.
 #[derive(Clone, Copy, Debug)]
@@ -123,8 +123,45 @@ pub(crate) fn recomputes(setup: &Setup) -> bool {
     setup.layout.recompute == Recompute::Full
 }
 
-/// Norms, activation functions and what latents unfold to are made again, as Megatron-Core does it since flash attention
-/// has left nothing to save on the scores.
-pub(crate) fn by_modules(setup: &Setup) -> bool {
-    setup.layout.recompute == Recompute::Selective && traits(setup.stack).modules
+/// Parts of a layer that selective recomputation makes again, as Megatron-Core has them since flash attention has left
+/// nothing to save on the scores.
+///
+/// Transformer Engine fuses a norm into the product behind it, and what is fused can't be made again alone: norms stand
+/// by themselves before experts and before latents only. Nor can the activation function of a dense MLP, which is made
+/// again whole or not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Modules {
+    /// The dense MLP with its norm, where a model has no experts.
+    pub mlp: bool,
+    /// The activation functions of experts and the norm before them.
+    pub experts: bool,
+    /// What latents unfold to and the norm before them.
+    pub latents: bool,
+}
+
+impl Modules {
+    pub(crate) fn of(arch: &Arch) -> Modules {
+        let experts = arch.moe.is_some();
+        Modules { mlp: !experts, experts, latents: arch.latent.is_some() }
+    }
+
+    /// For `--recompute-modules`.
+    pub(crate) fn names(self) -> Vec<&'static str> {
+        let all = [
+            (self.mlp, "mlp"),
+            (self.experts, "moe_act"),
+            (self.experts || self.latents, "layernorm"),
+            (self.latents, "mla_up_proj"),
+        ];
+        all.into_iter().filter(|(again, _)| *again).map(|(_, name)| name).collect()
+    }
+}
+
+/// What is made again beyond nothing, and short of everything. Other software than Megatron-Core's of 2025 has no
+/// modules.
+pub(crate) fn by_modules(setup: &Setup) -> Modules {
+    match setup.layout.recompute {
+        Recompute::Selective if traits(setup.stack).modules => Modules::of(setup.arch),
+        _ => Modules::default(),
+    }
 }

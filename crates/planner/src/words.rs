@@ -40,7 +40,7 @@ pub fn precision(p: Precision) -> &'static str {
     }
 }
 
-/// `153 GB`, `76.3 GB`.
+/// `153 GB`, `76.3 GB`: of GPUs, in units of 2³⁰ bytes.
 pub fn gb(n: f64) -> String {
     if n < 100.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
 }

@@ -352,6 +352,36 @@ fn experts_that_are_spread_are_not_sharded_over_the_same_ranks_again() {
     assert!(apart < 0.1 * alike, "{apart} {alike}");
 }
 
+#[test]
+fn selective_saves_what_megatron_makes_again_and_takes_its_time() {
+    let cluster = cluster(gpu("H100-SXM5-80GB", 80.0, 3350.0, 989.0), 4);
+    let work = workload(Task::Pretrain, 8192, 32);
+    let cost = |arch: &Arch, recompute| {
+        let layout = Layout { recompute, ..layout(8, 4, 1, 1, 1) };
+        let setup = Setup {
+            arch,
+            workload: &work,
+            cluster: &cluster,
+            layout: &layout,
+            stack: Stack::Current,
+        };
+        (memory(&setup).activations, step_time(&setup).total())
+    };
+    // Of a dense layer, 6 bytes of each inner value and 2 of what its norm gives: the whole MLP, computed again.
+    let [none, selective, full] = [Recompute::None, Recompute::Selective, Recompute::Full]
+        .map(|recompute| cost(&llama70(), recompute));
+    let (h, ffn, layers) = (8192.0, 28672.0, 20.0);
+    let one = 8192.0 * (2.0 * h + 6.0 * ffn) / 8.0 / (1_u64 << 30) as f64;
+    let saved = one * (layers * 4.0 - 1.5);
+    assert!(((none.0 - selective.0) / saved - 1.0).abs() < 1e-9, "{none:?} {selective:?}");
+    assert!(selective.1 > 1.1 * none.1 && selective.1 < full.1, "{selective:?} {full:?}");
+    // Of experts the activation functions alone, which take next to nothing.
+    let [none, selective, full] = [Recompute::None, Recompute::Selective, Recompute::Full]
+        .map(|recompute| cost(&deepseek(), recompute));
+    assert!(full.0 < selective.0 && selective.0 < 0.9 * none.0, "{none:?} {selective:?}");
+    assert!(selective.1 < 1.1 * none.1, "{none:?} {selective:?}");
+}
+
 fn any_arch() -> impl Strategy<Value = Arch> {
     let shape = (1_u32..9, 1_u64..9, 1_u32..5, any::<bool>(), any::<bool>(), any::<bool>());
     shape.prop_map(|(layers, width, heads, gated, experts, latent)| {

@@ -2,16 +2,39 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{CanNot, Emit, Emitted};
-use crate::{Precision, Recompute, Sharding, Task};
+use super::software::Software;
+use super::{CanNot, Emit, Emitted, job};
+use crate::{Pins, Precision, Recompute, Sharding, Stack, Task};
 
 const NAME: &str = "DeepSpeed";
 
+/// Eager PyTorch. A pipeline is code of the user's, and not what is proposed.
+const SOFTWARE: Software = Software {
+    program: NAME,
+    stack: Stack::Fsdp,
+    pins: Pins {
+        tp: None,
+        pp: Some(1),
+        vp: Some(1),
+        cp: Some(1),
+        ep: Some(1),
+        dp: None,
+        micro_batch: None,
+        sharding: None,
+        recompute: None,
+        sequence_parallel: Some(false),
+    },
+    shardings: &[Sharding::None, Sharding::Zero1, Sharding::Zero2, Sharding::Zero3],
+    recomputes: &[Recompute::None, Recompute::Full],
+    refuse,
+};
+
 pub fn deepspeed(emit: &Emit<'_>) -> Result<Emitted, CanNot> {
     refuse(emit)?;
+    let takes = SOFTWARE.check(emit)?;
     let mut text = format!("{:#}", Value::Object(config(emit)));
     text.push('\n');
-    Ok(Emitted { text, notes: notes(emit) })
+    Ok(Emitted { text, notes: [notes(emit), takes].concat() })
 }
 
 fn refuse(emit: &Emit<'_>) -> Result<(), CanNot> {
@@ -22,6 +45,11 @@ fn refuse(emit: &Emit<'_>) -> Result<(), CanNot> {
         (l.cp > 1, format!("ring context parallelism (cp {})", l.cp), "pin --cp 1"),
         (l.ep > 1, format!("expert parallelism by options (ep {})", l.ep), "pin --ep 1"),
         (stages, format!("{:?} with a pipeline", l.sharding), "pin --zero 1, or --pp 1"),
+        (
+            l.recompute == Recompute::Selective,
+            "selective recomputation".to_owned(),
+            "pin --recompute full, or --recompute none",
+        ),
         (
             !matches!(emit.workload.precision, Precision::Bf16 | Precision::Fp16),
             format!("{:?}", emit.workload.precision).to_lowercase(),
@@ -36,12 +64,7 @@ fn refuse(emit: &Emit<'_>) -> Result<(), CanNot> {
 
 fn config(emit: &Emit<'_>) -> Map<String, Value> {
     let (work, l) = (emit.workload, emit.layout);
-    let stage = match l.sharding {
-        Sharding::None => 0,
-        Sharding::Zero1 => 1,
-        Sharding::Zero2 => 2,
-        Sharding::Zero3 => 3,
-    };
+    let stage = job::zero(l.sharding);
     let half = if work.precision == Precision::Fp16 { "fp16" } else { "bf16" };
     let mut config = Map::new();
     let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
@@ -77,7 +100,9 @@ fn notes(emit: &Emit<'_>) -> Vec<String> {
         notes.push(format!("adapters are made in your code, with rank {rank}"));
     }
     if l.tp > 1 && l.sequence_parallel {
-        notes.push("DeepSpeed's tensor parallelism keeps whole sequences: expect more memory for activations".into());
+        notes.push(
+            "DeepSpeed's tensor parallelism keeps whole sequences: this is counted in".into(),
+        );
     }
     notes.push(format!("sequences of {} tokens are cut by your program", emit.workload.seq));
     notes

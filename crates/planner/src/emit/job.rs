@@ -1,11 +1,12 @@
 //! A job file of tutti, with what was planned under `[plan]`.
 
 use super::{Emit, Emitted, quoted};
-use crate::{Precision, Recompute, Sharding, Task};
+use crate::words::gb;
+use crate::{Precision, Recompute, Sharding, Task, usable_gb};
 
 /// Kinds that were sold with different memory: without `gpu_mem` the scheduler may give the smaller.
 const SEVERAL_SIZES: [&str; 3] = ["a100", "h100", "v100"];
-/// Drivers report a few percent less than the name says, and sizes of one kind differ by more than this.
+/// Drivers report a few percent less than the name says: what is asked for at most.
 const SURELY: f64 = 0.9;
 
 pub fn job(emit: &Emit<'_>) -> Emitted {
@@ -43,10 +44,17 @@ fn demand(emit: &Emit<'_>) -> String {
         format!("gpus = {gpus}\n")
     };
     if SEVERAL_SIZES.contains(&emit.gpu) {
-        let gib = (emit.cluster.gpu.memory_gb * SURELY * 1e9 / f64::from(1 << 30)) as u64;
-        out.push_str(&format!("gpu_mem = \"{gib}GiB\"\n"));
+        let why = format!("the plan fills {} of a GPU", gb(emit.memory_gb));
+        out.push_str(&format!("gpu_mem = \"{}GiB\"    # {why}\n", least_gib(emit)));
     }
     out
+}
+
+/// Memory of a GPU that the plan fits, with the part that a trainer can't use.
+fn least_gib(emit: &Emit<'_>) -> u64 {
+    let gpu = &emit.cluster.gpu;
+    let needs = (emit.memory_gb * gpu.memory_gb / usable_gb(gpu)).ceil();
+    needs.min((gpu.memory_gb * SURELY).floor()).max(1.0) as u64
 }
 
 fn plan(emit: &Emit<'_>) -> Vec<(&'static str, String)> {
@@ -90,7 +98,7 @@ fn precision(precision: Precision) -> &'static str {
 }
 
 /// The stage of ZeRO.
-fn zero(sharding: Sharding) -> u8 {
+pub(super) fn zero(sharding: Sharding) -> u8 {
     match sharding {
         Sharding::None => 0,
         Sharding::Zero1 => 1,
@@ -99,7 +107,7 @@ fn zero(sharding: Sharding) -> u8 {
     }
 }
 
-fn recompute(recompute: Recompute) -> &'static str {
+pub(super) fn recompute(recompute: Recompute) -> &'static str {
     match recompute {
         Recompute::None => "none",
         Recompute::Selective => "selective",

@@ -1,6 +1,7 @@
 //! Options of Megatron-LM's `pretrain_gpt.py`.
 
 use super::{CanNot, Emit, Emitted, lines};
+use crate::split::Modules;
 use crate::{Arch, Precision, Recompute, Sharding, Task};
 
 const NAME: &str = "Megatron-LM";
@@ -139,7 +140,10 @@ fn layout(emit: &Emit<'_>) -> Vec<String> {
     out.extend(sharding(l.sharding));
     match l.recompute {
         Recompute::None => {}
-        Recompute::Selective => out.push(option("recompute-granularity", "selective")),
+        Recompute::Selective => out.extend([
+            option("recompute-granularity", "selective"),
+            option("recompute-modules", Modules::of(emit.arch).names().join(" ")),
+        ]),
         Recompute::Full => out.extend([
             option("recompute-granularity", "full"),
             option("recompute-method", "uniform"),

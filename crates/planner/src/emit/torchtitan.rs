@@ -1,31 +1,54 @@
 //! A configuration of torchtitan 0.2.
 
-use super::{CanNot, Emit, Emitted, quoted};
-use crate::{Arch, Precision, Recompute, Sharding, Task};
+use super::software::Software;
+use super::{CanNot, Emit, Emitted, job, quoted};
+use crate::{Arch, Pins, Precision, Recompute, Sharding, Stack, Task, names};
 
 const NAME: &str = "torchtitan";
 
-/// Model, flavor, layers, width, heads.
-const FLAVORS: [(&str, &str, u32, u64, u32); 14] = [
-    ("llama3", "8B", 32, 4096, 32),
-    ("llama3", "70B", 80, 8192, 64),
-    ("llama3", "405B", 126, 16384, 128),
-    ("qwen3", "0.6B", 28, 1024, 16),
-    ("qwen3", "1.7B", 28, 2048, 16),
-    ("qwen3", "4B", 36, 2560, 32),
-    ("qwen3", "8B", 36, 4096, 32),
-    ("qwen3", "14B", 40, 5120, 40),
-    ("qwen3", "32B", 64, 5120, 64),
-    ("qwen3", "30B-A3B", 48, 2048, 32),
-    ("qwen3", "235B-A22B", 94, 4096, 64),
-    ("deepseek_v3", "16B", 27, 2048, 16),
-    ("deepseek_v3", "236B", 60, 5120, 128),
-    ("deepseek_v3", "671B", 61, 7168, 128),
+/// PyTorch with `torch.compile`.
+const SOFTWARE: Software = Software {
+    program: NAME,
+    stack: Stack::Compiled,
+    pins: Pins {
+        tp: None,
+        pp: None,
+        vp: None,
+        cp: None,
+        ep: None,
+        dp: None,
+        micro_batch: None,
+        sharding: None,
+        recompute: None,
+        sequence_parallel: None,
+    },
+    shardings: &[Sharding::None, Sharding::Zero2, Sharding::Zero3],
+    recomputes: &[Recompute::None, Recompute::Selective, Recompute::Full],
+    refuse,
+};
+
+/// Model, flavor, the name of the model that has its numbers, and that of its repository on the hub.
+const FLAVORS: [(&str, &str, &str, &str); 14] = [
+    ("llama3", "8B", "llama-3.1-8b", "Llama-3.1-8B"),
+    ("llama3", "70B", "llama-3.1-70b", "Llama-3.1-70B"),
+    ("llama3", "405B", "llama-3.1-405b", "Llama-3.1-405B"),
+    ("qwen3", "0.6B", "qwen3-0.6b", "Qwen3-0.6B"),
+    ("qwen3", "1.7B", "qwen3-1.7b", "Qwen3-1.7B"),
+    ("qwen3", "4B", "qwen3-4b", "Qwen3-4B"),
+    ("qwen3", "8B", "qwen3-8b", "Qwen3-8B"),
+    ("qwen3", "14B", "qwen3-14b", "Qwen3-14B"),
+    ("qwen3", "32B", "qwen3-32b", "Qwen3-32B"),
+    ("qwen3", "30B-A3B", "qwen3-30b-a3b", "Qwen3-30B-A3B"),
+    ("qwen3", "235B-A22B", "qwen3-235b-a22b", "Qwen3-235B-A22B"),
+    ("deepseek_v3", "16B", "deepseek-v2-lite", "DeepSeek-V2-Lite"),
+    ("deepseek_v3", "236B", "deepseek-v2", "DeepSeek-V2"),
+    ("deepseek_v3", "671B", "deepseek-v3", "DeepSeek-V3"),
 ];
 
 pub fn torchtitan(emit: &Emit<'_>) -> Result<Emitted, CanNot> {
     refuse(emit)?;
     let (model, flavor) = flavor(emit.arch)?;
+    let takes = SOFTWARE.check(emit)?;
     let mut out = String::from("# torchtitan 0.2: ./run_train.sh with CONFIG_FILE=this file\n");
     let mut section = |name: &str, keys: Vec<(&str, String)>| {
         out.push_str(&format!("\n[{name}]\n"));
@@ -34,18 +57,14 @@ pub fn torchtitan(emit: &Emit<'_>) -> Result<Emitted, CanNot> {
         }
     };
     section("job", vec![("description", quoted(&format!("{} planned by tutti", emit.arch.name)))]);
-    let assets = format!("./assets/hf/{}", emit.arch.name);
-    let mut of_model = vec![
-        ("name", quoted(model)),
-        ("flavor", quoted(flavor)),
-        ("hf_assets_path", quoted(&assets)),
-    ];
+    let assets = assets(emit);
+    let mut of_model = vec![("name", quoted(model)), ("flavor", quoted(flavor))];
+    of_model.extend(assets.iter().map(|path| ("hf_assets_path", quoted(path))));
     of_model.extend(converters(emit).map(|list| ("converters", list)));
     section("model", of_model);
     section("training", training(emit));
     section("parallelism", parallelism(emit));
-    let mode = if emit.layout.recompute == Recompute::Full { "full" } else { "none" };
-    section("activation_checkpoint", vec![("mode", quoted(mode))]);
+    section("activation_checkpoint", recomputing(emit.layout.recompute));
     section(
         "compile",
         vec![("enable", "true".into()), ("components", r#"["model", "loss"]"#.into())],
@@ -54,8 +73,15 @@ pub fn torchtitan(emit: &Emit<'_>) -> Result<Emitted, CanNot> {
         let on = |key| (key, "true".to_owned());
         section("checkpoint", vec![on("enable"), on("initial_load_in_hf")]);
     }
-    let note = format!("the dataset is torchtitan's default, and {assets} must hold the tokenizer");
-    Ok(Emitted { text: out, notes: vec![note] })
+    let tokenizer = match assets {
+        Some(path) => format!("{path} must hold the tokenizer"),
+        None => format!(
+            "hf_assets_path of [model] is yours to set: the directory with the tokenizer of {}",
+            emit.arch.name
+        ),
+    };
+    let note = format!("the dataset is torchtitan's default, and {tokenizer}");
+    Ok(Emitted { text: out, notes: [vec![note], takes].concat() })
 }
 
 fn refuse(emit: &Emit<'_>) -> Result<(), CanNot> {
@@ -86,9 +112,7 @@ fn refuse(emit: &Emit<'_>) -> Result<(), CanNot> {
 }
 
 fn flavor(arch: &Arch) -> Result<(&'static str, &'static str), CanNot> {
-    let same = |f: &&(&str, &str, u32, u64, u32)| {
-        (f.2, f.3, f.4) == (arch.layers, arch.hidden, arch.heads) && is_like(arch, f.0, f.1)
-    };
+    let same = |f: &&(&str, &str, &str, &str)| names::find(f.2).is_ok_and(|of| alike(arch, &of));
     match FLAVORS.iter().find(same) {
         Some((model, flavor, ..)) => Ok((model, flavor)),
         None => {
@@ -99,10 +123,33 @@ fn flavor(arch: &Arch) -> Result<(&'static str, &'static str), CanNot> {
     }
 }
 
-/// Sizes of different families may agree in depth and width.
-fn is_like(arch: &Arch, model: &str, flavor: &str) -> bool {
-    let sparse = model == "deepseek_v3" || flavor.contains("-A");
-    sparse == arch.moe.is_some() && (model == "deepseek_v3") == arch.latent.is_some()
+/// The same matrices. Models of different families may agree in depth and width.
+fn alike(a: &Arch, b: &Arch) -> bool {
+    let attention = |m: &Arch| (m.heads, m.kv_heads, m.head_dim, m.latent, m.window);
+    // Where all layers have experts, some configurations tell of an MLP that there is none of.
+    let mlp = |m: &Arch| (m.gated, m.moe, (m.dense_layers() > 0).then_some(m.ffn));
+    let size = |m: &Arch| (m.layers, m.hidden, m.vocab, m.tied);
+    size(a) == size(b) && attention(a) == attention(b) && mlp(a) == mlp(b)
+}
+
+/// Where the tokenizer is and, for training on, the weights: the directory of the config.json that was planned from, or
+/// what torchtitan's download makes of a repository of the hub. Another model of the same numbers has a name there that
+/// is not known here.
+fn assets(emit: &Emit<'_>) -> Option<String> {
+    if let Some(directory) = emit.model.strip_suffix("/config.json") {
+        return Some(directory.to_owned());
+    }
+    let named = FLAVORS.iter().find(|f| f.2.eq_ignore_ascii_case(&emit.arch.name))?;
+    Some(format!("./assets/hf/{}", named.3))
+}
+
+/// Of its two ways to choose, the one by operations is what was measured.
+fn recomputing(recompute: Recompute) -> Vec<(&'static str, String)> {
+    let mut keys = vec![("mode", quoted(job::recompute(recompute)))];
+    if recompute == Recompute::Selective {
+        keys.push(("selective_ac_option", quoted("op")));
+    }
+    keys
 }
 
 fn converters(emit: &Emit<'_>) -> Option<String> {

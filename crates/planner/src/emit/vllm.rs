@@ -2,6 +2,7 @@
 
 use super::{Emitted, lines};
 use crate::Precision;
+use crate::serving::USABLE;
 
 /// One replica of a server.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub fn vllm(server: &Server<'_>) -> Emitted {
         format!("--pipeline-parallel-size {}", server.pp),
         format!("--max-model-len {}", server.context),
         format!("--max-num-seqs {}", server.concurrency),
+        // What the plan's room for requests was counted with.
+        format!("--gpu-memory-utilization {USABLE}"),
     ];
     match server.precision {
         Precision::Bf16 => options.push("--dtype bfloat16".to_owned()),

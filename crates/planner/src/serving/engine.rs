@@ -3,13 +3,12 @@
 use super::Serving;
 use crate::collective::{Group, Network};
 use crate::efficiency::{matmul_tflops, stream_gbps};
+use crate::memory::GB;
 use crate::{Illegal, Precision};
 
 /// What a server takes of a GPU's memory, and what it needs besides weights and requests.
-const USABLE: f64 = 0.92;
-const WORKSPACE: f64 = 3e9;
-/// Bytes of a GB of a GPU's memory as it is sold.
-const GB_SOLD: f64 = (1_u64 << 30) as f64;
+pub(crate) const USABLE: f64 = 0.92;
+const WORKSPACE: f64 = 2.8 * GB;
 /// Requests that a server writes to at once, whatever memory it has.
 const MOST_REQUESTS: u64 = 256;
 /// Of large products' speed, what prefill reaches.
@@ -31,12 +30,12 @@ fn weight_bytes(precision: Precision) -> f64 {
 
 /// Bytes of one GPU for weights and requests.
 pub(super) fn usable(s: &Serving) -> f64 {
-    (s.cluster.gpu.memory_gb * GB_SOLD * USABLE - WORKSPACE).max(0.0)
+    (s.cluster.gpu.memory_gb * GB * USABLE - WORKSPACE).max(0.0)
 }
 
-/// GB (10⁹ bytes) of all weights.
+/// GB of all weights.
 pub(super) fn weights(s: &Serving) -> f64 {
-    s.arch.params() * weight_bytes(s.precision) / 1e9
+    s.arch.params() * weight_bytes(s.precision) / GB
 }
 
 pub(super) struct Engine {
@@ -83,7 +82,7 @@ impl Engine {
         Ok(Engine {
             tp,
             pp,
-            weights: weights(s) * 1e9,
+            weights: weights(s) * GB,
             kv_per_request: arch.kv_values(tokens) * KV_BYTES * copies,
             usable: usable(s),
         })

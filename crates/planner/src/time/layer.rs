@@ -62,6 +62,8 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
     let attention = attention(setup, split, machine);
     let elementwise = elementwise(setup, split, machine, sparse);
     let tensor = tensor(setup, split, machine);
+    // An MLP that is made again is put together and summed up again, as half of a layer is.
+    let tensor = [tensor, if by_modules(setup).mlp { 1.5 * tensor } else { tensor }];
     let context = context(setup, split, machine, attention);
     let experts = if sparse { experts(setup, split, machine) } else { 0.0 };
     let traits = &machine.traits;
@@ -73,7 +75,7 @@ pub(super) fn layer(setup: &Setup, split: &Split, machine: &Machine, sparse: boo
             gemm: gemm[back],
             attention: attention[back],
             elementwise: elementwise[back],
-            tensor,
+            tensor: tensor[back],
             context: context[back],
             experts,
             launches: 0.0,
@@ -143,10 +145,16 @@ fn gemms(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) -> [f64;
             passes[1] += product.weight_gradient().seconds(machine, rate, value, 8.0);
         }
     }
-    if by_modules(setup) && setup.arch.latent.is_some() {
-        let unfolded = &products(setup, split, sparse)[1..3];
-        let again = |p: &Product| p.seconds(machine, machine.matmul_rate, value, 2.0);
-        passes[1] += unfolded.iter().flatten().map(again).sum::<f64>();
+    let modules = by_modules(setup);
+    let again = |products: &[Option<Product>]| {
+        let seconds = |p: &Product| p.seconds(machine, machine.matmul_rate, value, 2.0);
+        products.iter().flatten().map(seconds).sum::<f64>()
+    };
+    if modules.latents {
+        passes[1] += again(&products(setup, split, sparse)[1..3]);
+    }
+    if modules.mlp {
+        passes[1] += again(&products(setup, split, sparse)[4..6]);
     }
     // Adapters are thin and bound by memory: a share of the products they stand beside.
     let adapters = if frozen { machine.traits.adapters } else { 1.0 };
@@ -211,6 +219,11 @@ fn elementwise(setup: &Setup, split: &Split, machine: &Machine, sparse: bool) ->
     let bytes = (streams * machine.traits.streams + permuted + cast) * split.tokens;
     let forward = machine.stream(bytes);
     let again = match setup.layout.recompute {
+        // Its half of the norms and residuals, and its own values.
+        Recompute::Selective if by_modules(setup).mlp => {
+            let streams = 10.0 * h / split.spread + inner * width / split.tp;
+            machine.stream(streams * machine.traits.streams * split.tokens)
+        }
         Recompute::Selective if !machine.traits.written_attention => {
             forward * machine.traits.selective_again
         }
