@@ -50,33 +50,19 @@ pub fn memory(setup: &Setup) -> Memory {
 fn states(setup: &Setup, split: &Split, held: &Held) -> [f64; 3] {
     let shard =
         |bytes: f64, sharded: bool| bytes * if sharded { held.shared(split) } else { held.all() };
-    // Beside the bf16 weights, but for the ends, which are not computed in 8 bits.
-    let inner = Held { ends: 0.0, ..*held };
-    let narrow =
-        narrow_copy(setup) * if gathers(setup) { inner.shared(split) } else { inner.all() };
     if let Task::Lora { .. } = setup.workload.task {
         let adapters = adapters(setup, split);
-        let weights = shard(2.0, gathers(setup)) + narrow;
+        let weights = shard(2.0, gathers(setup));
         return [weights + 2.0 * adapters, 4.0 * adapters, 12.0 * adapters];
     }
     let level = setup.layout.sharding;
     // PyTorch's FSDP keeps one fp32 copy of the weights, Megatron a bf16 copy and an fp32 master.
     let kept = traits(setup.stack);
     let torch = kept.one_copy && level >= Sharding::Zero2;
-    let working = if torch { 0.0 } else { shard(2.0, gathers(setup)) + narrow };
+    let working = if torch { 0.0 } else { shard(2.0, level == Sharding::Zero3) };
     // Over the micro-batches of a pipeline gradients are gathered whole.
     let gradients = shard(kept.gradient_kept, level >= Sharding::Zero2 && split.pp == 1.0);
     [working, gradients, shard(kept.optimizer_kept, level >= Sharding::Zero1)]
-}
-
-/// Bytes of each weight in the copy that products in 8 bits and fewer are fed from. PyTorch casts anew each time.
-fn narrow_copy(setup: &Setup) -> f64 {
-    match precision_on(&setup.cluster.gpu, setup.workload.precision) {
-        Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 if !traits(setup.stack).one_copy => {
-            1.0
-        }
-        _ => 0.0,
-    }
 }
 
 /// Micro-batches, in units of the rank's whole depth, that a rank holds at once with so many ranks after it: those that
@@ -220,39 +206,6 @@ mod tests {
     use super::*;
     use crate::testing::work;
     use crate::{Layout, Stack, catalogue, names};
-
-    #[test]
-    fn products_in_eight_bits_have_their_own_copy_of_weights() {
-        let arch = names::find("llama-3.1-8b").unwrap();
-        let layout = Layout {
-            tp: 1,
-            pp: 1,
-            vp: 1,
-            cp: 1,
-            ep: 1,
-            dp: 8,
-            micro_batch: 1,
-            sharding: Sharding::Zero3,
-            sequence_parallel: false,
-            recompute: Recompute::None,
-        };
-        let bytes = |on: &str, precision, sharding, stack| {
-            let cluster = catalogue::find(on).unwrap();
-            let workload = crate::Workload { precision, ..work(Task::Pretrain, 2048, 64) };
-            let layout = Layout { sharding, ..layout };
-            let (arch, workload, cluster) = (&arch, &workload, &cluster);
-            memory(&Setup { arch, workload, cluster, layout: &layout, stack }).weights * GB
-        };
-        let more = |on: &str, sharding, stack| {
-            bytes(on, Precision::Fp8, sharding, stack) - bytes(on, Precision::Bf16, sharding, stack)
-        };
-        let inner = arch.params() - 2.0 * arch.embedding_params();
-        let close = |is: f64, wanted: f64| (is / wanted - 1.0).abs() < 1e-4;
-        assert!(close(more("dgx-h100", Sharding::Zero1, Stack::Current), inner));
-        assert!(close(more("dgx-h100", Sharding::Zero3, Stack::Current), inner / 8.0));
-        assert_eq!(more("dgx-h100", Sharding::Zero3, Stack::Compiled), 0.0);
-        assert_eq!(more("dgx-a100", Sharding::Zero1, Stack::Current), 0.0);
-    }
 
     #[test]
     fn a_rank_holds_what_megatron_sends_ahead_and_one_more() {
