@@ -9,7 +9,7 @@ use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
 use super::PlanArgs;
-use crate::fail::{Fail, UNREACHABLE};
+use crate::fail::{DENIED, Fail, UNREACHABLE};
 use crate::show::count;
 use crate::show::plan::LISTED_IN;
 use crate::{file, session, terminal};
@@ -59,7 +59,7 @@ const ELSEWHERE: &str = "--on plans for a cluster that does not run: --on 16xdgx
 
 fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     let told = |fail: Fail| match fail.exit {
-        UNREACHABLE => fail.hint(format!("start it, or name another: {ELSEWHERE}")),
+        UNREACHABLE => fail.hint("tutti up starts one; --on 16xdgx-h100 plans without one"),
         _ => fail,
     };
     let client = session::open(cluster).map_err(told)?;
@@ -187,7 +187,12 @@ fn adapters(hardware: Option<&Hardware>) -> Option<u32> {
 
 /// What the policy says that an hour costs, else the list price.
 fn price(client: &Client, model: &str, cluster: &mut Cluster) -> Result<String, Fail> {
-    let prices = client.policy()?.prices;
+    let prices = match client.policy().map_err(Fail::from) {
+        Ok(policy) => policy.prices,
+        // Whoever may not see prices may still plan.
+        Err(fail) if fail.exit == DENIED => return Ok(LISTED_IN.to_owned()),
+        Err(fail) => return Err(fail),
+    };
     match prices.gpus.get(model) {
         Some(price) => {
             cluster.price_per_gpu_hour = Some(price.micros as f64 / 1e6);
