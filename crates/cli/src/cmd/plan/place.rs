@@ -70,7 +70,7 @@ fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     };
     let detail = client.node_detail(&alike.first)?;
     let mut cluster = shape(&alike, &detail, &mut notes)?;
-    let currency = price(&client, &alike.model, &mut cluster)?;
+    let currency = price(&client, &alike.model, &mut cluster, &mut notes)?;
     Ok(Place { cluster, gpu: alike.model, currency, notes })
 }
 
@@ -186,11 +186,20 @@ fn adapters(hardware: Option<&Hardware>) -> Option<u32> {
 }
 
 /// What the policy says that an hour costs, else the list price.
-fn price(client: &Client, model: &str, cluster: &mut Cluster) -> Result<String, Fail> {
+fn price(
+    client: &Client,
+    model: &str,
+    cluster: &mut Cluster,
+    notes: &mut Vec<String>,
+) -> Result<String, Fail> {
     let prices = match client.policy().map_err(Fail::from) {
         Ok(policy) => policy.prices,
         // Whoever may not see prices may still plan.
-        Err(fail) if fail.exit == DENIED => return Ok(LISTED_IN.to_owned()),
+        Err(fail) if fail.exit == DENIED => {
+            notes
+                .push(format!("list prices count, for the policy can't be read: {}", fail.message));
+            return Ok(LISTED_IN.to_owned());
+        }
         Err(fail) => return Err(fail),
     };
     match prices.gpus.get(model) {
