@@ -213,7 +213,8 @@ fn a_plan_is_written_for_each_program() {
     let done =
         Cli::new(TUTTI.as_ref(), &elsewhere).dir(dir.path()).env("TUTTI_CLUSTER", nowhere).call();
     done.exited(0).says(&["catalogue"]);
-    assert!(done.out.starts_with("fits: "), "{done}");
+    assert!(done.out.starts_with("fits: ") && done.out.contains(", planned "), "{done}");
+    assert!(!done.err.contains("warning"), "{done}");
     let checked = write("--check job.toml --on 8xh100 --json").succeeded();
     let checked: Value = serde_json::from_str(&checked).unwrap();
     assert!(checked["memory_gb"].as_f64() < checked["usable_gb"].as_f64(), "{checked}");
@@ -285,6 +286,19 @@ fn the_running_cluster_is_planned_for_checked_and_warned_of() {
     let warned = cluster.cli(&["submit", "large.toml"]).call();
     warned.exited(0).says(&["warning: its [plan]: does not fit"]);
     assert!(warned.out.trim().parse::<u64>().is_ok(), "the id alone: {warned}");
+
+    // What --check says, submit says too.
+    fs::write(scratch.join("typo.toml"), job(1, "qwen2.5-0.6b")).unwrap();
+    let typo = "plan.model: ";
+    cluster.cli(&["plan", "--check", "typo.toml"]).call().exited(2).says(&[typo, "qwen2.5-0.6b"]);
+    cluster.cli(&["submit", "typo.toml"]).call().exited(0).says(&["warning: its [plan]: ", typo]);
+    fs::write(scratch.join("idle.toml"), job(8, "qwen2.5-0.5b") + "dp = 4\nstep_time_s = 1000.0\n")
+        .unwrap();
+    let odd = ["4 of the 8 GPUs", "step_time_s is 17 min"];
+    let checked = cluster.cli(&["plan", "--check", "idle.toml"]).call();
+    checked.exited(0).says(&odd);
+    assert!(checked.out.starts_with("fits: "), "{checked}");
+    cluster.cli(&["submit", "idle.toml"]).call().exited(0).says(&odd);
 }
 
 #[test]

@@ -74,6 +74,17 @@ fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     Ok(Place { cluster, gpu: alike.model, currency, notes })
 }
 
+/// The running cluster's nodes with this GPU. None: none that jobs could have.
+pub fn with(client: &Client, model: &str) -> Result<Option<Cluster>, Fail> {
+    let mut rows = client.nodes()?;
+    rows.retain(|row| row.facts.gpu_model.as_deref() == Some(model));
+    // They are for whoever plans for all nodes.
+    let mut notes = Vec::new();
+    let Some(alike) = alike(&rows, &mut notes) else { return Ok(None) };
+    let detail = client.node_detail(&alike.first)?;
+    shape(&alike, &detail, &mut notes).map(Some)
+}
+
 /// Nodes that are the same to a plan.
 struct Alike {
     model: String,
