@@ -47,49 +47,51 @@ pub struct PlanArgs {
     /// A name, or the path of a config.json
     #[arg(value_name = "MODEL")]
     model: Option<String>,
-    #[command(flatten)]
-    numbers: NumberArgs,
     /// On what: 16xdgx-h100, 128xh100 or a TOML file [default: the running cluster]
-    #[arg(long, value_name = "CLUSTER|FILE")]
+    #[arg(long, value_name = "CLUSTER|FILE", allow_hyphen_values = true)]
     on: Option<String>,
     /// What is done with the model [default: pretrain]
     #[arg(long, value_enum)]
     task: Option<TaskArg>,
     /// Of the adapters of --task lora [default: 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(
+        long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536),
+        allow_negative_numbers = true
+    )]
     lora_rank: Option<u32>,
     /// Tokens of one sequence [default: 4096]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    #[arg(long, value_name = "TOKENS", value_parser = input::whole, allow_negative_numbers = true)]
     seq: Option<u64>,
     /// Sequences of one step, all GPUs together [default: 1024 for pretrain, else 64]
-    #[arg(long, value_name = "SEQUENCES", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    #[arg(
+        long, value_name = "SEQUENCES", value_parser = input::whole, allow_negative_numbers = true
+    )]
     batch: Option<u64>,
     /// fp16 bf16 fp8 mxfp8 nvfp4 [default: bf16]
     #[arg(long, value_name = "WORD", value_parser = word::<Precision>)]
     precision: Option<Precision>,
     /// Of the whole run: 300B, 2T, 1.5e12
-    #[arg(long, value_name = "N", value_parser = input::amount)]
+    #[arg(long, value_name = "N", value_parser = input::amount, allow_hyphen_values = true)]
     tokens: Option<f64>,
     /// What the best layout is best at [default: time]
     #[arg(long, value_enum)]
     goal: Option<GoalArg>,
     /// Of one GPU for an hour [default: the list price, or the running cluster's]
-    #[arg(long, value_name = "MONEY", value_parser = input::money)]
+    #[arg(long, value_name = "MONEY", value_parser = input::money, allow_negative_numbers = true)]
     price: Option<f64>,
-    #[command(flatten)]
-    pins: PinArgs,
     /// May leave GPUs idle if fewer do as well
     #[arg(long)]
     fewer: bool,
     /// Which cluster is done in this time: 7d
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = input::deadline, allow_hyphen_values = true)]
     deadline: Option<Span>,
     /// Which cluster is done first for this money: 50000
-    #[arg(long, value_name = "MONEY", value_parser = input::money)]
+    #[arg(long, value_name = "MONEY", value_parser = input::budget, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Where time and memory go, which layouts lose and why, and what would change it
     #[arg(long)]
     explain: bool,
+    /// Print everything as JSON
     #[arg(long)]
     json: bool,
     /// Print the plan for a program instead
@@ -110,21 +112,13 @@ pub struct PlanArgs {
     /// Figures of these GPUs from tutti bench gpu --out
     #[arg(long, value_name = "FILE.json")]
     measured: Option<PathBuf>,
-    /// inference: tokens of a prompt [default: 1024]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
-    prompt: Option<u64>,
-    /// inference: tokens that are written for it [default: 256]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
-    output: Option<u64>,
-    /// inference: the longest wait for the first token: 500ms
-    #[arg(long, value_name = "TIME", value_parser = input::wait)]
-    ttft: Option<Span>,
-    /// inference: the longest time of each further token: 50ms
-    #[arg(long, value_name = "TIME", value_parser = input::wait)]
-    tpot: Option<Span>,
-    /// inference: requests that come in a second
-    #[arg(long, value_name = "N", value_parser = input::money)]
-    rps: Option<f64>,
+    // Last: their headings hold for all that comes after.
+    #[command(flatten)]
+    numbers: NumberArgs,
+    #[command(flatten)]
+    pins: PinArgs,
+    #[command(flatten)]
+    serving: ServingArgs,
 }
 
 // No comments of the form that clap takes for the help of the verb.
@@ -132,23 +126,26 @@ pub struct PlanArgs {
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "A model by its numbers")]
 pub struct NumberArgs {
-    #[arg(long, value_name = "N")]
+    /// Transformer layers
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     layers: Option<u32>,
     /// Width of the residual stream
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = input::whole, allow_negative_numbers = true)]
     hidden: Option<u64>,
-    /// [default: one for each 128 of --hidden]
-    #[arg(long, value_name = "N")]
+    /// Heads of attention [default: one for each 128 of --hidden]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     heads: Option<u32>,
-    /// [default: as many as heads]
-    #[arg(long, value_name = "N")]
+    /// Heads of keys and values [default: as many as --heads]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     kv_heads: Option<u32>,
-    #[arg(long, value_name = "N")]
+    /// Width of a head [default: --hidden over --heads]
+    #[arg(long, value_name = "N", value_parser = input::whole, allow_negative_numbers = true)]
     head_dim: Option<u64>,
-    /// Inner width of the MLP
-    #[arg(long, value_name = "N")]
+    /// Inner width of the MLP [default: 8/3 of --hidden]
+    #[arg(long, value_name = "N", value_parser = input::whole, allow_negative_numbers = true)]
     ffn: Option<u64>,
-    #[arg(long, value_name = "N")]
+    /// Tokens of the vocabulary [default: 128256]
+    #[arg(long, value_name = "N", value_parser = input::whole, allow_negative_numbers = true)]
     vocab: Option<u64>,
 }
 
@@ -163,35 +160,55 @@ impl NumberArgs {
 #[command(next_help_heading = "What the layout must have")]
 pub struct PinArgs {
     /// Tensor parallelism
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     tp: Option<u32>,
     /// Pipeline stages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     pp: Option<u32>,
     /// Model chunks on each stage
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     vp: Option<u32>,
     /// Context parallelism
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     cp: Option<u32>,
     /// Expert parallelism
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     ep: Option<u32>,
     /// Data parallelism
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::degree, allow_negative_numbers = true)]
     dp: Option<u32>,
     /// Sequences that pass a GPU at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = input::whole, allow_negative_numbers = true)]
     micro_batch: Option<u64>,
     /// Stage of ZeRO: 0 1 2 3
-    #[arg(long, value_name = "STAGE", value_parser = input::zero)]
+    #[arg(long, value_name = "STAGE", value_parser = input::zero, allow_negative_numbers = true)]
     zero: Option<Sharding>,
-    /// none selective full
+    /// What is computed again in the backward pass: none selective full
     #[arg(long, value_name = "WORD", value_parser = word::<Recompute>)]
     recompute: Option<Recompute>,
-    /// true false
+    /// Whether activations are cut along the sequence between tensor-parallel ranks
     #[arg(long, value_name = "BOOL")]
     sequence_parallel: Option<bool>,
+}
+
+#[derive(clap::Args, Default)]
+#[command(next_help_heading = "With --task inference")]
+pub struct ServingArgs {
+    /// Tokens of a prompt [default: 1024]
+    #[arg(long, value_name = "TOKENS", value_parser = input::whole, allow_negative_numbers = true)]
+    prompt: Option<u64>,
+    /// Tokens that are written for it [default: 256]
+    #[arg(long, value_name = "TOKENS", value_parser = input::whole, allow_negative_numbers = true)]
+    output: Option<u64>,
+    /// The longest wait for the first token: 500ms
+    #[arg(long, value_name = "TIME", value_parser = input::wait, allow_hyphen_values = true)]
+    ttft: Option<Span>,
+    /// The longest time of each further token: 50ms
+    #[arg(long, value_name = "TIME", value_parser = input::wait, allow_hyphen_values = true)]
+    tpot: Option<Span>,
+    /// Requests that come in a second
+    #[arg(long, value_name = "N", value_parser = input::money, allow_negative_numbers = true)]
+    rps: Option<f64>,
 }
 
 impl PinArgs {

@@ -63,9 +63,7 @@ pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
         terminal::say(&submitted.id.to_string());
     }
     // Who reads only the id has it by now.
-    if let Some(warning) = plan::check::warning(&client, &submit.spec) {
-        terminal::warn(&warning);
-    }
+    plan::check::warnings(&client, &submit.spec).iter().for_each(|w| terminal::warn(w));
     if !wait {
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,6 +1,7 @@
 //! `tutti plan`: a plan in a few lines, in full, and as JSON.
 
 pub mod bar;
+mod because;
 mod explain;
 mod json;
 pub mod seen;
@@ -43,10 +44,16 @@ pub fn short(plan: &Plan<'_>, style: Style) -> String {
     let mut lines = vec![headline(plan, style)];
     let mut add = |key: &str, value: String| lines.push(format!("  {key:<11}{value}"));
     add("layout", layout_words(&plan.answer.best.layout));
+    if let Some(why) = because::because(plan.answer, usable_gb(&plan.cluster.gpu)) {
+        add("because", why);
+    }
     add("memory", memory(plan));
     add("step", step(plan));
-    for (key, value) in run(plan) {
-        add(key, value);
+    if let Some(run) = plan.run {
+        add("run", whole(run));
+    }
+    if let Some(price) = price(plan) {
+        add("price", price);
     }
     add("limit", limit(plan));
     for (n, help) in helps(plan).iter().take(HELPS).enumerate() {
@@ -64,8 +71,9 @@ pub fn headline(plan: &Plan<'_>, style: Style) -> String {
     };
     let (used, all, gpu) = (best.gpus, plan.cluster.gpus(), &plan.cluster.gpu.name);
     let gpus = if used == all {
-        format!("{all} {gpu}")
+        format!("{} {gpu}", thousands(all.into()))
     } else {
+        let (used, all) = (thousands(used.into()), thousands(all.into()));
         format!("{used} of {all} {gpu}, the others stay idle")
     };
     format!(
@@ -120,34 +128,45 @@ fn memory(plan: &Plan<'_>) -> String {
 fn step(plan: &Plan<'_>) -> String {
     let best = &plan.answer.best;
     format!(
-        "{} for {} sequences of {} tokens · {} tokens/s · MFU {:.1} %",
-        seconds(best.estimate.time.total()),
+        "{} for {} sequences of {} tokens · {} tokens/s · MFU {:.0} %",
+        step_time(best.estimate.time.total()),
         thousands(plan.workload.global_batch),
         thousands(plan.workload.seq),
-        thousands(best.tokens_per_s.round() as u64),
+        thousands(about(best.tokens_per_s)),
         100.0 * best.mfu
     )
 }
 
-fn run(plan: &Plan<'_>) -> Vec<(&'static str, String)> {
-    let Some(run) = plan.run else { return Vec::new() };
-    let mut lines = vec![(
-        "run",
-        format!(
-            "{} tokens in {} steps: {}; {} with failures (one in {}) and checkpoints (every {})",
-            short_count(run.tokens),
-            thousands(run.steps),
-            duration(run.seconds),
-            duration(run.effective_seconds),
-            duration(run.mttf_s),
-            duration(run.checkpoint_every_s)
-        ),
-    )];
-    if let Some(price) = run.price {
-        let hours = thousands(run.gpu_hours.round() as u64);
-        lines.push(("price", format!("{} for {hours} GPU-hours", money(price, plan.currency))));
-    }
-    lines
+fn whole(run: &Run) -> String {
+    format!(
+        "{} tokens in {} steps: {}; {} with failures (one in {}) and checkpoints (every {})",
+        short_count(run.tokens),
+        thousands(run.steps),
+        duration(run.seconds),
+        duration(run.effective_seconds),
+        duration(run.mttf_s),
+        duration(run.checkpoint_every_s)
+    )
+}
+
+/// Of the run, else of so many tokens that it is a sum one can think of.
+fn price(plan: &Plan<'_>) -> Option<String> {
+    let hour = plan.cluster.price_per_gpu_hour.map(|hour| money(hour, plan.currency));
+    let (Some(hour), Some(step)) = (hour, plan.answer.best.cost_per_step) else {
+        // Only who asks for a whole run asks for its price.
+        return plan.run.map(|_| "not known: --price says what a GPU costs for an hour".to_owned());
+    };
+    let sum = match plan.run.and_then(|run| Some((run, run.price?))) {
+        Some((run, sum)) => {
+            let hours = thousands(run.gpu_hours.round() as u64);
+            format!("{} for {hours} GPU-hours", money(sum, plan.currency))
+        }
+        None => {
+            let tokens = plan.workload.seq as f64 * plan.workload.global_batch as f64;
+            format!("{} for a billion tokens", money(1e9 * step / tokens, plan.currency))
+        }
+    };
+    Some(format!("{sum}, {hour} per GPU-hour"))
 }
 
 /// The two largest parts of a step.
@@ -192,8 +211,26 @@ pub fn duration(s: f64) -> String {
         s if s >= 2.0 * DAY => format!("{} days", three_digits(s / DAY)),
         s if s >= 2.0 * HOUR => format!("{} h", three_digits(s / HOUR)),
         s if s >= 2.0 * MINUTE => format!("{:.0} min", s / MINUTE),
+        s => step_time(s),
+    }
+}
+
+/// Three digits: an estimate is not better than that.
+pub fn step_time(s: f64) -> String {
+    match s {
+        s if s >= 1_000.0 => duration(s),
+        s if s >= 10.0 => format!("{} s", three_digits(s)),
         s => seconds(s),
     }
+}
+
+/// Likewise of a large number.
+fn about(n: f64) -> u64 {
+    let mut unit = 1.0;
+    while n / unit >= 1_000.0 {
+        unit *= 10.0;
+    }
+    ((n / unit).round() * unit) as u64
 }
 
 fn three_digits(n: f64) -> String {
@@ -253,6 +290,11 @@ mod tests {
             spans,
             ["740 ms", "1.32 s", "2 min", "50 min", "7.2 h", "7.3 days", "3,472 days"]
         );
+        assert_eq!(
+            [0.0451, 2.314, 44.79, 118.3].map(step_time),
+            ["45 ms", "2.31 s", "44.8 s", "118 s"]
+        );
+        assert_eq!([93_637.0, 4_841.2, 77.7].map(about), [93_600, 4_840, 78]);
         assert_eq!([2e12, 1.5e9, 300e9, 12.0].map(short_count), ["2 T", "1.5 B", "300 B", "12"]);
         assert_eq!([70.55e9, 405.8e9, 1.24e8].map(billions), ["70.5 B", "406 B", "124 M"]);
         assert_eq!([0.88, 1.0, 1.071].map(percent), ["−12 %", "+0 %", "+7 %"]);

@@ -31,11 +31,32 @@ fn the_textbook_finetunes_70b_by_lora_on_one_node() {
     let found = json(line);
     assert_eq!((degree(&found, "tp"), degree(&found, "dp")), (4, 2), "{found:#}");
     let text = plan(line).succeeded();
-    for want in
-        ["finetune by LoRA", "tp 4 × dp 2", "GB on each GPU", "tokens/s", "next: tutti plan"]
-    {
+    for want in [
+        "finetune by LoRA",
+        "tp 4 × dp 2",
+        "because    one GPU would need 1",
+        "GB on each GPU",
+        "tokens/s",
+        "USD for a billion tokens, ",
+        "next: tutti plan",
+    ] {
         assert!(text.contains(want), "{want} in\n{text}");
     }
+}
+
+/// Neither a price that nobody knows nor a next step that would be refused is told.
+#[test]
+fn what_can_not_be_known_or_done_is_not_told() {
+    // Nobody lists a price for these.
+    let line = "llama-3.1-8b --on 8xh20";
+    let without = plan(line).succeeded();
+    assert!(!without.contains("price"), "{without}");
+    let whole = plan(&format!("{line} --tokens 1B")).succeeded();
+    assert!(whole.contains("price      not known: --price"), "{whole}");
+    let priced = plan(&format!("{line} --price 2")).succeeded();
+    assert!(priced.contains("for a billion tokens, 2.00 USD per GPU-hour"), "{priced}");
+    let numbers = plan("--layers 16 --hidden 2048 --on 8xh100").succeeded();
+    assert!(!numbers.contains("next:"), "{numbers}");
 }
 
 #[test]
@@ -64,9 +85,14 @@ fn a_whole_run_has_a_length_and_a_price() {
 #[test]
 fn why_is_told_in_full_and_fits_the_width() {
     let text = plan("llama-3.1-70b --on 4xdgx-h100 --explain").succeeded();
-    for want in
-        ["memory of the fullest GPU", "time of a step", "WHY IT LOSES", "WHAT IF", "together"]
-    {
+    for want in [
+        "memory of the fullest GPU",
+        "time of a step",
+        "WHY IT LOSES",
+        "WHAT IF",
+        "together",
+        "how sure: ",
+    ] {
         assert!(text.contains(want), "{want} in\n{text}");
     }
     let bars = text.lines().filter(|l| l.starts_with('█'));
@@ -109,6 +135,10 @@ fn nonsense_is_named_in_one_sentence() {
         ("--layers 8 --on 8xh100", 2, &["--hidden"]),
         ("llama-3.1-8b --task inference --on 8xh100 --seq 8", 2, &["--seq does nothing"]),
         ("--check job.toml --tp 2", 2, &["--tp does nothing"]),
+        ("--check job.toml --predict runs.csv", 2, &["--check and --predict are questions"]),
+        ("llama-3.1-8b --on -1xh100", 2, &["'-1xh100' asks for -1"]),
+        ("llama-3.1-8b --on 8xh100 --tokens -5", 2, &["'-5'", "300B"]),
+        ("llama-3.1-8b --tokens 1T --deadline 0", 2, &["'0'", "7d"]),
         ("llama-3.1-8b --on 8xh100 --deadline 7d", 2, &["--on does nothing"]),
         ("llama-3.1-8b --on 8xh100 --json --write job", 2, &["do not go together"]),
         ("llama-3.1-8b --on 8xh100 --write vllm", 2, &["--task inference"]),
@@ -183,7 +213,8 @@ fn a_plan_is_written_for_each_program() {
     let done =
         Cli::new(TUTTI.as_ref(), &elsewhere).dir(dir.path()).env("TUTTI_CLUSTER", nowhere).call();
     done.exited(0).says(&["catalogue"]);
-    assert!(done.out.starts_with("fits: "), "{done}");
+    assert!(done.out.starts_with("fits: ") && done.out.contains(", planned "), "{done}");
+    assert!(!done.err.contains("warning"), "{done}");
     let checked = write("--check job.toml --on 8xh100 --json").succeeded();
     let checked: Value = serde_json::from_str(&checked).unwrap();
     assert!(checked["memory_gb"].as_f64() < checked["usable_gb"].as_f64(), "{checked}");
@@ -255,6 +286,19 @@ fn the_running_cluster_is_planned_for_checked_and_warned_of() {
     let warned = cluster.cli(&["submit", "large.toml"]).call();
     warned.exited(0).says(&["warning: its [plan]: does not fit"]);
     assert!(warned.out.trim().parse::<u64>().is_ok(), "the id alone: {warned}");
+
+    // What --check says, submit says too.
+    fs::write(scratch.join("typo.toml"), job(1, "qwen2.5-0.6b")).unwrap();
+    let typo = "plan.model: ";
+    cluster.cli(&["plan", "--check", "typo.toml"]).call().exited(2).says(&[typo, "qwen2.5-0.6b"]);
+    cluster.cli(&["submit", "typo.toml"]).call().exited(0).says(&["warning: its [plan]: ", typo]);
+    fs::write(scratch.join("idle.toml"), job(8, "qwen2.5-0.5b") + "dp = 4\nstep_time_s = 1000.0\n")
+        .unwrap();
+    let odd = ["4 of the 8 GPUs", "step_time_s is 17 min"];
+    let checked = cluster.cli(&["plan", "--check", "idle.toml"]).call();
+    checked.exited(0).says(&odd);
+    assert!(checked.out.starts_with("fits: "), "{checked}");
+    cluster.cli(&["submit", "idle.toml"]).call().exited(0).says(&odd);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tutti_model::{DeclaredPlan, JobSpec};
 use tutti_planner::{
-    Arch, Cluster, Layout, Precision, Recompute, Setup, Stack, Task, Workload, catalogue, legal,
-    memory, usable_gb,
+    Arch, Cluster, Gpu, Layout, Precision, Recompute, Setup, Stack, Task, Workload, catalogue,
+    estimate, legal, usable_gb,
 };
 use tutti_wire::api::GpuRow;
 use tutti_wire::client::Client;
@@ -13,6 +13,8 @@ use super::{PlanArgs, input, place};
 use crate::cmd::job_args::word;
 use crate::cmd::submit;
 use crate::fail::{Fail, IMPOSSIBLE, UNREACHABLE};
+use crate::show::count;
+use crate::show::plan::{percent, step_time};
 use crate::{session, terminal};
 
 /// What was found, if nothing speaks against it.
@@ -27,7 +29,17 @@ pub struct Fit {
     pub asked: u32,
     /// Where the GPU was looked up.
     pub on: String,
+    /// By the estimate, and as the plan says.
+    pub step_time_s: f64,
+    pub planned_step_s: Option<f64>,
+    /// What is odd about it, a sentence each.
+    pub warnings: Vec<String>,
 }
+
+/// Where it was looked up if nothing else is said.
+const RUNNING: &str = "the running cluster";
+/// Of the planned time of a step: estimates themselves are not much better.
+const FAR: f64 = 0.2;
 
 pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
     let Some(path) = &args.check else { return Ok(()) };
@@ -46,36 +58,62 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
         return terminal::json(&fit);
     }
     terminal::say(&fit.sentence());
+    fit.warnings.iter().for_each(|warning| terminal::warn(warning));
     Ok(())
 }
 
 impl Fit {
     fn sentence(&self) -> String {
-        let idle = match self.asked.saturating_sub(self.gpus) {
-            0 => String::new(),
-            n => format!("; {n} of the {} GPUs that it asks for have nothing to do", self.asked),
+        let planned = match self.planned_step_s {
+            Some(s) => format!(", planned {}", step_time(s)),
+            None => String::new(),
         };
         format!(
-            "fits: {:.1} of {:.1} GB on each of {} {} ({}){idle}",
-            self.memory_gb, self.usable_gb, self.gpus, self.gpu, self.on
+            "fits: {:.1} of {:.1} GB on each of {} {} ({}); a step takes {}{planned}",
+            self.memory_gb,
+            self.usable_gb,
+            self.gpus,
+            self.gpu,
+            self.on,
+            step_time(self.step_time_s)
         )
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        let Fit { gpus, asked, .. } = self;
+        let idle = asked.checked_sub(*gpus).filter(|idle| *idle > 0).map(|idle| {
+            format!(
+                "{idle} of the {asked} GPUs that it asks for have nothing to do: it is for {gpus}"
+            )
+        });
+        let ratio = self.planned_step_s.map(|planned| self.step_time_s / planned);
+        let far = ratio.filter(|ratio| (ratio - 1.0).abs() > FAR).zip(self.planned_step_s);
+        let far = far.map(|(ratio, planned)| {
+            let (says, takes) = (step_time(planned), step_time(self.step_time_s));
+            format!("its step_time_s is {says}, and the estimate is {takes} ({})", percent(ratio))
+        });
+        idle.into_iter().chain(far).collect()
     }
 }
 
-/// What speaks against a job that was just submitted, in a sentence. Nothing where the cluster can't say: the job is in.
-pub fn warning(client: &Client, spec: &JobSpec) -> Option<String> {
-    let plan = spec.plan.as_deref()?;
-    let fit = Planned::of(plan).and_then(|planned| {
-        let rows = client.gpus(None).map_err(Fail::from)?;
-        match on_rows(&rows, spec, &planned)? {
-            Some(there) => planned.fit(spec, &there, String::new()).map(|_| ()),
-            None => Ok(()),
-        }
-    });
+/// What `--check` says against a job that was just submitted. Nothing where the cluster can't say: the job is in.
+pub fn warnings(client: &Client, spec: &JobSpec) -> Vec<String> {
+    let Some(plan) = spec.plan.as_deref() else { return Vec::new() };
+    let found = against(client, spec, plan);
+    found.into_iter().map(|why| format!("its [plan]: {why}")).collect()
+}
+
+fn against(client: &Client, spec: &JobSpec, plan: &DeclaredPlan) -> Vec<String> {
+    let planned = match Planned::of(plan) {
+        Ok(planned) => planned,
+        Err(fail) => return vec![fail.message],
+    };
     // What can't be judged is no reason to frighten anybody.
-    fit.err()
-        .filter(|fail| fail.exit == IMPOSSIBLE)
-        .map(|fail| format!("its [plan]: {}", fail.message))
+    let Ok(Some(there)) = on_running(client, spec, &planned) else { return Vec::new() };
+    match planned.fit(spec, &there, RUNNING.to_owned()) {
+        Ok(fit) => fit.warnings,
+        Err(fail) => vec![fail.message],
+    }
 }
 
 /// The words of a `[plan]` as the planner's.
@@ -83,6 +121,7 @@ struct Planned {
     arch: Arch,
     workload: Workload,
     layout: Layout,
+    step_time_s: Option<f64>,
 }
 
 impl Planned {
@@ -123,6 +162,7 @@ impl Planned {
                 sequence_parallel: plan.sequence_parallel,
                 recompute: word::<Recompute>(&plan.recompute).map_err(|e| wrong("recompute", e))?,
             },
+            step_time_s: plan.step_time_s.filter(|s| *s > 0.0),
         })
     }
 
@@ -137,9 +177,8 @@ impl Planned {
         let asked = asked(spec);
         if self.gpus() > u64::from(asked) {
             let way = "ask for more, or plan for fewer";
-            return Err(
-                no(format!("it needs {} GPUs and the job asks for {asked}", self.gpus())).hint(way)
-            );
+            let needs = count(self.gpus(), "GPU");
+            return Err(no(format!("it needs {needs} and the job asks for {asked}")).hint(way));
         }
         legal(&self.arch, &self.workload, there, &self.layout).map_err(|e| no(e.to_string()))?;
         let setup = Setup {
@@ -149,7 +188,8 @@ impl Planned {
             layout: &self.layout,
             stack: Stack::Current,
         };
-        let (needs, has) = (memory(&setup).total(), usable_gb(&there.gpu));
+        let estimate = estimate(&setup);
+        let (needs, has) = (estimate.memory.total(), usable_gb(&there.gpu));
         let gpu = there.gpu.name.clone();
         if needs > has {
             let why = format!(
@@ -157,7 +197,19 @@ impl Planned {
             );
             return Err(no(why).hint("tutti plan finds a layout that does"));
         }
-        Ok(Fit { memory_gb: needs, usable_gb: has, gpu, gpus: self.layout.gpus(), asked, on })
+        let mut fit = Fit {
+            memory_gb: needs,
+            usable_gb: has,
+            gpu,
+            gpus: self.layout.gpus(),
+            asked,
+            on,
+            step_time_s: estimate.time.total(),
+            planned_step_s: self.step_time_s,
+            warnings: Vec::new(),
+        };
+        fit.warnings = fit.doubts();
+        Ok(fit)
     }
 }
 
@@ -174,14 +226,12 @@ fn running_or_listed(
     spec: &JobSpec,
     planned: &Planned,
 ) -> Result<(Cluster, String), Fail> {
-    let rows = session::open(cluster).and_then(|client| client.gpus(None).map_err(Fail::from));
-    let rows = match rows {
-        Err(fail) if fail.exit == UNREACHABLE => return listed(spec, planned, fail),
-        rows => rows?,
-    };
-    match on_rows(&rows, spec, planned)? {
-        Some(found) => Ok((found, "the running cluster".to_owned())),
-        None => {
+    let found = session::open(cluster).and_then(|client| on_running(&client, spec, planned));
+    match found {
+        Ok(Some(found)) => Ok((found, RUNNING.to_owned())),
+        Err(fail) if fail.exit == UNREACHABLE => listed(spec, planned, fail),
+        Err(fail) => Err(fail),
+        Ok(None) => {
             let wanted = wanted(spec).unwrap_or("GPU");
             Err(Fail::new(format!("the running cluster has no {wanted} that the job could have"))
                 .hint("--on CLUSTER checks it for another")
@@ -209,31 +259,45 @@ fn listed(spec: &JobSpec, planned: &Planned, fail: Fail) -> Result<(Cluster, Str
     Ok((found, "catalogue".to_owned()))
 }
 
-/// As many nodes of what the job asks for as the plan needs.
 fn listed_cluster(model: &str, spec: &JobSpec, planned: &Planned) -> Result<Cluster, Fail> {
-    let mut found = catalogue::find(model)
+    let found = catalogue::find(model)
         .map_err(|e| Fail::usage(e.to_string()).hint("--on FILE.toml describes a cluster"))?;
+    Ok(sized(found, spec, planned))
+}
+
+/// As many nodes of what the job asks for as the plan needs.
+fn sized(mut found: Cluster, spec: &JobSpec, planned: &Planned) -> Cluster {
     if let Some(asked) = spec.gpus_per_node.as_ref().filter(|g| g.count > 0) {
         found.gpus_per_node = asked.count;
     }
     let nodes = planned.gpus().div_ceil(found.gpus_per_node.max(1).into());
     found.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-    Ok(found)
+    found
 }
 
-/// The smallest of the GPUs that the scheduler may give. None: there is none.
-fn on_rows(rows: &[GpuRow], spec: &JobSpec, planned: &Planned) -> Result<Option<Cluster>, Fail> {
+/// The smallest of the GPUs that the scheduler may give, joined as they are there. None: there is none.
+fn on_running(client: &Client, spec: &JobSpec, planned: &Planned) -> Result<Option<Cluster>, Fail> {
+    let rows = client.gpus(None)?;
+    let Some(row) = smallest(&rows, spec) else { return Ok(None) };
+    let mut found = match place::with(client, &row.model)? {
+        Some(found) => sized(found, spec, planned),
+        None => listed_cluster(&row.model, spec, planned)?,
+    };
+    let gpu = catalogue::gpu_with_memory(&row.model, row.mem.0 as f64 / 1e9);
+    if let Some(gpu) = gpu.filter(|gpu| gpu.memory_gb < found.gpu.memory_gb) {
+        let Gpu { matmul_tflops, copy_gbps, .. } = found.gpu;
+        found.gpu = Gpu { matmul_tflops, copy_gbps, ..gpu };
+    }
+    Ok(Some(found))
+}
+
+fn smallest<'a>(rows: &'a [GpuRow], spec: &JobSpec) -> Option<&'a GpuRow> {
     let models: Option<Vec<&str>> = wanted(spec).map(|m| m.split('|').collect());
     let least = spec.gpu_mem.map_or(0, |bytes| bytes.0);
     let may = |row: &&GpuRow| {
         models.as_ref().is_none_or(|m| m.contains(&row.model.as_str())) && row.mem.0 >= least
     };
-    let Some(row) = rows.iter().filter(may).min_by_key(|row| row.mem.0) else { return Ok(None) };
-    let mut found = listed_cluster(&row.model, spec, planned)?;
-    if let Some(gpu) = catalogue::gpu_with_memory(&row.model, row.mem.0 as f64 / 1e9) {
-        found.gpu = gpu;
-    }
-    Ok(Some(found))
+    rows.iter().filter(may).min_by_key(|row| row.mem.0)
 }
 
 #[cfg(test)]
@@ -258,6 +322,40 @@ mod tests {
         ] {
             assert_eq!(asked(&spec(text)), gpus, "{text}");
         }
+    }
+
+    /// Of a small model on 8 GPUs.
+    fn fit(plan: &str) -> Result<Fit, Fail> {
+        let text = format!(
+            "run = 'x'\ngpus_per_node = 'h100:8'\n[plan]\nmodel = 'qwen2.5-0.5b'\nseq = 4096\n\
+             global_batch = 8\n{plan}"
+        );
+        let spec = tutti_wire::jobfile::parse(Some("a.toml"), text.as_bytes()).unwrap().spec;
+        let there = catalogue::find("8xh100").unwrap();
+        Planned::of(spec.plan.as_deref().unwrap())?.fit(&spec, &there, RUNNING.to_owned())
+    }
+
+    #[test]
+    fn idle_gpus_and_other_steps_are_odd() {
+        let all = fit("dp = 8").unwrap();
+        assert_eq!((all.warnings.len(), all.gpus, all.asked), (0, 8, 8));
+        assert!(all.sentence().starts_with("fits: "), "{}", all.sentence());
+        let half = fit("dp = 4").unwrap().warnings;
+        assert_eq!(
+            half,
+            ["4 of the 8 GPUs that it asks for have nothing to do: it is for 4".to_owned()]
+        );
+        let step = |times: f64| {
+            fit(&format!("dp = 8\nstep_time_s = {:.9}", times * all.step_time_s)).unwrap()
+        };
+        for near in [0.9, 1.0, 1.2] {
+            assert_eq!(step(near).warnings, Vec::<String>::new(), "{near}");
+        }
+        assert!(step(1.0).sentence().contains(", planned "));
+        let far = step(0.5).warnings.concat();
+        assert!(far.contains("step_time_s is ") && far.contains("(+100 %)"), "{far}");
+        let few = fit("dp = 16\npp = 2").unwrap_err();
+        assert_eq!(few.message, "it needs 32 GPUs and the job asks for 8");
     }
 
     #[test]

@@ -82,16 +82,17 @@ fn flags(cluster: bool, args: &PlanArgs) -> [Flag; 37] {
         ("--predict", args.predict.is_some(), &[Predict]),
         ("--check", args.check.is_some(), &[Check]),
         ("--measured", args.measured.is_some(), &[Train, Serve]),
-        ("--prompt", args.prompt.is_some(), &[Serve]),
-        ("--output", args.output.is_some(), &[Serve]),
-        ("--ttft", args.ttft.is_some(), &[Serve]),
-        ("--tpot", args.tpot.is_some(), &[Serve]),
-        ("--rps", args.rps.is_some(), &[Serve]),
+        ("--prompt", args.serving.prompt.is_some(), &[Serve]),
+        ("--output", args.serving.output.is_some(), &[Serve]),
+        ("--ttft", args.serving.ttft.is_some(), &[Serve]),
+        ("--tpot", args.serving.tpot.is_some(), &[Serve]),
+        ("--rps", args.serving.rps.is_some(), &[Serve]),
     ]
 }
 
 /// `cluster` is the value of `--cluster` or its variable.
 pub fn check(cluster: Option<&str>, args: &PlanArgs) -> Result<Mode, Fail> {
+    one_question(args)?;
     let mode = Mode::of(args);
     let named = explicit(cluster).is_some();
     for (flag, given, modes) in flags(named, args) {
@@ -113,7 +114,30 @@ pub fn check(cluster: Option<&str>, args: &PlanArgs) -> Result<Mode, Fail> {
     if args.lora_rank.is_some() && args.task != Some(TaskArg::Lora) {
         return Err(Fail::usage("--lora-rank does nothing without --task lora"));
     }
+    if args.pins.sequence_parallel == Some(true) && args.pins.tp == Some(1) {
+        return Err(Fail::usage("--sequence-parallel true does nothing with --tp 1")
+            .hint("it cuts activations between tensor-parallel ranks: --tp 2 or more"));
+    }
     Ok(mode)
+}
+
+/// Each of these asks for something else than the plan of a training.
+fn one_question(args: &PlanArgs) -> Result<(), Fail> {
+    let which = if args.deadline.is_some() { "--deadline" } else { "--budget" };
+    let questions = [
+        ("--check", args.check.is_some()),
+        ("--predict", args.predict.is_some()),
+        ("--list", args.list.is_some()),
+        (which, args.deadline.is_some() || args.budget.is_some()),
+    ];
+    let mut asked = questions.iter().filter(|(_, given)| *given).map(|(flag, _)| flag);
+    match (asked.next(), asked.next()) {
+        (Some(one), Some(other)) => {
+            Err(Fail::usage(format!("{one} and {other} are questions of their own"))
+                .hint("ask one at a time"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn foreign(flag: &str, mode: Mode, modes: &[Mode]) -> Fail {

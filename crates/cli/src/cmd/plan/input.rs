@@ -89,16 +89,48 @@ pub fn amount(text: &str) -> Result<f64, String> {
     if (1.0..=1e18).contains(&amount) { Ok(amount) } else { Err(wrong()) }
 }
 
+/// Beyond it nothing is meant seriously, and nothing overflows below.
+const MOST: u64 = 1 << 30;
+
+/// Clap's own words for what is below 0 are not for people.
+pub fn whole(text: &str) -> Result<u64, String> {
+    let number = text.parse::<u64>().ok().filter(|n| (1..=MOST).contains(n));
+    number.ok_or_else(|| format!("write a whole number from 1 to {MOST}"))
+}
+
+pub fn degree(text: &str) -> Result<u32, String> {
+    whole(text).and_then(|n| u32::try_from(n).map_err(|e| e.to_string()))
+}
+
 pub fn money(text: &str) -> Result<f64, String> {
     let ok = |n: &f64| *n > 0.0 && *n <= 1e15;
     text.parse().ok().filter(ok).ok_or_else(|| "write a number above 0".to_owned())
 }
 
-/// A bare number would be minutes, which nobody means here.
+pub fn budget(text: &str) -> Result<f64, String> {
+    let sum = money(text).ok().filter(|sum| *sum >= 1.0);
+    sum.ok_or_else(|| "write a sum of money of at least 1, such as 50000".to_owned())
+}
+
 pub fn wait(text: &str) -> Result<Span, String> {
+    with_unit(text).ok_or_else(|| "write a time with its unit, such as 500ms or 2s".to_owned())
+}
+
+/// In milliseconds: what the planner takes for a deadline.
+const SECOND: u64 = 1_000;
+const LATEST: u64 = 100_000 * 86_400_000;
+
+pub fn deadline(text: &str) -> Result<Span, String> {
+    let span = with_unit(text).filter(|span| (SECOND..=LATEST).contains(&span.0));
+    span.ok_or_else(|| {
+        "write a time with its unit, from 1s to 100000d, such as 12h or 7d".to_owned()
+    })
+}
+
+/// A bare number would be minutes, which nobody means here.
+fn with_unit(text: &str) -> Option<Span> {
     let bare = text.bytes().all(|b| b.is_ascii_digit());
-    let span = text.parse::<Span>().ok().filter(|span| !bare && span.0 > 0);
-    span.ok_or_else(|| "write a time such as 500ms or 2s".to_owned())
+    text.parse::<Span>().ok().filter(|span| !bare && span.0 > 0)
 }
 
 pub fn zero(text: &str) -> Result<Sharding, String> {

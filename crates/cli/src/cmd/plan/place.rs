@@ -9,7 +9,7 @@ use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
 use super::PlanArgs;
-use crate::fail::{Fail, UNREACHABLE};
+use crate::fail::{DENIED, Fail, UNREACHABLE};
 use crate::show::count;
 use crate::show::plan::LISTED_IN;
 use crate::{file, session, terminal};
@@ -59,7 +59,7 @@ const ELSEWHERE: &str = "--on plans for a cluster that does not run: --on 16xdgx
 
 fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     let told = |fail: Fail| match fail.exit {
-        UNREACHABLE => fail.hint(format!("start it, or name another: {ELSEWHERE}")),
+        UNREACHABLE => fail.hint("tutti up starts one; --on 16xdgx-h100 plans without one"),
         _ => fail,
     };
     let client = session::open(cluster).map_err(told)?;
@@ -70,8 +70,19 @@ fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     };
     let detail = client.node_detail(&alike.first)?;
     let mut cluster = shape(&alike, &detail, &mut notes)?;
-    let currency = price(&client, &alike.model, &mut cluster)?;
+    let currency = price(&client, &alike.model, &mut cluster, &mut notes)?;
     Ok(Place { cluster, gpu: alike.model, currency, notes })
+}
+
+/// The running cluster's nodes with this GPU. None: none that jobs could have.
+pub fn with(client: &Client, model: &str) -> Result<Option<Cluster>, Fail> {
+    let mut rows = client.nodes()?;
+    rows.retain(|row| row.facts.gpu_model.as_deref() == Some(model));
+    // They are for whoever plans for all nodes.
+    let mut notes = Vec::new();
+    let Some(alike) = alike(&rows, &mut notes) else { return Ok(None) };
+    let detail = client.node_detail(&alike.first)?;
+    shape(&alike, &detail, &mut notes).map(Some)
 }
 
 /// Nodes that are the same to a plan.
@@ -186,8 +197,22 @@ fn adapters(hardware: Option<&Hardware>) -> Option<u32> {
 }
 
 /// What the policy says that an hour costs, else the list price.
-fn price(client: &Client, model: &str, cluster: &mut Cluster) -> Result<String, Fail> {
-    let prices = client.policy()?.prices;
+fn price(
+    client: &Client,
+    model: &str,
+    cluster: &mut Cluster,
+    notes: &mut Vec<String>,
+) -> Result<String, Fail> {
+    let prices = match client.policy().map_err(Fail::from) {
+        Ok(policy) => policy.prices,
+        // Whoever may not see prices may still plan.
+        Err(fail) if fail.exit == DENIED => {
+            notes
+                .push(format!("list prices count, for the policy can't be read: {}", fail.message));
+            return Ok(LISTED_IN.to_owned());
+        }
+        Err(fail) => return Err(fail),
+    };
     match prices.gpus.get(model) {
         Some(price) => {
             cluster.price_per_gpu_hour = Some(price.micros as f64 / 1e6);

@@ -1,4 +1,4 @@
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use super::*;
 
@@ -60,6 +60,9 @@ fn a_flag_that_would_do_nothing_is_refused() {
         ("m --lora-rank 8", "--lora-rank does nothing without --task lora"),
         ("m --deadline 7d", "how long a run takes and costs depends on --tokens"),
         ("--on 8xh100", "which model?"),
+        ("--check a --predict b", "--check and --predict are questions of their own"),
+        ("--list gpus --budget 7", "--list and --budget are questions of their own"),
+        ("m --tp 1 --sequence-parallel true", "--sequence-parallel true does nothing with --tp 1"),
     ] {
         assert_eq!(refused(line), want, "{line}");
     }
@@ -78,6 +81,54 @@ fn amounts_are_written_as_people_say_them() {
     }
     assert_eq!(input::wait("500ms"), Ok(Span(500)));
     assert!(input::wait("500").is_err() && input::wait("0s").is_err());
+    assert_eq!(input::deadline("7d"), Ok(Span(7 * 86_400_000)));
+    for text in ["0", "7", "0d", "-7d", "500ms", "200000d"] {
+        assert!(input::deadline(text).is_err(), "{text}");
+    }
+    assert_eq!((input::budget("50000"), input::whole("8")), (Ok(50_000.0), Ok(8)));
+    assert!(input::budget("0.5").is_err() && input::budget("-1").is_err());
+    assert!(["0", "-1", "1.5", "2000000000"].iter().all(|text| input::whole(text).is_err()));
+}
+
+/// What is below 0 is refused by whoever reads the value, who says what is right, and not as an unknown flag.
+#[test]
+fn values_below_0_are_values() {
+    for (line, want) in [
+        ("m --tokens -5", "write a number such as"),
+        ("m --tokens -5B", "write a number such as"),
+        ("m --price -1", "write a number above 0"),
+        ("m --budget -1", "a sum of money"),
+        ("m --deadline -1d", "a time with its unit"),
+        ("m --ttft -1s", "a time with its unit"),
+        ("m --batch -1", "a whole number from 1"),
+        ("m --tp -1", "a whole number from 1"),
+        ("m --zero -1", "write 0, 1, 2 or 3"),
+        ("--layers -1", "a whole number from 1"),
+    ] {
+        let Err(refused) = Line::try_parse_from(format!("x {line}").split_whitespace()) else {
+            panic!("{line} is taken")
+        };
+        assert!(refused.to_string().contains(want), "{line}: {refused}");
+    }
+    assert_eq!(args("m --on -1xh100").on.as_deref(), Some("-1xh100"));
+}
+
+#[test]
+fn the_help_says_what_each_flag_is_and_where_it_belongs() {
+    let line = Line::command();
+    for arg in line.get_arguments() {
+        assert!(arg.get_help().is_some(), "{}", arg.get_id());
+    }
+    let heading = |id: &str| {
+        let arg = line.get_arguments().find(|a| a.get_id() == id);
+        arg.unwrap_or_else(|| panic!("{id}")).get_help_heading()
+    };
+    for main in ["on", "task", "seq", "batch", "tokens", "price", "deadline", "explain", "list"] {
+        assert_eq!(heading(main), None, "{main}");
+    }
+    assert_eq!(heading("layers"), Some("A model by its numbers"));
+    assert_eq!(heading("tp"), Some("What the layout must have"));
+    assert_eq!(heading("rps"), Some("With --task inference"));
 }
 
 #[test]

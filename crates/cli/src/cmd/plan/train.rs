@@ -53,15 +53,17 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
     if args.explain {
         terminal::say(&text::explained(&plan, style, width));
     } else {
-        terminal::say(&format!("{}\n\nnext: {}", text::short(&plan, style), next()));
+        let next = next(args).map_or_else(String::new, |line| format!("\n\nnext: {line}"));
+        terminal::say(&format!("{}{next}", text::short(&plan, style)));
     }
     Ok(())
 }
 
-/// This command line again, for a job file.
-fn next() -> String {
+/// This command line again, for a job file. Which names its model, and numbers have no name.
+fn next(args: &PlanArgs) -> Option<String> {
+    args.model.as_ref()?;
     let words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
-    format!("tutti {} --write job --out job.toml", words.join(" "))
+    Some(format!("tutti {} --write job --out job.toml", words.join(" ")))
 }
 
 fn write(

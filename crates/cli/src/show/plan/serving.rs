@@ -64,8 +64,8 @@ fn headline(served: &Served<'_>, style: Style) -> String {
         style.paint(Ink::Bold, &asked.arch.name),
         billions(asked.arch.params()),
         asked.cluster.name,
-        plan.gpus,
-        asked.cluster.gpus(),
+        thousands(plan.gpus.into()),
+        thousands(asked.cluster.gpus().into()),
         asked.cluster.gpu.name,
         style.paint(Ink::Bold, &format!("{}, {split}", count(plan.replicas.into(), "replica"))),
     )
