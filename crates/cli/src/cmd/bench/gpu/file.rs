@@ -1,6 +1,7 @@
 //! Figures for `tutti plan`: of a report, of the running cluster, and as a file.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 
 use tutti_model::{GpuBenchFigures, GpuRates};
@@ -47,6 +48,14 @@ pub fn of_cluster(nodes: &[NodeRow]) -> Vec<Measured> {
     kinds.into_iter().map(of).collect()
 }
 
+/// Whether it can be, without a trace.
+pub fn writable(file: &Path) -> Result<(), Fail> {
+    let is_new = !file.exists();
+    let can_not = |e: std::io::Error| Fail::new(format!("--out: {}: {e}", file.display()));
+    File::options().append(true).create(true).open(file).map_err(can_not)?;
+    if is_new { std::fs::remove_file(file).map_err(can_not) } else { Ok(()) }
+}
+
 /// A file holds one kind of GPU.
 pub fn write(file: &Path, measured: &[Measured]) -> Result<(), Fail> {
     let one = match measured {
@@ -86,6 +95,20 @@ mod tests {
         let fail = write(&file, &two).unwrap_err();
         assert_eq!(fail.exit, crate::fail::USAGE);
         assert!(fail.message.contains("NVIDIA H200, NVIDIA A100"), "{}", fail.message);
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_known_before_anything_is_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("here.json");
+        writable(&file).unwrap();
+        assert!(!file.exists(), "nothing was measured yet");
+        std::fs::write(&file, "before").unwrap();
+        writable(&file).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "before");
+        let fail = writable(&dir.path().join("none/here.json")).unwrap_err();
+        assert!(fail.message.starts_with("--out: "), "{}", fail.message);
+        assert!(writable(dir.path()).is_err(), "a directory");
     }
 
     #[test]

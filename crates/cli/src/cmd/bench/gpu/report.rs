@@ -128,6 +128,11 @@ impl Report {
         let slow = slow(&gpus);
         Report { job, kinds, gpus, slow, problems }
     }
+
+    /// All was measured, and nothing is slow.
+    pub fn all_is_well(&self) -> bool {
+        self.slow.is_empty() && self.problems.is_empty()
+    }
 }
 
 impl Slow {
