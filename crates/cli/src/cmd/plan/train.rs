@@ -60,7 +60,8 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
 
 /// This command line again, for a job file.
 fn next() -> String {
-    let words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
+    let words = std::env::args_os().skip(1);
+    let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     format!("tutti {} --write job --out job.toml", words.join(" "))
 }
 
