@@ -1,7 +1,7 @@
 //! `tutti bench gpu`: how fast the GPUs are at what training is made of.
 
 mod choose;
-mod file;
+pub mod file;
 mod keep;
 mod last;
 pub mod rank;

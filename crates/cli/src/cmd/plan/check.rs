@@ -202,7 +202,7 @@ fn listed(spec: &JobSpec, planned: &Planned, fail: Fail) -> Result<(Cluster, Str
     let first = model.split('|').next().unwrap_or(model);
     let mut found = listed_cluster(first, spec, planned)?;
     if let Some(least) = spec.gpu_mem
-        && let Some(gpu) = catalogue::gpu_with_memory(first, least.0 as f64 / 1e9)
+        && let Some(gpu) = catalogue::gpu_with_memory(first, place::in_gb(least))
     {
         found.gpu = gpu;
     }
@@ -230,7 +230,7 @@ fn on_rows(rows: &[GpuRow], spec: &JobSpec, planned: &Planned) -> Result<Option<
     };
     let Some(row) = rows.iter().filter(may).min_by_key(|row| row.mem.0) else { return Ok(None) };
     let mut found = listed_cluster(&row.model, spec, planned)?;
-    if let Some(gpu) = catalogue::gpu_with_memory(&row.model, row.mem.0 as f64 / 1e9) {
+    if let Some(gpu) = place::with_memory(&row.model, row.mem) {
         found.gpu = gpu;
     }
     Ok(Some(found))
