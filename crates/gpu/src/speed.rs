@@ -143,19 +143,13 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_driver_says_so() {
-        // Where there is a driver, each GPU has a name, or says why it has none.
-        match measure(&|_, _| {}) {
-            Err(error) => {
-                let known = matches!(
-                    error,
-                    CudaError::NoLibrary(_) | CudaError::Lacks(_) | CudaError::Driver { .. }
-                );
-                assert!(known, "{error}");
-            }
-            Ok(gpus) => {
-                assert!(gpus.iter().all(|g| !g.name.is_empty() || !g.problems.is_empty()));
-            }
+        // SAFETY: the driver's library has no conditions on being loaded.
+        if unsafe { libloading::Library::new("libcuda.so.1") }.is_ok() {
+            return;
         }
+        // Whoever asks tells from this variant that the machine may have GPUs of somebody else.
+        let said = measure(&|_, _| {});
+        assert!(matches!(said, Err(CudaError::NoLibrary(_))), "{said:?}");
     }
 
     #[test]

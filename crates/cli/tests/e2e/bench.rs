@@ -60,7 +60,7 @@ fn what_gpus_were_measured_to_do_stays_with_their_node() {
     let rates = |median, worst| Some(GpuRates { median, worst });
     let figures = GpuBenchFigures {
         job: "1".parse().unwrap(),
-        gpu: "NVIDIA H200".into(),
+        gpu: "NVIDIA H100 80GB HBM3".into(),
         gpus: 8,
         matmul: rates(718_500_000_000_000, 640_000_000_000_000),
         fp8: None,
@@ -73,7 +73,7 @@ fn what_gpus_were_measured_to_do_stays_with_their_node() {
     cluster.start_controller();
     cluster.wait_ready();
     let table = last(&cluster, &[]);
-    for word in ["NVIDIA H200", "718.5", "640.0", "4120.0", "GPU 3"] {
+    for word in ["NVIDIA H100", "718.5", "640.0", "4120.0", "GPU 3"] {
         assert!(table.contains(word), "no {word} in\n{table}");
     }
     let rows: Value = serde_json::from_str(&last(&cluster, &["--json"])).unwrap();
@@ -84,7 +84,7 @@ fn what_gpus_were_measured_to_do_stays_with_their_node() {
     last(&cluster, &["--out", file.to_str().unwrap()]);
     let text = std::fs::read_to_string(&file).unwrap();
     let written: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(written["gpu"], "NVIDIA H200");
+    assert_eq!(written["gpu"], "NVIDIA H100 80GB HBM3");
     assert_eq!(written["matmul_tflops"], 718.5);
     assert_eq!(written["copy_gbps"], 4120.0);
 }

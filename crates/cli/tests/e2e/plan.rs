@@ -199,7 +199,8 @@ fn a_plan_is_written_for_each_program() {
         flags.starts_with("python pretrain_gpt.py") && flags.contains("--num-layers 32"),
         "{flags}"
     );
-    let config = write(&format!("{on} --zero 3 --vp 1 --cp 1 --pp 1 --write deepspeed")).succeeded();
+    let config =
+        write(&format!("{on} --zero 3 --vp 1 --cp 1 --pp 1 --write deepspeed")).succeeded();
     let config: Value = serde_json::from_str(&config).unwrap();
     assert_eq!(config["train_batch_size"], 64);
     let server = write("llama-3.1-8b --task inference --on 1xh100 --write vllm").succeeded();

@@ -221,6 +221,11 @@ impl<'a> Context<'a> {
         Ok(address)
     }
 
+    /// The same, given back when it is dropped, for whoever goes on after an error.
+    pub fn buffer(&self, bytes: u64) -> Result<Buffer<'_>, CudaError> {
+        Ok(Buffer { context: self, address: self.allocate(bytes)? })
+    }
+
     pub fn free(&self, address: Address) -> Result<(), CudaError> {
         self.current()?;
         // SAFETY: an address that `allocate` gave; whoever frees it does not use it again.
@@ -356,6 +361,25 @@ impl<'a> Context<'a> {
         // SAFETY: a valid place to write to.
         self.api.check("cuEventCreate", unsafe { (self.api.event_create)(&mut handle, 0) })?;
         Ok(Event { api: self.api, handle })
+    }
+}
+
+/// Memory of a GPU.
+pub struct Buffer<'c> {
+    context: &'c Context<'c>,
+    address: Address,
+}
+
+impl Buffer<'_> {
+    pub fn address(&self) -> Address {
+        self.address
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        // The driver waits for what still uses it. What goes wrong here goes away with the process.
+        let _ = self.context.free(self.address);
     }
 }
 

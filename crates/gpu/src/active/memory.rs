@@ -28,7 +28,8 @@ pub(super) fn measure(card: &Card<'_>, figures: &mut ActiveFigures) -> Result<()
         move |source| Trouble { part: ActivePart::Memory, step: step.clone(), source }
     };
     let failed = step("taking memory");
-    let (base, bytes) = take(&card.context).map_err(failed)?;
+    let bytes = room(&card.context).map_err(&failed)?;
+    let base = card.context.allocate(bytes).map_err(&failed)?;
     let half = bytes / 2;
     figures.memory = Bytes(bytes);
     for fill in [Fill::new(SEED), Fill::new(SEED).inverse()] {
@@ -52,11 +53,11 @@ pub(crate) fn copy_rate(
     context: &Context<'_>,
     fill: impl FnOnce(Address, u64) -> Result<(), CudaError>,
 ) -> Result<u64, CudaError> {
-    let (base, bytes) = take(context)?;
-    let half = bytes / 2;
+    let bytes = room(context)?;
+    let buffer = context.buffer(bytes)?;
+    let (base, half) = (buffer.address(), bytes / 2);
     fill(base, bytes)?;
     let seconds = fastest(context, base + half, base, half)?;
-    context.free(base)?;
     Ok(rate(half, seconds))
 }
 
@@ -65,15 +66,15 @@ fn rate(bytes: u64, seconds: f64) -> u64 {
     (2.0 * bytes as f64 / seconds) as u64
 }
 
-fn take(context: &Context<'_>) -> Result<(Address, u64), CudaError> {
+/// How much is measured with.
+fn room(context: &Context<'_>) -> Result<u64, CudaError> {
     let free = context.free_memory()?;
-    let bytes = amount(free).ok_or_else(|| CudaError::Driver {
+    amount(free).ok_or_else(|| CudaError::Driver {
         call: "cuMemGetInfo",
         code: 2,
         name: "not enough memory is free".to_owned(),
         words: format!("{} MiB: is somebody using it?", free >> 20),
-    })?;
-    Ok((context.allocate(bytes)?, bytes))
+    })
 }
 
 /// How much of what is free is used; none if that is too little.

@@ -97,12 +97,11 @@ impl Cublas {
     }
 
     fn open(candidate: &Candidate) -> Result<Cublas, NoCublas> {
-        let Candidate { file, major } = candidate;
+        let Candidate { file, lt } = candidate;
         let broken =
             |why: libloading::Error| NoCublas::Broken { file: file.clone(), why: why.to_string() };
         // It needs its companion, which the loader may not find in a Python's packages by itself.
-        let companion = file.with_file_name(format!("libcublasLt.so.{major}"));
-        let lt = Lt::load(&companion).ok();
+        let lt = Lt::load(lt).ok();
         // SAFETY: the library has no conditions on being loaded, and the types are those of
         // `cublas_api.h`, with addresses on a GPU as numbers.
         unsafe {

@@ -22,11 +22,17 @@ pub struct Look {
     pub prefixes: Vec<PathBuf>,
 }
 
-/// A library of this major version. A name without a directory is left to the loader.
+/// A library and the Lt that it was built with. Names without a directory are left to the loader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub file: PathBuf,
-    pub major: i32,
+    pub lt: PathBuf,
+}
+
+impl Candidate {
+    fn new(file: PathBuf) -> Candidate {
+        Candidate { lt: companion(&file), file }
+    }
 }
 
 impl Look {
@@ -46,19 +52,13 @@ impl Look {
     pub fn candidates(&self, version: i32) -> Vec<Candidate> {
         let majors = MAJORS.into_iter().filter(|major| *major <= version / 1000);
         let dirs = match &self.named {
-            Some(named) if named.is_file() => {
-                let major = major_of(named).unwrap_or(MAJORS[0]);
-                return vec![Candidate { file: named.clone(), major }];
-            }
+            Some(named) if named.is_file() => return vec![Candidate::new(named.clone())],
             Some(named) => vec![named.clone()],
             None => [vec![PathBuf::new()], self.toolkits(), self.packages()].concat(),
         };
-        let of = |major: i32| {
-            let file = |dir: &PathBuf| Candidate { file: dir.join(name(major)), major };
-            dirs.iter().map(file).collect::<Vec<_>>()
-        };
-        let loadable = |c: &Candidate| c.file.parent() == Some(Path::new("")) || c.file.is_file();
-        majors.flat_map(of).filter(loadable).collect()
+        let of = |major: i32| dirs.iter().map(|dir| dir.join(name(major))).collect::<Vec<_>>();
+        let loadable = |file: &PathBuf| file.parent() == Some(Path::new("")) || file.is_file();
+        majors.flat_map(of).filter(loadable).map(Candidate::new).collect()
     }
 
     fn toolkits(&self) -> Vec<PathBuf> {
@@ -87,6 +87,20 @@ impl Look {
 
 pub fn name(major: i32) -> String {
     format!("libcublas.so.{major}")
+}
+
+/// Of the same version and beside it, or beside what it links to, whose name may be the only one that
+/// has a version.
+fn companion(file: &Path) -> PathBuf {
+    let left_to_loader = file.parent() == Some(Path::new(""));
+    let real = if left_to_loader { None } else { file.canonicalize().ok() };
+    let real = real.as_deref().unwrap_or(file);
+    let name = match major_of(file).or_else(|| major_of(real)) {
+        Some(major) => format!("libcublasLt.so.{major}"),
+        None => "libcublasLt.so".to_owned(),
+    };
+    let [near, far] = [file, real].map(|file| file.with_file_name(&name));
+    if !near.is_file() && far.is_file() { far } else { near }
 }
 
 /// `libcublas.so.12.4.5` is 12.
@@ -158,8 +172,27 @@ mod tests {
         let link = put(dir.path(), "x/libcublas.so.12");
         let look = |named: &Path| Look { named: Some(named.to_owned()), ..Look::default() };
         let found = look(&file).candidates(13000);
-        assert_eq!(found, [Candidate { file: file.clone(), major: 12 }]);
+        assert_eq!(found, [Candidate { lt: dir.path().join("x/libcublasLt.so.12"), file }]);
         assert_eq!(files(&look(&dir.path().join("x")), 13000), [link]);
         assert_eq!(files(&look(&dir.path().join("y")), 13000), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_name_without_a_version_is_paired_by_where_it_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = put(dir.path(), "cuda/libcublas.so.12.4.5").canonicalize().unwrap();
+        let lt = put(dir.path(), "cuda/libcublasLt.so.12").canonicalize().unwrap();
+        let link = |name: &str| {
+            let link = dir.path().join(name);
+            std::os::unix::fs::symlink(&real, &link).unwrap();
+            link
+        };
+        assert_eq!(companion(&link("cuda/libcublas.so")).file_name(), lt.file_name());
+        assert_eq!(companion(&link("libcublas.so")), lt, "beside what it links to");
+        let own = put(dir.path(), "libcublasLt.so.12");
+        assert_eq!(companion(&link("libcublas.so.12")), own, "beside it, if there is one");
+        let alone = put(dir.path(), "y/libcublas.so");
+        assert_eq!(companion(&alone), alone.with_file_name("libcublasLt.so"), "never 13 by guess");
+        assert_eq!(companion(Path::new("libcublas.so.11")), Path::new("libcublasLt.so.11"));
     }
 }

@@ -11,7 +11,7 @@ use super::cublas::{
     TURNED, check,
 };
 use super::product::Shape;
-use crate::active::api::{Address, Context};
+use crate::active::api::{Address, Buffer, Context};
 use crate::cuda::CudaError;
 
 /// `CUBLASLT_MATMUL_DESC_*` and `CUBLASLT_MATMUL_PREF_*`.
@@ -110,7 +110,11 @@ impl Lt {
     }
 
     /// Prepares `c = aᵀ·b` of fp8, the answer in bf16. The GPU of this context does it.
-    pub fn prepare(&self, context: &Context<'_>, shape: Shape) -> Result<Prepared<'_>, CudaError> {
+    pub fn prepare<'a>(
+        &'a self,
+        context: &'a Context<'_>,
+        shape: Shape,
+    ) -> Result<Prepared<'a>, CudaError> {
         context.current()?;
         let (m, n, k) = (u64::from(shape.m), u64::from(shape.n), u64::from(shape.k));
         let handle = made("cublasLtCreate", self.destroy, |to| {
@@ -122,7 +126,7 @@ impl Lt {
         let b = self.layout(R_8F_E4M3, k, n)?;
         let c = self.layout(R_16BF, m, n)?;
         let algorithm = self.algorithm(&handle, &operation, [&a, &b, &c])?;
-        let workspace = context.allocate(WORKSPACE)?;
+        let workspace = context.buffer(WORKSPACE)?;
         Ok(Prepared { lt: self, handle, operation, a, b, c, algorithm, workspace })
     }
 
@@ -199,8 +203,7 @@ pub struct Prepared<'a> {
     b: Made,
     c: Made,
     algorithm: [u64; 8],
-    /// Goes with the process, unless it is freed.
-    pub workspace: Address,
+    workspace: Buffer<'a>,
 }
 
 impl Prepared<'_> {
@@ -222,7 +225,7 @@ impl Prepared<'_> {
                 c,
                 self.c.raw,
                 &self.algorithm,
-                self.workspace,
+                self.workspace.address(),
                 WORKSPACE as usize,
                 std::ptr::null_mut(),
             )

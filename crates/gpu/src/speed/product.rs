@@ -34,6 +34,12 @@ const PRODUCTS: std::ops::RangeInclusive<f64> = 1.0..=2000.0;
 /// At most this part of what is free.
 const PART_OF_FREE: u64 = 2;
 
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}×{}×{}", self.m, self.n, self.k)
+    }
+}
+
 impl Shape {
     pub fn operations(self) -> f64 {
         2.0 * f64::from(self.m) * f64::from(self.n) * f64::from(self.k)
@@ -110,37 +116,63 @@ pub fn measure(
         SHAPES.iter().partition(|shape| shape.bytes(precision).iter().sum::<u64>() <= room);
     let mut problems: Vec<String> = large
         .iter()
-        .map(|s| format!("{}×{}×{} is too large for the memory that is free", s.m, s.n, s.k))
+        .map(|shape| format!("{shape} is too large for the memory that is free"))
         .collect();
+    if fit.is_empty() {
+        return Ok((Vec::new(), problems));
+    }
+    if precision == Precision::Fp8 && cublas.lt.is_none() {
+        problems.push("fp8: there is no libcublasLt.so beside cuBLAS".to_owned());
+        return Ok((Vec::new(), problems));
+    }
     let most = |of: usize| fit.iter().map(|s| s.bytes(precision)[of]).max().unwrap_or(0);
-    let mut places: [Address; 3] = [0; 3];
-    if !fit.is_empty() {
-        for (of, place) in places.iter_mut().enumerate() {
-            *place = context.allocate(most(of))?;
-        }
-        values.spread(context, precision, places[0], most(0))?;
-        values.spread(context, precision, places[1], most(1))?;
-    }
-    let mut products = Vec::new();
-    for shape in fit {
-        let seconds = match precision {
-            Precision::Bf16 => bf16_seconds(context, cublas, shape, places)?,
-            Precision::Fp8 => match &cublas.lt {
-                Some(lt) => fp8_seconds(context, lt, shape, places)?,
-                None => {
-                    problems.push("fp8: there is no libcublasLt.so beside cuBLAS".to_owned());
-                    break;
-                }
-            },
-        };
-        let rate = (shape.operations() / seconds) as u64;
-        let Shape { m, n, k } = shape;
-        products.push(MatmulRate { precision, m, n, k, rate });
-    }
-    for place in places.into_iter().filter(|place| *place != 0) {
-        context.free(place)?;
-    }
+    let buffers = [context.buffer(most(0))?, context.buffer(most(1))?, context.buffer(most(2))?];
+    let places = [0, 1, 2].map(|of: usize| buffers[of].address());
+    values.spread(context, precision, places[0], most(0))?;
+    values.spread(context, precision, places[1], most(1))?;
+    let (products, failed) = each(precision, &fit, |shape| match (precision, &cublas.lt) {
+        (Precision::Fp8, Some(lt)) => fp8_seconds(context, lt, shape, places),
+        _ => bf16_seconds(context, cublas, shape, places),
+    });
+    problems.extend(failed);
     Ok((products, problems))
+}
+
+/// The rates of the shapes that were multiplied, and a sentence for each reason why others were not.
+fn each(
+    precision: Precision,
+    shapes: &[Shape],
+    seconds: impl Fn(Shape) -> Result<f64, CudaError>,
+) -> (Vec<MatmulRate>, Vec<String>) {
+    let mut products = Vec::new();
+    let mut failed: Vec<(String, Vec<Shape>)> = Vec::new();
+    for shape in shapes {
+        let Shape { m, n, k } = *shape;
+        match seconds(*shape) {
+            Ok(seconds) => {
+                let rate = (shape.operations() / seconds) as u64;
+                products.push(MatmulRate { precision, m, n, k, rate });
+            }
+            Err(error) => {
+                let why = error.to_string();
+                match failed.iter_mut().find(|(known, _)| *known == why) {
+                    Some((_, of)) => of.push(*shape),
+                    None => failed.push((why, vec![*shape])),
+                }
+            }
+        }
+    }
+    let words = |(why, of): (String, Vec<Shape>)| {
+        let name = precision.as_str();
+        match of.len() == shapes.len() {
+            true => format!("{name}: {why}"),
+            false => {
+                let of: Vec<String> = of.iter().map(Shape::to_string).collect();
+                format!("{name}, {}: {why}", of.join(" and "))
+            }
+        }
+    };
+    (products, failed.into_iter().map(words).collect())
 }
 
 fn bf16_seconds(
@@ -160,9 +192,7 @@ fn fp8_seconds(
     places: [Address; 3],
 ) -> Result<f64, CudaError> {
     let prepared = lt.prepare(context, shape)?;
-    let seconds = seconds(context, || prepared.run(places))?;
-    context.free(prepared.workspace)?;
-    Ok(seconds)
+    seconds(context, || prepared.run(places))
 }
 
 /// The median time of one, in seconds.
@@ -215,6 +245,30 @@ mod tests {
         assert_eq!(shape.operations(), 60.0);
         assert_eq!(shape.bytes(Precision::Bf16), [20, 30, 12]);
         assert_eq!(shape.bytes(Precision::Fp8), [10, 15, 12]);
+    }
+
+    #[test]
+    fn a_shape_that_fails_takes_no_other_with_it() {
+        let shapes = [1, 2, 3, 4].map(|side| Shape { m: side, n: side, k: side });
+        let error = |code| CudaError::Driver {
+            call: "gemm",
+            code,
+            name: "not supported".to_owned(),
+            words: "no".to_owned(),
+        };
+        let (products, problems) = each(Precision::Fp8, &shapes, |shape| match shape.m {
+            1 => Ok(0.5),
+            3 => Err(error(14)),
+            _ => Err(error(15)),
+        });
+        assert_eq!(products.iter().map(|p| (p.m, p.rate)).collect::<Vec<_>>(), [(1, 4)]);
+        let wanted = [
+            "fp8, 2×2×2 and 4×4×4: gemm: not supported (15): no",
+            "fp8, 3×3×3: gemm: not supported (14): no",
+        ];
+        assert_eq!(problems, wanted);
+        let (_, all) = each(Precision::Bf16, &shapes, |_| Err(error(15)));
+        assert_eq!(all, ["bf16: gemm: not supported (15): no"], "told once");
     }
 
     #[test]

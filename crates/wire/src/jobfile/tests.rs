@@ -235,7 +235,10 @@ fn a_plan_is_read_and_its_bounds_are_told() {
     let e = error("a.toml", &format!("{least}zero = 9"));
     assert!(e.contains("plan.zero: 9 is no stage of ZeRO: write 0, 1, 2 or 3"), "{e}");
     let e = error("a.toml", &format!("{least}micro_bach = 9"));
-    assert!(e.starts_with("a.toml:6:1: plan.micro_bach: unknown key, did you mean 'micro_batch'?"), "{e}");
+    assert!(
+        e.starts_with("a.toml:6:1: plan.micro_bach: unknown key, did you mean 'micro_batch'?"),
+        "{e}"
+    );
     let e = error("a.toml", "run = 'x'\n[plan]\nmodel = 'm'\nseq = 1");
     assert!(e.contains("'global_batch' is missing"), "{e}");
 }

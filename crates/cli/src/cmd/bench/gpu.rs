@@ -1,7 +1,7 @@
 //! `tutti bench gpu`: how fast the GPUs are at what training is made of.
 
 mod choose;
-mod file;
+pub mod file;
 mod keep;
 mod last;
 pub mod rank;
@@ -60,6 +60,8 @@ pub struct GpuArgs {
 }
 
 pub fn run(cluster: Option<&str>, args: &GpuArgs) -> Result<ExitCode, Fail> {
+    // Not after minutes of everybody's GPUs.
+    args.out.as_deref().map_or(Ok(()), file::writable)?;
     if args.local {
         return local(args);
     }
@@ -79,9 +81,9 @@ pub fn run(cluster: Option<&str>, args: &GpuArgs) -> Result<ExitCode, Fail> {
     let found = found(&client, job)?;
     let devices = devices(&client, &found)?;
     let report = Report::new(Some(job), &found, &devices, &report::catalogue);
-    let code = conclude(args, &report)?;
+    // Whatever becomes of the output, it was measured.
     keep_with_nodes(&client, job, &report);
-    Ok(code)
+    conclude(args, &report)
 }
 
 fn local(args: &GpuArgs) -> Result<ExitCode, Fail> {
@@ -115,7 +117,7 @@ fn conclude(args: &GpuArgs, report: &Report) -> Result<ExitCode, Fail> {
     if let Some(file) = &args.out {
         file::write(file, &file::of_report(report))?;
     }
-    let bad = args.strict && !(report.slow.is_empty() && report.problems.is_empty());
+    let bad = args.strict && !report.all_is_well();
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -145,7 +147,7 @@ fn spec(choice: &Choice) -> Result<JobSpec, Fail> {
     Ok(spec)
 }
 
-/// What each rank has written down. One that wrote nothing hides no other.
+/// What each node has written down. One that wrote nothing hides no other, and is a problem.
 fn found(client: &Client, job: TaskId) -> Result<Vec<Found>, Fail> {
     let mut texts: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for event in client.logs(job, &LogQuery::default())? {
@@ -153,20 +155,29 @@ fn found(client: &Client, job: TaskId) -> Result<Vec<Found>, Fail> {
             texts.entry(rank).or_default().push(text);
         }
     }
-    let read = |(rank, texts): (u32, Vec<String>)| {
-        let found: Option<Found> = lines::read(texts.iter().map(String::as_str));
-        if found.is_none() {
-            let what = format!("rank {rank} of job {job} wrote no whole result: tutti logs {job}");
-            terminal::warn(&what);
-        }
-        found
-    };
-    let found: Vec<Found> = texts.into_iter().filter_map(read).collect();
+    let read = |texts: &Vec<String>| lines::read(texts.iter().map(String::as_str));
+    let found: Vec<Found> = texts.values().filter_map(read).collect();
     if found.is_empty() {
         let fail = Fail::new(format!("job {job} completed but wrote no whole result"));
         return Err(fail.hint(format!("tutti logs {job}")));
     }
-    Ok(found)
+    Ok(with_missing(found, job, &client.job(job)?.row.node_names))
+}
+
+/// Nodes that had the job and of which there is no whole result.
+fn with_missing(mut found: Vec<Found>, job: TaskId, nodes: &[String]) -> Vec<Found> {
+    let is_missing = |node: &&String| found.iter().all(|found| found.node != **node);
+    let missing: Vec<Found> = nodes
+        .iter()
+        .filter(is_missing)
+        .map(|node| Found {
+            node: node.clone(),
+            gpus: Vec::new(),
+            problem: Some(format!("{node}: it wrote no whole result: tutti logs {job}")),
+        })
+        .collect();
+    found.extend(missing);
+    found
 }
 
 /// The GPUs of the nodes that measured, to name them as everybody does.
@@ -174,15 +185,38 @@ fn devices(client: &Client, found: &[Found]) -> Result<BTreeMap<String, Vec<Gpu>
     let of = |found: &Found| -> Result<(String, Vec<Gpu>), Fail> {
         Ok((found.node.clone(), client.node_detail(&found.node)?.devices))
     };
-    found.iter().map(of).collect()
+    found.iter().filter(|found| !found.gpus.is_empty()).map(of).collect()
 }
 
-/// What was measured is on the screen: that it can't be kept is no failure.
+/// What was measured is shown next: that it can't be kept is no failure.
 fn keep_with_nodes(client: &Client, job: TaskId, report: &Report) {
     for (node, figures) in keep::by_node(job, report) {
         if let Err(e) = client.gpus_measured(&node, &figures) {
             terminal::complain(&format!("tutti: the result is not kept with node {node}: {e}"));
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tutti_gpu::speed::Speed;
+
+    #[test]
+    fn a_node_that_wrote_nothing_is_a_problem() {
+        let job = "7".parse().unwrap();
+        let speed = Speed { copy: Some(1_000_000_000), ..Speed::default() };
+        let whole = Found { node: "n2".into(), gpus: vec![speed], problem: None };
+        let nodes = ["n1", "n2"].map(str::to_owned);
+        let report = |nodes: &[String]| {
+            let found = with_missing(vec![whole.clone()], job, nodes);
+            Report::new(Some(job), &found, &BTreeMap::new(), &|_| None)
+        };
+        let missing = report(&nodes);
+        assert_eq!(missing.problem_lines(), "n1: it wrote no whole result: tutti logs 7");
+        assert!(!missing.all_is_well(), "--strict must not pass");
+        assert_eq!(missing.gpus.len(), 1, "it hides no other");
+        assert!(report(&nodes[1..]).all_is_well());
     }
 }

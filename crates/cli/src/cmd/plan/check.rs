@@ -252,7 +252,7 @@ fn listed(spec: &JobSpec, planned: &Planned, fail: Fail) -> Result<(Cluster, Str
     let first = model.split('|').next().unwrap_or(model);
     let mut found = listed_cluster(first, spec, planned)?;
     if let Some(least) = spec.gpu_mem
-        && let Some(gpu) = catalogue::gpu_with_memory(first, least.0 as f64 / 1e9)
+        && let Some(gpu) = catalogue::gpu_with_memory(first, place::in_gb(least))
     {
         found.gpu = gpu;
     }
@@ -283,7 +283,7 @@ fn on_running(client: &Client, spec: &JobSpec, planned: &Planned) -> Result<Opti
         Some(found) => sized(found, spec, planned),
         None => listed_cluster(&row.model, spec, planned)?,
     };
-    let gpu = catalogue::gpu_with_memory(&row.model, row.mem.0 as f64 / 1e9);
+    let gpu = place::with_memory(&row.model, row.mem);
     if let Some(gpu) = gpu.filter(|gpu| gpu.memory_gb < found.gpu.memory_gb) {
         let Gpu { matmul_tflops, copy_gbps, .. } = found.gpu;
         found.gpu = Gpu { matmul_tflops, copy_gbps, ..gpu };

@@ -31,9 +31,10 @@ pub fn named(model: &str) -> Result<Arch, Fail> {
     })
 }
 
-/// Owners of models stand before a slash too, so a slash alone makes no path of it.
+/// Owners of models stand before a slash too, so one in the middle makes no path of it.
 pub fn is_path(model: &str) -> bool {
-    model.ends_with(".json") || model.starts_with(['.', '/', '~']) || Path::new(model).is_dir()
+    let ends = model.ends_with('/') || model.ends_with(".json");
+    ends || model.starts_with(['.', '/', '~']) || model.contains('\\')
 }
 
 fn numbers(args: &PlanArgs) -> Result<Arch, Fail> {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tutti_model::{FabricState, Gpu, GpuBench, GpuRates, Hardware, NodeState};
+use tutti_model::{Bytes, FabricState, Gpu, Hardware, NodeState};
 use tutti_planner::{Cluster, Measured, catalogue};
 use tutti_wire::api::{NodeDetail, NodeRow};
 use tutti_wire::client::Client;
 
 use super::PlanArgs;
+use crate::cmd::bench::gpu::file::{is_outdated, of_cluster};
 use crate::fail::{DENIED, Fail, UNREACHABLE};
 use crate::show::count;
 use crate::show::plan::LISTED_IN;
@@ -41,9 +42,8 @@ pub fn find(cluster: Option<&str>, args: &PlanArgs) -> Result<Place, Fail> {
 
 /// Without a cluster that runs.
 pub fn named(on: &str) -> Result<Place, Fail> {
-    let path = Path::new(on);
-    let cluster = if on.ends_with(".toml") || path.is_file() {
-        catalogue::from_toml(&file::read_text(path, "cluster file")?)
+    let cluster = if is_file(on) {
+        catalogue::from_toml(&file::read_text(Path::new(on), "cluster file")?)
             .map_err(|e| Fail::usage(format!("{on}: {e}")))?
     } else {
         catalogue::find(on).map_err(|e| {
@@ -53,6 +53,11 @@ pub fn named(on: &str) -> Result<Place, Fail> {
     };
     let gpu = tutti_gpu::short_model(&cluster.gpu.name);
     Ok(Place { cluster, gpu, currency: LISTED_IN.to_owned(), notes: Vec::new() })
+}
+
+/// A name is never looked for on disk, so that what is planned does not depend on where.
+fn is_file(on: &str) -> bool {
+    on.contains(['/', '\\']) || on.ends_with(".toml") || on.ends_with(".json")
 }
 
 const ELSEWHERE: &str = "--on plans for a cluster that does not run: --on 16xdgx-h100";
@@ -68,8 +73,7 @@ fn running(cluster: Option<&str>) -> Result<Place, Fail> {
     let Some(alike) = alike(&rows, &mut notes) else {
         return Err(Fail::new("no node of this cluster offers a GPU").hint(ELSEWHERE));
     };
-    let detail = client.node_detail(&alike.first)?;
-    let mut cluster = shape(&alike, &detail, &mut notes)?;
+    let mut cluster = joined(&client, &alike, &mut notes)?;
     let currency = price(&client, &alike.model, &mut cluster, &mut notes)?;
     Ok(Place { cluster, gpu: alike.model, currency, notes })
 }
@@ -81,8 +85,18 @@ pub fn with(client: &Client, model: &str) -> Result<Option<Cluster>, Fail> {
     // They are for whoever plans for all nodes.
     let mut notes = Vec::new();
     let Some(alike) = alike(&rows, &mut notes) else { return Ok(None) };
+    joined(client, &alike, &mut notes).map(Some)
+}
+
+/// As its nodes are joined, and as fast as they were measured.
+fn joined(client: &Client, alike: &Alike, notes: &mut Vec<String>) -> Result<Cluster, Fail> {
     let detail = client.node_detail(&alike.first)?;
-    shape(&alike, &detail, &mut notes).map(Some)
+    let mut cluster = shape(alike, &detail, notes)?;
+    let of_it = |figures: &&Measured| !is_of_another(figures, &cluster);
+    if let Some(figures) = alike.measured.iter().find(of_it) {
+        figures.apply(&mut cluster);
+    }
+    Ok(cluster)
 }
 
 /// Nodes that are the same to a plan.
@@ -92,9 +106,8 @@ struct Alike {
     nodes: u32,
     /// The name of one of them.
     first: String,
-    /// 10¹² operations and 10⁹ bytes a second that the slowest of the nodes was measured to do.
-    matmul_tflops: Option<f64>,
-    copy_gbps: Option<f64>,
+    /// One for each name that drivers have for their GPUs.
+    measured: Vec<Measured>,
 }
 
 /// The kind of node that has most of the GPUs; the others are left out, and said so.
@@ -123,20 +136,20 @@ fn alike(rows: &[NodeRow], notes: &mut Vec<String>) -> Option<Alike> {
     if drained > 0 {
         notes.push(format!("{} drained or lost, and left out", count(drained, "node")));
     }
+    let outdated = chosen.iter().filter(|row| is_outdated(row)).count() as u64;
+    if outdated > 0 {
+        let nodes = count(outdated, "node");
+        notes.push(format!(
+            "{nodes} had other GPUs when measured, and count as not measured: tutti bench gpu"
+        ));
+    }
     Some(Alike {
         model: model.to_owned(),
         gpus,
         nodes: u32::try_from(chosen.len()).unwrap_or(u32::MAX),
         first: chosen[0].name.clone(),
-        matmul_tflops: slowest(chosen, |b| b.figures.matmul).map(|rate| rate / 1e12),
-        copy_gbps: slowest(chosen, |b| b.figures.copy).map(|rate| rate / 1e9),
+        measured: of_cluster(chosen.iter().copied()),
     })
-}
-
-/// A gang is as fast as the slowest of its nodes. None: none of them was measured.
-fn slowest(rows: &[&NodeRow], of: fn(&GpuBench) -> Option<GpuRates>) -> Option<f64> {
-    let medians = rows.iter().filter_map(|row| of(row.gpu_bench.as_ref()?)).map(|r| r.median);
-    medians.filter(|rate| *rate > 0).min().map(|rate| rate as f64)
 }
 
 /// The catalogue knows the GPU; how GPUs and nodes are joined is as it was discovered.
@@ -146,14 +159,14 @@ fn shape(alike: &Alike, detail: &NodeDetail, notes: &mut Vec<String>) -> Result<
             .hint("describe the cluster in a TOML file and give it with --on FILE")
     };
     let facts = detail.hardware.as_deref().and_then(|h| h.gpus.first());
+    if detail.hardware.iter().flat_map(|h| &h.gpus).any(|gpu| gpu.mig.is_some()) {
+        return Err(sliced(alike));
+    }
     let name = facts.map_or(alike.model.as_str(), |gpu| gpu.name.as_str());
     let mut cluster = catalogue::find(name).map_err(|_| unknown())?;
-    if let Some(device) = detail.devices.first() {
-        let gb = device.mem.0 as f64 / 1e9;
-        cluster.gpu = catalogue::gpu_with_memory(name, gb).ok_or_else(unknown)?;
+    if let Some(mem) = detail.devices.iter().map(|device| device.mem).min() {
+        cluster.gpu = with_memory(name, mem).ok_or_else(unknown)?;
     }
-    cluster.gpu.matmul_tflops = alike.matmul_tflops.or(cluster.gpu.matmul_tflops);
-    cluster.gpu.copy_gbps = alike.copy_gbps.or(cluster.gpu.copy_gbps);
     cluster.name = format!("{} of the running cluster", count(alike.nodes.into(), "node"));
     (cluster.nodes, cluster.gpus_per_node) = (alike.nodes, alike.gpus);
     if !spans_nodes(detail.hardware.as_deref()) {
@@ -168,6 +181,29 @@ fn shape(alike: &Alike, detail: &NodeDetail, notes: &mut Vec<String>) -> Result<
         None => {}
     }
     Ok(cluster)
+}
+
+/// A part of a GPU has a part of its speed and no link to others, and the catalogue knows neither.
+fn sliced(alike: &Alike) -> Fail {
+    let Alike { first, model, .. } = alike;
+    Fail::usage(format!("{first} has MIG instances ({model}), and a plan is for whole GPUs"))
+        .hint("turn MIG off, or describe the cluster in a TOML file and give it with --on FILE")
+}
+
+/// The catalogue's GPU of this name, with the memory that its driver offers: a little less than is sold.
+pub fn with_memory(name: &str, mem: Bytes) -> Option<tutti_planner::Gpu> {
+    if mem.0 == 0 {
+        return catalogue::gpu(name);
+    }
+    let gb = in_gb(mem);
+    let gpu = catalogue::gpu_with_memory(name, gb)?;
+    // More digits tell nobody anything.
+    Some(tutti_planner::Gpu { memory_gb: (gb * 10.0).floor() / 10.0, ..gpu })
+}
+
+/// As GPUs are sold, by 2³⁰ bytes.
+pub fn in_gb(mem: Bytes) -> f64 {
+    mem.0 as f64 / f64::from(1 << 30)
 }
 
 /// GPUs that NVLink joins, the most there are.
@@ -227,10 +263,17 @@ fn measured(cluster: &mut Cluster, path: &Path) -> Result<(), Fail> {
     let wrong = |why: String| Fail::usage(format!("{}: {why}", path.display()));
     let found = Measured::from_json(&file::read_text(path, "file of figures")?)
         .map_err(|e| wrong(e.to_string()))?;
-    if catalogue::gpu(&found.gpu).is_some_and(|gpu| gpu.name != cluster.gpu.name) {
+    if is_of_another(&found, cluster) {
         let (is, has) = (&found.gpu, &cluster.gpu.name);
         return Err(wrong(format!("it was measured on {is}, and the cluster has {has}")));
     }
     found.apply(cluster);
     Ok(())
 }
+
+fn is_of_another(figures: &Measured, cluster: &Cluster) -> bool {
+    catalogue::gpu(&figures.gpu).is_some_and(|gpu| gpu.name != cluster.gpu.name)
+}
+
+#[cfg(test)]
+mod tests;

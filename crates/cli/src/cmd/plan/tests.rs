@@ -139,6 +139,9 @@ fn names_are_no_paths() {
         ("./llama", true),
         ("/models/x/config.json", true),
         ("config.json", true),
+        ("models/", true),
+        // A directory that is there, where tests run.
+        ("src", false),
     ] {
         assert_eq!(input::is_path(text), path, "{text}");
     }

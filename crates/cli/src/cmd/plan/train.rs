@@ -62,7 +62,8 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
 /// This command line again, for a job file. Which names its model, and numbers have no name.
 fn next(args: &PlanArgs) -> Option<String> {
     args.model.as_ref()?;
-    let words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
+    let words = std::env::args_os().skip(1);
+    let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     Some(format!("tutti {} --write job --out job.toml", words.join(" ")))
 }
 
