@@ -41,7 +41,7 @@ fn what_is_missing_is_said_in_a_sentence() {
     );
     assert_eq!(
         errors("R1,A100-SXM4-80GB,8,2048,x,-3,4096,32,16384,51200,32,2,2,1,4"),
-        "layers is '-3'; it must be a whole number from 1 to 16777216"
+        "layers is '-3'; it must be a whole number from 1 to 16,777,216"
     );
     assert_eq!(
         errors("R1,A100-SXM4-80GB,8,2048,x,24,4096,32,16384,51200,32,2,3,1,4"),

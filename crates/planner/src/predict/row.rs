@@ -3,7 +3,8 @@
 use thiserror::Error;
 
 use super::table::Row;
-use crate::catalogue::gpus::nearest;
+use crate::catalogue;
+use crate::words::thousands;
 use crate::{
     Arch, Cluster, Latent, Layout, Moe, Precision, Recompute, Setup, Sharding, Stack, Task,
     Workload, memory, step_time, usable_gb,
@@ -16,7 +17,7 @@ pub(super) enum RowError {
     Unknown { column: &'static str, model: String },
     #[error("{column} is empty")]
     Missing { column: &'static str },
-    #[error("{column} is '{value}'; it must be a whole number from 1 to {most}")]
+    #[error("{column} is '{value}'; it must be a whole number from 1 to {}", thousands(*.most))]
     Number { column: &'static str, value: String, most: u64 },
     #[error("the accelerator '{0}' is not known")]
     Accelerator(String),
@@ -194,7 +195,8 @@ fn latent(arch: &mut Arch) {
 fn cluster(row: Row) -> Result<Cluster, RowError> {
     let name = row.get("accelerator");
     let memory = row.get("gpu_mem_gb").parse().ok();
-    let kind = nearest(name, memory).ok_or_else(|| RowError::Accelerator(name.to_owned()))?;
+    let kind =
+        catalogue::kind(name, memory).ok_or_else(|| RowError::Accelerator(name.to_owned()))?;
     let gpus = small("gpus", needed(row, "gpus")?)?;
     let mut cluster = kind.cluster(1);
     if let Some(per_node) = number(row, "gpus_per_node")? {
