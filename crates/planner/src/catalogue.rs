@@ -2,6 +2,7 @@
 
 mod file;
 pub(crate) mod gpus;
+mod larger;
 mod lenient;
 mod machines;
 
@@ -10,6 +11,7 @@ use crate::near::{count, did_you_mean, near, plain};
 use crate::words::thousands;
 
 pub use file::from_toml;
+pub(crate) use larger::larger;
 pub(crate) use lenient::kind;
 pub use lenient::{gpu, gpu_with_memory};
 pub use machines::ListPrice;

@@ -54,7 +54,9 @@ pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
 pub use pick::{Aim, Pick, pick};
 pub use run::{Run, run};
-pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
+pub use search::{
+    Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search, usual_batch,
+};
 pub use serving::{Serving, ServingPlan, serve};
 pub use time::step_time;
 pub use what_if::{WhatIf, what_if};

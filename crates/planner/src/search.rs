@@ -1,8 +1,10 @@
 //! The best of all layouts, and why the others are not.
 
+mod batch;
 mod explain;
 mod layouts;
 mod none;
+mod pinned;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +17,7 @@ use crate::{
     Workload, estimate, memory, step_time, usable_gb,
 };
 
+pub use batch::usual_batch;
 pub use explain::RunnerUp;
 use layouts::Found;
 pub use none::NoPlan;

@@ -280,10 +280,3 @@ fn micro_batches(q: &Question, dp: u32) -> Vec<u64> {
         }
     }
 }
-
-/// GPUs of one replica, in every way to split one.
-pub(super) fn ranks<'a>(q: &'a Question) -> impl Iterator<Item = u32> + 'a {
-    tensor(q)
-        .into_iter()
-        .flat_map(move |tp| pipeline(q).into_iter().map(move |pp| tp.saturating_mul(pp)))
-}

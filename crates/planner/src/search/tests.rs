@@ -117,8 +117,8 @@ fn a_batch_that_does_not_divide_is_told() {
         search(&Question { pins: Pins { pp: Some(1), ..Pins::default() }, ..question })
             .unwrap_err()
             .to_string(),
-        "no layout uses all 24 GPUs: a batch of 1000 does not divide among them; use a batch that is a multiple of 3, \
-         or leave some idle: 20 can be used"
+        "no layout uses all 24 GPUs: a batch of 1,000 does not divide among them; use a batch of 1,152, or --fewer, \
+         which uses 20"
     );
     let some = search(&Question { fewer: true, ..question }).unwrap();
     assert!(some.best.gpus <= 24 && some.best.gpus >= 20);
@@ -155,6 +155,48 @@ fn nonsense_is_one_sentence() {
     assert!(says(good, Pins { micro_batch: Some(0), ..free }).contains("micro-batch is 0"));
     let huge = Pins { tp: Some(u32::MAX), pp: Some(u32::MAX), dp: Some(u32::MAX), ..free };
     assert!(!says(good, huge).is_empty());
+}
+
+#[test]
+fn a_pin_that_does_not_divide_the_gpus_is_named() {
+    let (arch, cluster) = (model("llama-3.1-8b"), catalogue::find("8xh100").unwrap());
+    let workload = work(Task::Pretrain, 4096, 1024);
+    let says = |pins: Pins| {
+        search(&Question { pins, ..ask(&arch, &workload, &cluster) }).unwrap_err().to_string()
+    };
+    let free = Pins::default();
+    assert_eq!(
+        says(Pins { pp: Some(5), ..free }),
+        "pp 5 does not divide 8 GPUs; use what does, or --fewer to leave some idle"
+    );
+    assert!(says(Pins { tp: Some(4), pp: Some(4), ..free }).contains("needs 16 GPUs"));
+    let cluster = catalogue::find("3xdgx-h100").unwrap();
+    let pins = Pins { tp: Some(4), pp: Some(4), ..free };
+    let e = search(&Question { pins, ..ask(&arch, &workload, &cluster) }).unwrap_err();
+    assert!(e.to_string().starts_with("tp 4 × pp 4 does not divide 24 GPUs"), "{e}");
+}
+
+#[test]
+fn the_pin_that_keeps_it_from_fitting_is_named() {
+    let (arch, cluster) = (model("llama-3.1-8b"), catalogue::find("8xh100").unwrap());
+    let workload = work(Task::Pretrain, 4096, 64);
+    let says = |pins: Pins| {
+        search(&Question { pins, ..ask(&arch, &workload, &cluster) }).unwrap_err().to_string()
+    };
+    let one = Pins { tp: Some(1), micro_batch: Some(4), ..Pins::default() };
+    let e = says(Pins { recompute: Some(Recompute::None), ..one });
+    assert!(e.ends_with("; without --recompute none it fits"), "{e}");
+    let both = Pins { dp: Some(8), sharding: Some(Sharding::None), ..one };
+    let e = says(both);
+    assert!(e.ends_with("; without --zero 0 it fits"), "{e}");
+}
+
+#[test]
+fn the_usual_node_is_filled_first() {
+    let (arch, cluster) = (model("llama-3.1-70b"), catalogue::find("1xa100").unwrap());
+    let workload = work(Task::Lora { rank: 16 }, 2048, 16);
+    let e = search(&ask(&arch, &workload, &cluster)).unwrap_err().to_string();
+    assert!(e.ends_with("; 2 GPUs (1 node) would do"), "{e}");
 }
 
 #[test]
