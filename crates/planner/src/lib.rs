@@ -56,6 +56,7 @@ pub use pick::{Aim, Pick, pick};
 pub use run::{Run, run};
 pub use search::{
     Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search, usual_batch,
+    usual_precision,
 };
 pub use serving::{Serving, ServingPlan, serve};
 pub use time::step_time;

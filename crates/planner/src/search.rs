@@ -5,6 +5,7 @@ mod explain;
 mod layouts;
 mod none;
 mod pinned;
+pub(crate) mod precision;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ pub use batch::usual_batch;
 pub use explain::RunnerUp;
 use layouts::Found;
 pub use none::NoPlan;
+pub use precision::usual_precision;
 
 /// What of a layout is not to be searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,10 @@ pub struct Answer {
 /// How much better a layout must be for each axis that it splits along besides the data.
 const AXIS: f64 = 1.01;
 
+/// Memory that is better left free, for what no estimate knows, and what it may cost in time.
+const SPARE: f64 = 0.03;
+const NEAR: f64 = 1.01;
+
 /// The best layout. The same question has the same answer always.
 pub fn search(question: &Question) -> Result<Answer, NoPlan> {
     none::check(question)?;
@@ -101,14 +107,17 @@ pub(crate) fn best(question: &Question) -> Option<Layout> {
     choose(question, &layouts::all(question))
 }
 
-/// The best, simpler ones being preferred where they are about as good.
+/// The best, simpler ones and those that do not fill the memory being preferred where they are about as good.
 fn choose(question: &Question, found: &Found) -> Option<Layout> {
     let weighed = |(seconds, layout): &(f64, Layout)| question.goal.weighed(*seconds, layout);
-    let least = found.timed.iter().min_by(|a, b| {
+    let order = |a: &&(f64, Layout), b: &&(f64, Layout)| {
         let by = weighed(a).total_cmp(&weighed(b));
         by.then_with(|| means(&a.1).cmp(&means(&b.1))).then_with(|| a.1.cmp(&b.1))
-    });
-    least.map(|(_, layout)| *layout)
+    };
+    let least = found.timed.iter().min_by(order)?;
+    let roomy = |l: &Layout| question.memory_gb(l) <= question.room() * (1.0 - SPARE);
+    let near = found.timed.iter().filter(|t| weighed(t) <= weighed(least) * NEAR && roomy(&t.1));
+    Some(near.min_by(order).unwrap_or(least).1)
 }
 
 impl Goal {

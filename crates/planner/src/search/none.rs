@@ -1,12 +1,12 @@
 //! Why there is no plan.
 
 use super::layouts::{self, Found};
-use super::{Pins, Question, batch, best};
+use super::{Pins, Question, batch, best, precision as hardware};
 use crate::catalogue::{MOST_GPUS, larger};
 use crate::near::count;
 use crate::numbers::{self, BadNumbers};
-use crate::words::{axes, gb, recompute, seconds, sharding, thousands};
-use crate::{Cluster, Illegal, Layout, Recompute, Sharding, Task, Workload, legal};
+use crate::words::{axes, gb, precision, recompute, seconds, sharding, thousands};
+use crate::{Cluster, Illegal, Layout, Precision, Recompute, Sharding, Task, Workload, legal};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoPlan {
@@ -14,6 +14,8 @@ pub enum NoPlan {
     Model(#[from] BadNumbers),
     #[error("{what} is {value}; it must be {must}")]
     Workload { what: &'static str, value: String, must: &'static str },
+    #[error("{gpu} has no {}; use {}", word(*.asked), word(*.instead))]
+    Precision { gpu: String, asked: Precision, instead: Precision },
     #[error(transparent)]
     Illegal(#[from] Illegal),
     #[error("{words} does not divide {}; use what does, or --fewer to leave some idle", count(u64::from(*.gpus), "GPU"))]
@@ -55,6 +57,11 @@ pub enum NoPlan {
         "no cluster of the catalogue does it: the best, {name}, takes {takes} where {asked} were given"
     )]
     OutOfReach { name: String, takes: String, asked: String },
+}
+
+/// As it is asked for.
+fn word(p: Precision) -> String {
+    precision(p).to_lowercase()
 }
 
 fn instead(better: Option<u64>, some: Option<u32>) -> String {
@@ -119,7 +126,7 @@ pub(super) fn check(q: &Question) -> Result<(), NoPlan> {
     if !(1..=MOST_GPUS).contains(&gpus) {
         return bad("the number of GPUs", gpus.to_string(), "from 1 to 10,000,000");
     }
-    Ok(())
+    hardware::check(&q.cluster.gpu, w.precision)
 }
 
 /// What is missing, after a search that found nothing.
