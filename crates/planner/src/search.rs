@@ -80,6 +80,8 @@ pub struct Answer {
     /// Layouts that can be run, and those of them that fit.
     pub considered: u64,
     pub fitting: u64,
+    /// GPUs and seconds of a step of the best layout that leaves some idle, where all are asked for and fewer are faster.
+    pub faster_with_fewer: Option<(u32, f64)>,
 }
 
 /// How much better a layout must be for each axis that it splits along besides the data.
@@ -98,7 +100,20 @@ pub fn search(question: &Question) -> Result<Answer, NoPlan> {
     };
     let best = candidate(question, &best);
     let runners_up = explain::runners_up(question, &best, &found);
-    Ok(Answer { best, runners_up, considered: found.considered, fitting: found.fitting })
+    let Found { considered, fitting, .. } = found;
+    let faster_with_fewer = faster_with_fewer(question, &best);
+    Ok(Answer { best, runners_up, considered, fitting, faster_with_fewer })
+}
+
+fn faster_with_fewer(question: &Question, all: &Candidate) -> Option<(u32, f64)> {
+    if question.fewer {
+        return None;
+    }
+    let some = Question { fewer: true, goal: Goal::Time, ..*question };
+    let layout = best(&some)?;
+    let seconds = some.seconds(&layout);
+    let faster = layout.gpus() < all.gpus && seconds * NEAR < all.estimate.time.total();
+    faster.then(|| (layout.gpus(), seconds))
 }
 
 /// The best layout alone, where there is one: a fraction of the work where nobody asks why.

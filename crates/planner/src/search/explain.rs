@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::layouts::Found;
-use super::{Candidate, Goal, Question, by_score, candidate};
+use super::layouts::{self, Found};
+use super::{Candidate, Goal, Question, best, by_score, candidate};
 use crate::words::{self, gb, more, seconds};
-use crate::{Layout, Recompute, Sharding, legal};
+use crate::{Cluster, Layout, Part, Recompute, Sharding, legal};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunnerUp {
@@ -46,10 +46,60 @@ pub(super) fn runners_up(q: &Question, best: &Candidate, found: &Found) -> Vec<R
         picked.extend(next.filter(|n| !picked.iter().any(|p| p.1 == n.1)));
     }
     picked.sort_by(|a, b| by_score(q, a, b));
-    let slower = picked.iter().map(|(_, layout)| slower(q, best, layout));
-    let mut all: Vec<RunnerUp> = slower.take(MOST).collect();
+    let mut layouts: Vec<Layout> = picked.iter().take(MOST).map(|(_, layout)| *layout).collect();
+    let fast = on_fast_links(q).filter(|l| *l != best.layout);
+    for layout in [piped(q, &best.layout, found), fast].into_iter().flatten() {
+        if !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
+    }
+    let mut all: Vec<RunnerUp> = layouts.iter().map(|layout| slower(q, best, layout)).collect();
+    if let Some(of_fast) = all.iter_mut().find(|r| Some(r.candidate.layout) == fast) {
+        of_fast.loses.push_str(&links(q, &of_fast.candidate));
+    }
     all.extend(too_large(q, &best.layout));
     all
+}
+
+/// The best with a pipeline where the best of all has none, and without one where it has.
+fn piped(q: &Question, best: &Layout, found: &Found) -> Option<Layout> {
+    let other = |found: &Found| {
+        let unlike = found.timed.iter().filter(|t| (t.1.pp > 1) != (best.pp > 1));
+        unlike.min_by(|a, b| by_score(q, a, b)).map(|(_, layout)| *layout)
+    };
+    // What is preferred for adapters was looked at alone.
+    other(found).or_else(|| other(&layouts::whatever(q)))
+}
+
+/// The same with links between nodes as fast as inside of them, where there are nodes and such links.
+fn even(q: &Question) -> Option<Cluster> {
+    let Cluster { island_gbps, island_busbw, .. } = *q.cluster;
+    let slow = q.cluster.gpus() > q.cluster.island.max(q.cluster.gpus_per_node)
+        && q.cluster.nic_gbps < 8.0 * island_gbps;
+    slow.then(|| Cluster {
+        nic_gbps: 8.0 * island_gbps,
+        nic_busbw: island_busbw,
+        ..q.cluster.clone()
+    })
+}
+
+/// What would be chosen with such links.
+fn on_fast_links(q: &Question) -> Option<Layout> {
+    let cluster = even(q)?;
+    best(&Question { cluster: &cluster, ..*q })
+}
+
+/// The exchange that slow links make longest.
+fn links(q: &Question, slow: &Candidate) -> String {
+    let Some(cluster) = even(q) else { return String::new() };
+    let fast = candidate(&Question { cluster: &cluster, ..*q }, &slow.layout);
+    let (part, here, there) = longest(&fast, slow);
+    format!(
+        "; chosen if links between nodes were as fast as inside of them, {} {} instead of {} then",
+        words::part(part),
+        seconds(there),
+        seconds(here)
+    )
 }
 
 fn differences(a: &Layout, b: &Layout) -> (String, String) {
@@ -94,18 +144,23 @@ fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> (String, bool) 
 
 /// The part that it loses the most with.
 fn parts(best: &Candidate, other: &Candidate) -> String {
-    let of = |c: &Candidate, part| {
-        let parts = c.estimate.time.parts.iter();
-        parts.filter(|(p, _)| *p == part).map(|(_, s)| s).sum::<f64>()
-    };
-    let lost = other.estimate.time.parts.iter().map(|(p, s)| (*p, *s, of(best, *p)));
-    let worst = lost.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
-    match worst {
-        Some((part, theirs, ours)) if theirs - ours > 0.002 * best.estimate.time.total() => {
+    match longest(best, other) {
+        (part, theirs, ours) if theirs - ours > 0.002 * best.estimate.time.total() => {
             format!("; {} {} instead of {}", words::part(part), seconds(theirs), seconds(ours))
         }
         _ => String::new(),
     }
+}
+
+/// The part that takes the most longer in the second, with its seconds there and in the first.
+fn longest(than: &Candidate, c: &Candidate) -> (Part, f64, f64) {
+    let of = |c: &Candidate, part| {
+        let parts = c.estimate.time.parts.iter();
+        parts.filter(|(p, _)| *p == part).map(|(_, s)| s).sum::<f64>()
+    };
+    let lost = c.estimate.time.parts.iter().map(|(p, s)| (*p, *s, of(than, *p)));
+    let worst = lost.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
+    worst.unwrap_or((Part::Overhead, 0.0, 0.0))
 }
 
 /// One step simpler in one way, where that is more than the memory takes.

@@ -28,12 +28,18 @@ pub(super) struct Found {
     pub illegal: Option<Illegal>,
 }
 
+fn timed(question: &Question, whole: bool) -> Found {
+    let mut found = Found::default();
+    shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
+    found
+}
+
+/// Without what is preferred for a task.
+pub(super) fn whatever(question: &Question) -> Found {
+    timed(question, false)
+}
+
 pub(super) fn all(question: &Question) -> Found {
-    let timed = |question: &Question, whole: bool| {
-        let mut found = Found::default();
-        shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
-        found
-    };
     if let Task::Lora { .. } = question.workload.task {
         // Trainers of adapters keep frozen weights whole and have no pipeline: all else is for where that does not fit.
         let pins = Pins { pp: question.pins.pp.or(Some(1)), ..question.pins };
@@ -42,7 +48,7 @@ pub(super) fn all(question: &Question) -> Found {
             return plain;
         }
     }
-    timed(question, false)
+    whatever(question)
 }
 
 /// The most GPUs that any layout uses.

@@ -88,6 +88,33 @@ fn slow_links_between_nodes_change_the_choice() {
 }
 
 #[test]
+fn slow_links_are_told_by_the_exchange_that_waits_for_them() {
+    let (arch, workload) = (model("llama-3.1-70b"), work(Task::Pretrain, 4096, 1024));
+    for nic_gbps in [360.0, 36.0] {
+        let cluster = Cluster { nic_gbps, ..catalogue::find("16xdgx-h100").unwrap() };
+        let answer = search(&ask(&arch, &workload, &cluster)).unwrap();
+        let piped = answer.best.layout.pp > 1;
+        let others = || answer.runners_up.iter();
+        assert!(
+            others().any(|r| r.fits && (r.candidate.layout.pp > 1) != piped),
+            "{nic_gbps}: {:#?}",
+            others().map(|r| &r.loses).collect::<Vec<_>>()
+        );
+        let fast = Cluster { nic_gbps: 8.0 * 450.0, ..cluster.clone() };
+        let there = best(&ask(&arch, &workload, &fast)).unwrap();
+        assert_ne!(there, answer.best.layout);
+        let told = others().find(|r| r.candidate.layout == there).unwrap();
+        assert!(told.loses.contains("chosen if links between nodes were as fast"), "{told:?}");
+        assert!(told.loses.contains("exchange ") && told.loses.contains(" instead of "));
+    }
+    let one = catalogue::find("8xa100").unwrap();
+    let workload = work(Task::Lora { rank: 16 }, 4096, 32);
+    let answer = search(&ask(&arch, &workload, &one)).unwrap();
+    assert!(answer.runners_up.iter().any(|r| r.candidate.layout.pp > 1), "{answer:#?}");
+    assert!(!answer.runners_up.iter().any(|r| r.loses.contains("as fast as")));
+}
+
+#[test]
 fn the_largest_published_run_is_laid_out_as_it_was() {
     let (arch, cluster) = (model("llama-3.1-405b"), catalogue::find("16384xh100").unwrap());
     let workload = work(Task::Pretrain, 8192, 2048);
