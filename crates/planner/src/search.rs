@@ -130,8 +130,8 @@ fn choose(question: &Question, found: &Found) -> Option<Layout> {
         by.then_with(|| means(&a.1).cmp(&means(&b.1))).then_with(|| a.1.cmp(&b.1))
     };
     let least = found.timed.iter().min_by(order)?;
-    let roomy = |l: &Layout| question.memory_gb(l) <= question.room() * (1.0 - SPARE);
-    let near = found.timed.iter().filter(|t| weighed(t) <= weighed(least) * NEAR && roomy(&t.1));
+    let near = weighed(least) * NEAR;
+    let near = found.timed.iter().filter(|t| weighed(t) <= near && question.roomy(&t.1));
     Some(near.min_by(order).unwrap_or(least).1)
 }
 
@@ -164,6 +164,11 @@ impl<'a> Question<'a> {
 
     fn room(&self) -> f64 {
         usable_gb(&self.cluster.gpu)
+    }
+
+    /// Leaves something free.
+    fn roomy(&self, layout: &Layout) -> bool {
+        self.memory_gb(layout) <= self.room() * (1.0 - SPARE)
     }
 
     fn memory_gb(&self, layout: &Layout) -> f64 {

@@ -95,10 +95,10 @@ fn links(q: &Question, slow: &Candidate) -> String {
     let fast = candidate(&Question { cluster: &cluster, ..*q }, &slow.layout);
     let (part, here, there) = longest(&fast, slow);
     format!(
-        "; chosen if links between nodes were as fast as inside of them, {} {} instead of {} then",
+        "; chosen on links between nodes that are as fast as inside of them, but on these {} {} instead of {}",
         words::part(part),
-        seconds(there),
-        seconds(here)
+        seconds(here),
+        seconds(there)
     )
 }
 
@@ -135,10 +135,15 @@ fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> (String, bool) 
             ("dearer", "cheaper", spent(other) / spent(best))
         }
     };
+    let filled = other.estimate.memory.total() / q.room();
+    let but = match q.roomy(&other.layout) {
+        true => "but less simple".to_owned(),
+        false => format!("but fills {:.1} % of the memory", 100.0 * filled),
+    };
     match ratio {
         r if r > 1.0005 => (format!("{} {word}", more(r)), true),
-        r if r < 0.9995 => (format!("{} {unlike}, but less simple", more(1.0 / r)), false),
-        _ => ("as good, but less simple".to_owned(), false),
+        r if r < 0.9995 => (format!("{} {unlike}, {but}", more(1.0 / r)), false),
+        _ => (format!("as good, {but}"), false),
     }
 }
 

@@ -47,10 +47,30 @@ pub enum NoPlan {
         without: Option<String>,
     },
     #[error(
-        "does not fit: {} of weights, and {} with room for {} each; {}",
-        gb(*.weights_gb), count(u64::from(*.gpus), "GPU"), gb(*.room_gb), enough(*.would)
+        "does not fit: {} of weights, and {}; {}",
+        gb(*.weights_gb), there(*.gpus, *.room_gb), way_out(.without.as_deref(), *.would)
     )]
-    Weights { weights_gb: f64, gpus: u32, room_gb: f64, would: Option<(u32, u32)> },
+    Weights {
+        weights_gb: f64,
+        gpus: u32,
+        room_gb: f64,
+        would: Option<(u32, u32)>,
+        without: Option<String>,
+    },
+    #[error(
+        "does not fit: one request of {} tokens keeps {} beside {} of weights, and {}; {}",
+        thousands(*.tokens), gb(*.request_gb), gb(*.weights_gb), there(*.gpus, *.room_gb),
+        way_out(.without.as_deref(), *.would)
+    )]
+    Request {
+        tokens: u64,
+        request_gb: f64,
+        weights_gb: f64,
+        gpus: u32,
+        room_gb: f64,
+        would: Option<(u32, u32)>,
+        without: Option<String>,
+    },
     #[error("no layout {what} within {}: the best is {} with {with}", seconds(*.asked), seconds(*.best))]
     TooSlow { what: &'static str, asked: f64, best: f64, with: String },
     #[error(
@@ -72,6 +92,11 @@ fn instead(better: Option<u64>, some: Option<u32>) -> String {
         (Some(way), None) | (None, Some(way)) => way,
         (None, None) => "use another number of GPUs".to_owned(),
     }
+}
+
+fn there(gpus: u32, room_gb: f64) -> String {
+    let each = if gpus == 1 { "" } else { " each" };
+    format!("{} with room for {}{each}", count(u64::from(gpus), "GPU"), gb(room_gb))
 }
 
 fn way_out(without: Option<&str>, would: Option<(u32, u32)>) -> String {
