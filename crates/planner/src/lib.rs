@@ -52,7 +52,7 @@ pub use measured::{BadMeasured, Measured, MeasuredLinks, MeasuredShape};
 pub use memory::{memory, usable_gb};
 pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
-pub use pick::{Aim, Pick, pick};
+pub use pick::{Aim, Pick, Picks, pick};
 pub use run::{Run, run};
 pub use search::{
     Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search, usual_batch,

@@ -69,6 +69,24 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
+const MINUTE: f64 = 60.0;
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 86_400.0;
+
+/// `7.3 days`, `31 min`: not finer than an estimate is worth.
+pub fn duration(s: f64) -> String {
+    let digits = |n: f64| match n {
+        n if n >= 100.0 => thousands(n.round() as u64),
+        n => format!("{n:.1}"),
+    };
+    match s {
+        s if s >= 2.0 * DAY => format!("{} days", digits(s / DAY)),
+        s if s >= 2.0 * HOUR => format!("{} h", digits(s / HOUR)),
+        s if s >= 2.0 * MINUTE => format!("{:.0} min", s / MINUTE),
+        s => seconds(s),
+    }
+}
+
 /// How much more: `3.2 %`, or `2.4 times` where percents say little.
 pub fn more(ratio: f64) -> String {
     match ratio {
