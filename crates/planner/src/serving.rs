@@ -12,7 +12,7 @@ use crate::catalogue::larger;
 use crate::near::count;
 use crate::numbers;
 use crate::search::precision;
-use crate::words::{gb, more, seconds};
+use crate::words::{gb, more, seconds, thousands};
 use crate::{Arch, Cluster, Illegal, NoPlan, Precision};
 
 use engine::{Engine, Speed};
@@ -215,7 +215,7 @@ fn splits(s: &Serving) -> (Vec<Engine>, Option<Illegal>) {
         // A pipeline only where one island is too small.
         let pps = match s.pp {
             Some(pp) => vec![pp],
-            None if tp == widest => (1..=gpus / widest).collect(),
+            None if tp == widest => (1..=(gpus / widest).clamp(1, s.arch.layers)).collect(),
             None => vec![1],
         };
         for pp in pps {
@@ -284,7 +284,7 @@ fn others(
         let other = plan(s, e, speed);
         let verdict = match (other.gpus_needed, best.gpus_needed) {
             (Some(a), Some(b)) if a > b => {
-                format!("needs {} instead of {b}", count(u64::from(a), "GPU"))
+                format!("needs {} instead of {}", count(a.into(), "GPU"), thousands(b.into()))
             }
             (Some(_), Some(_)) => "needs as many GPUs".to_owned(),
             _ => {
@@ -329,7 +329,7 @@ fn piped(s: &Serving, best: &ServingPlan) -> Option<String> {
     let other = plans.min_by(|a, b| a.cost(s).total_cmp(&b.cost(s)))?;
     let verdict = match (other.gpus_needed, best.gpus_needed) {
         (Some(a), Some(b)) if a < b => {
-            format!("needs {} instead of {b}", count(u64::from(a), "GPU"))
+            format!("needs {} instead of {}", count(a.into(), "GPU"), thousands(b.into()))
         }
         (None, None) if other.tokens_per_s > WORTH * best.tokens_per_s => {
             format!("{} more tokens a second", more(other.tokens_per_s / best.tokens_per_s))

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::near::count;
 use crate::search::best;
-use crate::words::{axes, more, precision};
+use crate::words::{axes, more, precision, thousands};
 use crate::{Answer, Candidate, Cluster, Goal, Precision, Question, Workload, candidate, legal};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,9 +38,13 @@ pub fn what_if(question: &Question, answer: &Answer) -> Vec<WhatIf> {
 fn changes(q: &Question) -> Vec<(String, Change)> {
     let nodes = q.cluster.nodes;
     let sized = |nodes: u32| Change::Cluster(Cluster { nodes, ..q.cluster.clone() });
-    let mut all = vec![(format!("one more node ({})", nodes + 1), sized(nodes + 1))];
+    let mut all =
+        vec![(format!("one more node ({})", thousands(u64::from(nodes) + 1)), sized(nodes + 1))];
     if nodes > 1 {
-        all.push((format!("twice the nodes ({})", nodes * 2), sized(nodes * 2)));
+        all.push((
+            format!("twice the nodes ({})", thousands(u64::from(nodes) * 2)),
+            sized(nodes * 2),
+        ));
         let mut wide = q.cluster.clone();
         wide.nic_gbps *= 2.0;
         wide.nic_busbw = wide.nic_busbw.map(|b| b * 2.0);
@@ -51,7 +55,7 @@ fn changes(q: &Question) -> Vec<(String, Change)> {
     all.push((format!("twice the memory ({} GB)", roomy.gpu.memory_gb), Change::Cluster(roomy)));
     let w = q.workload;
     all.push((
-        format!("twice the batch ({})", w.global_batch * 2),
+        format!("twice the batch ({})", thousands(w.global_batch * 2)),
         Change::Workload(Workload { global_batch: w.global_batch * 2, ..*w }),
     ));
     if let Some(narrow) = narrower(q) {

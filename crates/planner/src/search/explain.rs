@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::layouts::{self, Found};
 use super::{Candidate, Goal, Question, best, by_score, candidate};
-use crate::words::{self, gb, more, seconds};
+use crate::near::count;
+use crate::words::{self, gb, more, seconds, thousands};
 use crate::{Cluster, Layout, Part, Recompute, Sharding, legal};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +35,7 @@ const AXES: [Axis; 9] = [
     Axis { value: |l| l.recompute as u64, words: |l| words::recompute(l.recompute).into() },
     Axis { value: |l| l.micro_batch, words: |l| format!("micro-batch {}", l.micro_batch) },
     Axis { value: |l| l.vp.into(), words: |l| format!("vp {}", l.vp) },
-    Axis { value: |l| l.gpus().into(), words: |l| format!("{} GPUs", l.gpus()) },
+    Axis { value: |l| l.gpus().into(), words: |l| count(l.gpus().into(), "GPU") },
 ];
 
 /// The best of each kind of difference, and near ones that would be simpler but do not fit.
@@ -117,7 +118,9 @@ fn slower(q: &Question, best: &Candidate, layout: &Layout) -> RunnerUp {
     let (verdict, worse) = verdict(q, best, &other);
     let why = if worse { parts(best, &other) } else { String::new() };
     let idle = match (best.gpus, other.gpus) {
-        (b, o) if b != o => format!(" on {o} GPUs instead of {b}"),
+        (b, o) if b != o => {
+            format!(" on {} instead of {}", count(o.into(), "GPU"), thousands(b.into()))
+        }
         _ => String::new(),
     };
     let loses = format!("{theirs} instead of {ours}{idle}: {verdict}{why}");

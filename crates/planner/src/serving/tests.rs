@@ -107,6 +107,8 @@ fn bounds_that_cannot_be_kept_say_the_best() {
     assert!(e.starts_with("no layout answers within 1.00 ms"), "{e}");
     let e = says(Serving { tp: Some(7), ..ask(&arch, &cluster) });
     assert_eq!(e, "64 attention heads do not divide by tp 7; use a tp that divides them");
+    let e = says(Serving { tp: Some(16), ..ask(&arch, &cluster) });
+    assert!(e.starts_with("the layout needs 16 GPUs"), "{e}");
     let e = says(Serving { output: 0, ..ask(&arch, &cluster) });
     assert_eq!(e, "the output is 0; it must be from 1 to 100,000,000 tokens");
     let e = says(Serving { tpot_ms: Some(f64::NAN), ..ask(&arch, &cluster) });
