@@ -2,13 +2,17 @@
 
 mod file;
 pub(crate) mod gpus;
+mod larger;
 mod lenient;
 mod machines;
 
 use crate::Cluster;
 use crate::near::{count, did_you_mean, near, plain};
+use crate::words::thousands;
 
 pub use file::from_toml;
+pub(crate) use larger::larger;
+pub(crate) use lenient::kind;
 pub use lenient::{gpu, gpu_with_memory};
 pub use machines::ListPrice;
 use machines::{MACHINES, Machine};
@@ -20,9 +24,9 @@ pub(crate) const MOST_GPUS: u64 = 10_000_000;
 pub enum CatalogueError {
     #[error("no machine or GPU is called '{name}'{}", hint(near.as_deref()))]
     Unknown { name: String, near: Option<String> },
-    #[error("'{words}' asks for {n}; a cluster has 1 to {MOST_GPUS} GPUs")]
+    #[error("'{words}' asks for {n}; a cluster has 1 to {} GPUs", thousands(MOST_GPUS))]
     Count { words: String, n: String },
-    #[error("{gpus} × {kind} do not fill whole nodes of {per_node}; ask for {} or {}", gpus / per_node * per_node, (gpus / per_node + 1) * per_node)]
+    #[error("{} × {kind} do not fill whole nodes of {per_node}; ask for {} or {}", thousands(*.gpus), thousands(gpus / per_node * per_node), thousands((gpus / per_node + 1) * per_node))]
     Partial { gpus: u64, kind: &'static str, per_node: u64 },
     #[error("the cluster file is not TOML: {0}")]
     NotToml(String),
@@ -50,7 +54,7 @@ pub fn find(words: &str) -> Result<Cluster, CatalogueError> {
     if let Some(machine) = machine(name) {
         return of_nodes(words, machine, many);
     }
-    match lenient::kind(name, None) {
+    match kind(name, None) {
         Some(kind) => of_gpus(words, kind, many),
         None => Err(CatalogueError::Unknown {
             name: name.to_owned(),
@@ -74,7 +78,7 @@ pub fn list_price(name: &str) -> Option<ListPrice> {
     let (_, name) = counted(name);
     match machine(name) {
         Some(m) => m.price,
-        None => machines::gpu_price(lenient::kind(name, None)?.name),
+        None => machines::gpu_price(kind(name, None)?.name),
     }
 }
 

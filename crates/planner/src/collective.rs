@@ -145,12 +145,12 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::gpus::nearest;
+    use crate::catalogue::kind;
 
     const MIB: f64 = 1024.0 * 1024.0;
 
     fn network(name: &str) -> Network {
-        Network::new(&nearest(name, None).unwrap().cluster(16))
+        Network::new(&kind(name, None).unwrap().cluster(16))
     }
 
     #[test]

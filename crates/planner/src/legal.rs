@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::words::thousands;
 use crate::{Arch, Cluster, Layout, Workload};
 
 /// Why a layout cannot be run.
@@ -10,15 +11,15 @@ pub enum Illegal {
     #[error("{what} is 0; it must be at least 1")]
     Zero { what: &'static str },
     #[error(
-        "the layout needs {needed} GPUs (tp {tp} × pp {pp} × cp {cp} × dp {dp}) and the cluster has {there}; \
-         use fewer or add nodes"
+        "the layout needs {} GPUs (tp {tp} × pp {pp} × cp {cp} × dp {dp}) and the cluster has {}; \
+         use fewer or add nodes", thousands(*.needed), thousands(*.there)
     )]
     TooManyGpus { needed: u64, there: u64, tp: u32, pp: u32, cp: u32, dp: u32 },
     #[error("{heads} attention heads do not divide by tp {tp}; use a tp that divides them")]
     Heads { heads: u32, tp: u32 },
     #[error("{kv_heads} key-value heads and tp {tp} do not divide one another; use a smaller tp")]
     KvHeads { kv_heads: u32, tp: u32 },
-    #[error("an inner width of {ffn} does not divide by tp {tp}; use a tp that divides it")]
+    #[error("an inner width of {} does not divide by tp {tp}; use a tp that divides it", thousands(*.ffn))]
     Ffn { ffn: u64, tp: u32 },
     #[error(
         "tp {tp} does not divide evenly into nodes of {per_node} GPUs; use one that divides or is a multiple of {per_node}"
@@ -29,13 +30,14 @@ pub enum Illegal {
     #[error("vp {vp} needs a pipeline, and pp is 1; set vp to 1 or use pp 2 and more")]
     ChunksWithoutPipeline { vp: u32 },
     #[error(
-        "interleaving (vp {vp}) sends micro-batches in groups of pp {pp}, and there are {micro_batches}; \
-         use vp 1 or a multiple of {pp} micro-batches"
+        "interleaving (vp {vp}) sends micro-batches in groups of pp {pp}, and there are {}; \
+         use vp 1 or a multiple of {pp} micro-batches", thousands(*.micro_batches)
     )]
     Interleaving { vp: u32, pp: u32, micro_batches: u64 },
     #[error(
-        "a batch of {batch} sequences does not divide by dp {dp} × micro-batch {micro_batch}; \
-         use a batch that is a multiple of {}", u64::from(*.dp).saturating_mul(*.micro_batch)
+        "a batch of {} sequences does not divide by dp {dp} × micro-batch {micro_batch}; \
+         use a batch that is a multiple of {}",
+        thousands(*.batch), thousands(u64::from(*.dp).saturating_mul(*.micro_batch))
     )]
     Batch { batch: u64, dp: u32, micro_batch: u64 },
     #[error("ep {ep} spreads experts, and the model has none; set ep to 1")]
@@ -46,10 +48,11 @@ pub enum Illegal {
         "ep {ep} does not divide tp {tp} × cp {cp} × dp {dp}; experts are spread over those ranks"
     )]
     ExpertRanks { ep: u32, tp: u32, cp: u32, dp: u32 },
-    #[error("sequences of {seq} tokens do not divide by 2 × cp {cp}; use a smaller cp")]
+    #[error("sequences of {} tokens do not divide by 2 × cp {cp}; use a smaller cp", thousands(*.seq))]
     Context { seq: u64, cp: u32 },
     #[error(
-        "sequences of {seq} tokens do not divide by tp {tp} × cp {cp} for sequence parallelism; turn it off"
+        "sequences of {} tokens do not divide by tp {tp} × cp {cp} for sequence parallelism; turn it off",
+        thousands(*.seq)
     )]
     SequenceParallel { seq: u64, tp: u32, cp: u32 },
 }
@@ -190,7 +193,7 @@ fn sequence(workload: &Workload, layout: &Layout) -> Result<(), Illegal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::gpus::nearest;
+    use crate::catalogue;
     use crate::{Moe, Precision, Recompute, Sharding, Task};
 
     fn arch() -> Arch {
@@ -236,7 +239,7 @@ mod tests {
             global_batch: 64,
             tokens: None,
         };
-        let cluster = nearest("H100-SXM5-80GB", None).unwrap().cluster(2);
+        let cluster = catalogue::find("2xdgx-h100").unwrap();
         legal(arch, &workload, &cluster, layout).err().map_or(String::new(), |e| e.to_string())
     }
 
@@ -263,7 +266,7 @@ mod tests {
                 "groups of pp 16, and there are 2",
             ),
             (Layout { ep: 2, ..l }, "the model has none"),
-            (Layout { cp: 3, tp: 1, ..l }, "8192 tokens do not divide by 2 × cp 3"),
+            (Layout { cp: 3, tp: 1, ..l }, "8,192 tokens do not divide by 2 × cp 3"),
         ];
         for (layout, words) in cases {
             let said = why(&a, &layout);

@@ -52,9 +52,12 @@ pub use measured::{BadMeasured, Measured, MeasuredLinks, MeasuredShape};
 pub use memory::{memory, usable_gb};
 pub use names::UnknownModel;
 pub use numbers::{BadNumbers, Numbers};
-pub use pick::{Aim, Pick, pick};
+pub use pick::{Aim, Pick, Picks, pick};
 pub use run::{Run, run};
-pub use search::{Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search};
+pub use search::{
+    Answer, Candidate, Goal, NoPlan, Pins, Question, RunnerUp, candidate, search, usual_batch,
+    usual_precision,
+};
 pub use serving::{Serving, ServingPlan, serve};
 pub use time::step_time;
 pub use what_if::{WhatIf, what_if};

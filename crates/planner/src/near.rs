@@ -1,5 +1,7 @@
 //! What somebody may have meant.
 
+use crate::words::thousands;
+
 /// Letters and digits alone, small: `Llama-3.1_8B` and `llama3.1 8b` are one name.
 pub(crate) fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
@@ -37,9 +39,9 @@ pub(crate) fn did_you_mean(near: Option<&str>) -> String {
     near.map(|n| format!(" (did you mean '{n}'?)")).unwrap_or_default()
 }
 
-/// `1 node`, `2 nodes`.
+/// `1 node`, `2 nodes`, `1,024 nodes`.
 pub(crate) fn count(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+    format!("{} {noun}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -59,5 +61,6 @@ mod tests {
     fn one_is_not_many() {
         assert_eq!(count(1, "node"), "1 node");
         assert_eq!(count(2, "node"), "2 nodes");
+        assert_eq!(count(1_234_567, "node"), "1,234,567 nodes");
     }
 }

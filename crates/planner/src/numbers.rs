@@ -2,6 +2,7 @@
 
 use crate::Arch;
 use crate::family::{Shape, family};
+use crate::words::thousands;
 
 /// What a number may be. Far beyond every model that there is, and small enough that nothing overflows.
 pub(crate) const LAYERS: u64 = 10_000;
@@ -11,7 +12,7 @@ pub(crate) const EXPERTS: u64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadNumbers {
-    #[error("{what} is {value}, not a whole number from {low} to {high}")]
+    #[error("{what} is {value}, not a whole number from {low} to {}", thousands(*.high))]
     Bounds { what: &'static str, value: u64, low: u64, high: u64 },
     #[error("{what} {value} does not divide by {heads} heads; give the width of a head")]
     Heads { what: &'static str, value: u64, heads: u32 },
@@ -161,7 +162,7 @@ mod tests {
         let some = Numbers { layers: 32, hidden: 4096, ..Numbers::default() };
         assert_eq!(
             says(Numbers { layers: 0, ..some }),
-            "layers is 0, not a whole number from 1 to 10000"
+            "layers is 0, not a whole number from 1 to 10,000"
         );
         assert_eq!(
             says(Numbers { heads: Some(30), ..some }),

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::near::count;
 use crate::search::{best, ideal_seconds};
+use crate::words::{duration, thousands};
 use crate::{
     Arch, Candidate, Cluster, Goal, Layout, NoPlan, Pins, Question, Run, Stack, Workload,
     candidate, catalogue, run, search,
@@ -28,35 +29,56 @@ pub struct Pick {
     pub run: Run,
 }
 
+/// What does it, and how many of the catalogue's machines do not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Picks {
+    /// The best first.
+    pub picks: Vec<Pick>,
+    /// Machines that miss the aim in any size.
+    pub missed: u32,
+    /// Machines without a list price, where money is what counts.
+    pub unpriced: u32,
+    /// Machines that it does not run on.
+    pub unfit: u32,
+}
+
 /// GPUs that somebody might rent.
 const MOST_GPUS: u32 = 131_072;
 /// Sizes in a row that are no better, after which larger ones are not tried.
 const ENOUGH: u32 = 3;
+/// A smaller cluster may be so much dearer or slower: there is less of it to go wrong.
+const NEAR: f64 = 1.02;
 
 /// Every machine of the catalogue that does it in its best size, the best first. A machine without a list price meets
 /// deadlines only, and comes last.
-pub fn pick(arch: &Arch, workload: &Workload, aim: Aim, stack: Stack) -> Result<Vec<Pick>, NoPlan> {
+pub fn pick(arch: &Arch, workload: &Workload, aim: Aim, stack: Stack) -> Result<Picks, NoPlan> {
     check(workload, aim)?;
     let ask = Ask { arch, workload, aim, stack };
     let mut known = Known::new();
-    let mut picks = Vec::new();
+    let mut found = Picks { picks: Vec::new(), missed: 0, unpriced: 0, unfit: 0 };
     let mut missed: Vec<Pick> = Vec::new();
     let units: Vec<Cluster> = catalogue::machines().flat_map(catalogue::find).collect();
     for unit in &units {
         match size(&ask, &mut known, unit) {
-            Some((true, pick)) => picks.push(pick),
+            Some((true, pick)) => found.picks.push(pick),
+            Some((false, pick)) if aim.of(&pick.run).is_infinite() => found.unpriced += 1,
             Some((false, pick)) => missed.push(pick),
-            None => {}
+            None => found.unfit += 1,
         }
     }
-    picks.sort_by(|a, b| aim.rank(&a.run).total_cmp(&aim.rank(&b.run)));
-    if !picks.is_empty() {
-        return Ok(picks);
+    found.missed = missed.len() as u32;
+    found.picks.sort_by(|a, b| aim.rank(&a.run).total_cmp(&aim.rank(&b.run)));
+    if !found.picks.is_empty() {
+        return Ok(found);
     }
+    let roomiest = || units.iter().max_by(|a, b| a.gpu.memory_gb.total_cmp(&b.gpu.memory_gb));
     match missed.iter().min_by(|a, b| aim.of(&a.run).total_cmp(&aim.of(&b.run))) {
         Some(closest) => Err(out_of_reach(aim, closest)),
-        // It fits nowhere: the sentence is that of any machine.
-        None => search(&ask.question(&units[0])).map(|_| Vec::new()),
+        // It runs nowhere: the sentence is that of where it came closest.
+        None => match roomiest().map(|unit| search(&ask.question(unit))) {
+            Some(Err(why)) => Err(why),
+            _ => Ok(found),
+        },
     }
 }
 
@@ -103,6 +125,7 @@ fn check(workload: &Workload, aim: Aim) -> Result<(), NoPlan> {
 /// The best size of one machine that keeps to the bound, or the one that comes closest to it.
 fn size(ask: &Ask, known: &mut Known, unit: &Cluster) -> Option<(bool, Pick)> {
     let mut best: Option<(bool, Pick)> = None;
+    let mut did: Vec<Pick> = Vec::new();
     // Powers of two and halfway between: batches divide among them.
     let sizes = (0..16).flat_map(|i| [2 << i, 3 << i]);
     let most = MOST_GPUS / unit.gpus();
@@ -121,13 +144,17 @@ fn size(ask: &Ask, known: &mut Known, unit: &Cluster) -> Option<(bool, Pick)> {
             (does, _) => does,
         });
         worse = if better { 0 } else { worse + 1 };
+        did.extend(does.then(|| pick.clone()));
         if better {
             best = Some((does, pick));
         } else if worse == ENOUGH {
             break;
         }
     }
-    best
+    let Some((true, best)) = best else { return best };
+    let near = ask.aim.rank(&best.run) * NEAR;
+    let near = did.into_iter().filter(|p| ask.aim.rank(&p.run) <= near);
+    Some((true, near.min_by_key(|p| p.cluster.gpus()).unwrap_or(best)))
 }
 
 /// Layouts by kind of GPU, network and nodes: clouds differ in price more often than in hardware.
@@ -176,16 +203,18 @@ fn rented(plan: &Candidate, cluster: &Cluster, unit: &Cluster) -> Cluster {
 }
 
 fn out_of_reach(aim: Aim, closest: &Pick) -> NoPlan {
-    let amount = |n: f64| match aim {
-        Aim::Deadline(_) => format!("{:.1} days", n / 86_400.0),
-        Aim::Budget(_) => format!("${n:.0}"),
+    let money = |n: f64| format!("{} USD", thousands(n.round() as u64));
+    let time = duration(closest.run.effective_seconds);
+    let takes = match closest.run.price.map(money) {
+        Some(price) => format!("{time} and {price}"),
+        None => format!("{time} (and has no list price)"),
+    };
+    let asked = match aim {
+        Aim::Deadline(seconds) => duration(seconds),
+        Aim::Budget(sum) => money(sum),
     };
     let nodes = count(u64::from(closest.cluster.nodes), "node");
-    NoPlan::OutOfReach {
-        name: format!("{nodes} of {}", closest.cluster.name),
-        takes: amount(aim.of(&closest.run)),
-        asked: amount(aim.bound()),
-    }
+    NoPlan::OutOfReach { name: format!("{nodes} of {}", closest.cluster.name), takes, asked }
 }
 
 #[cfg(test)]
@@ -196,7 +225,7 @@ mod tests {
 
     const DAY: f64 = 86_400.0;
 
-    fn ask(model: &str, tokens: f64, aim: Aim) -> Result<Vec<Pick>, NoPlan> {
+    fn ask(model: &str, tokens: f64, aim: Aim) -> Result<Picks, NoPlan> {
         let arch = names::find(model).unwrap();
         let workload = Workload { tokens: Some(tokens), ..work(Task::Pretrain, 4096, 1024) };
         pick(&arch, &workload, aim, Stack::Current)
@@ -204,16 +233,46 @@ mod tests {
 
     #[test]
     fn a_deadline_is_met_and_the_cheapest_comes_first() {
-        let picks = ask("llama-3.1-8b", 1e12, Aim::Deadline(30.0 * DAY)).unwrap();
+        let picks = ask("llama-3.1-8b", 1e12, Aim::Deadline(30.0 * DAY)).unwrap().picks;
         assert!(picks.iter().all(|p| p.run.effective_seconds <= 30.0 * DAY));
         let prices: Vec<f64> = picks.iter().filter_map(|p| p.run.price).collect();
         assert!(prices.len() > 5 && prices.is_sorted());
     }
 
+    /// Every size that is done in time, of one machine.
+    #[test]
+    fn of_sizes_that_cost_about_the_same_the_smallest_is_rented() {
+        let arch = names::find("llama-3.1-8b").unwrap();
+        let workload = Workload { tokens: Some(1e11), ..work(Task::Pretrain, 4096, 1024) };
+        for aim in [Aim::Deadline(300.0 * DAY), Aim::Budget(1e6)] {
+            let ask = Ask { arch: &arch, workload: &workload, aim, stack: Stack::Current };
+            let unit = catalogue::find("dgx-h100").unwrap();
+            let (_, chosen) = size(&ask, &mut Known::new(), &unit).unwrap();
+            for nodes in (0..11).map(|i| 1 << i) {
+                let cluster = Cluster { nodes, ..unit.clone() };
+                let Some(other) = ask.plan(&mut Known::new(), &unit, cluster) else { continue };
+                let near = aim.rank(&other.run) * NEAR < aim.rank(&chosen.run);
+                let does = aim.of(&other.run) <= aim.bound();
+                assert!(!(does && near), "{aim:?}: {nodes} nodes");
+                let smaller = other.cluster.nodes < chosen.cluster.nodes;
+                let as_good = aim.rank(&other.run) <= aim.rank(&chosen.run);
+                assert!(!(does && smaller && as_good), "{aim:?}: {nodes} nodes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_runs_on_no_machine_is_told_by_the_roomiest() {
+        let arch = names::find("llama-3.1-8b").unwrap();
+        let workload = Workload { tokens: Some(1e9), ..work(Task::Pretrain, 99_999_999, 1) };
+        let found = pick(&arch, &workload, Aim::Deadline(1e9), Stack::Current).map(|_| ());
+        assert!(found.unwrap_err().to_string().starts_with("does not fit: "));
+    }
+
     #[test]
     fn half_the_time_takes_more_nodes() {
         let at = |days: f64| {
-            let picks = ask("llama-3.1-8b", 1e12, Aim::Deadline(days * DAY)).unwrap();
+            let picks = ask("llama-3.1-8b", 1e12, Aim::Deadline(days * DAY)).unwrap().picks;
             picks.into_iter().find(|p| p.cluster.name == "dgx-h100").unwrap().cluster.nodes
         };
         assert!(at(15.0) > at(40.0));
@@ -221,7 +280,12 @@ mod tests {
 
     #[test]
     fn a_budget_is_kept_and_the_fastest_comes_first() {
-        let picks = ask("llama-3.1-8b", 1e11, Aim::Budget(50_000.0)).unwrap();
+        let found = ask("llama-3.1-8b", 1e11, Aim::Budget(50_000.0)).unwrap();
+        let unpriced = catalogue::machines().filter(|m| catalogue::list_price(m).is_none());
+        assert_eq!(found.unpriced as usize, unpriced.count());
+        let counted = found.missed + found.unpriced + found.unfit;
+        assert_eq!(counted as usize + found.picks.len(), catalogue::machines().count());
+        let picks = found.picks;
         for p in &picks {
             let rented = p.run.effective_seconds / 3600.0 * f64::from(p.cluster.gpus());
             let price = rented * p.cluster.price_per_gpu_hour.unwrap();
@@ -234,8 +298,9 @@ mod tests {
     fn what_nobody_can_is_one_sentence() {
         let e = ask("llama-3.1-405b", 15e12, Aim::Deadline(DAY)).unwrap_err().to_string();
         assert!(e.starts_with("no cluster of the catalogue does it: the best, "), "{e}");
+        assert!(e.contains(" days ") && e.ends_with(" where 24.0 h were given"), "{e}");
         let e = ask("llama-3.1-8b", 1e12, Aim::Budget(5.0)).unwrap_err().to_string();
-        assert!(e.ends_with("where $5 were given"), "{e}");
+        assert!(e.contains(" and ") && e.ends_with(" USD where 5 USD were given"), "{e}");
         for aim in [Aim::Deadline(f64::NAN), Aim::Budget(-1.0), Aim::Deadline(0.0)] {
             assert!(
                 ask("llama-3.1-8b", 1e12, aim)

@@ -1,8 +1,11 @@
 //! The best of all layouts, and why the others are not.
 
+mod batch;
 mod explain;
 mod layouts;
 mod none;
+mod pinned;
+pub(crate) mod precision;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +19,11 @@ use crate::{
     memory, step_time, usable_gb,
 };
 
+pub use batch::usual_batch;
 pub use explain::RunnerUp;
 use layouts::Found;
 pub use none::NoPlan;
+pub use precision::usual_precision;
 
 /// What of a layout is not to be searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,10 +81,16 @@ pub struct Answer {
     /// Layouts that can be run, and those of them that fit.
     pub considered: u64,
     pub fitting: u64,
+    /// GPUs and seconds of a step of the best layout that leaves some idle, where all are asked for and fewer are faster.
+    pub faster_with_fewer: Option<(u32, f64)>,
 }
 
 /// How much better a layout must be for each axis that it splits along besides the data.
 const AXIS: f64 = 1.01;
+
+/// Memory that is better left free, for what no estimate knows, and what it may cost in time.
+const SPARE: f64 = 0.03;
+const NEAR: f64 = 1.01;
 
 /// The best layout. The same question has the same answer always.
 pub fn search(question: &Question) -> Result<Answer, NoPlan> {
@@ -90,7 +101,20 @@ pub fn search(question: &Question) -> Result<Answer, NoPlan> {
     };
     let best = candidate(question, &best);
     let runners_up = explain::runners_up(question, &best, &found);
-    Ok(Answer { best, runners_up, considered: found.considered, fitting: found.fitting })
+    let Found { considered, fitting, .. } = found;
+    let faster_with_fewer = faster_with_fewer(question, &best);
+    Ok(Answer { best, runners_up, considered, fitting, faster_with_fewer })
+}
+
+fn faster_with_fewer(question: &Question, all: &Candidate) -> Option<(u32, f64)> {
+    if question.fewer {
+        return None;
+    }
+    let some = Question { fewer: true, goal: Goal::Time, ..*question };
+    let layout = best(&some)?;
+    let seconds = some.seconds(&layout);
+    let faster = layout.gpus() < all.gpus && seconds * NEAR < all.estimate.time.total();
+    faster.then(|| (layout.gpus(), seconds))
 }
 
 /// The best layout alone, where there is one: a fraction of the work where nobody asks why.
@@ -99,14 +123,17 @@ pub(crate) fn best(question: &Question) -> Option<Layout> {
     choose(question, &layouts::all(question))
 }
 
-/// The best, simpler ones being preferred where they are about as good.
+/// The best, simpler ones and those that do not fill the memory being preferred where they are about as good.
 fn choose(question: &Question, found: &Found) -> Option<Layout> {
     let weighed = |(seconds, layout): &(f64, Layout)| question.goal.weighed(*seconds, layout);
-    let least = found.timed.iter().min_by(|a, b| {
+    let order = |a: &&(f64, Layout), b: &&(f64, Layout)| {
         let by = weighed(a).total_cmp(&weighed(b));
         by.then_with(|| means(&a.1).cmp(&means(&b.1))).then_with(|| a.1.cmp(&b.1))
-    });
-    least.map(|(_, layout)| *layout)
+    };
+    let least = found.timed.iter().min_by(order)?;
+    let near = weighed(least) * NEAR;
+    let near = found.timed.iter().filter(|t| weighed(t) <= near && question.roomy(&t.1));
+    Some(near.min_by(order).unwrap_or(least).1)
 }
 
 impl Goal {
@@ -138,6 +165,11 @@ impl<'a> Question<'a> {
 
     fn room(&self) -> f64 {
         usable_gb(&self.cluster.gpu)
+    }
+
+    /// Leaves something free.
+    fn roomy(&self, layout: &Layout) -> bool {
+        self.memory_gb(layout) <= self.room() * (1.0 - SPARE)
     }
 
     fn memory_gb(&self, layout: &Layout) -> f64 {

@@ -8,11 +8,13 @@ mod engine;
 
 use serde::Serialize;
 
+use crate::catalogue::larger;
 use crate::memory::GB;
 use crate::near::count;
 use crate::numbers;
-use crate::words::{gb, seconds};
-use crate::{Arch, Cluster, NoPlan, Precision};
+use crate::search::precision;
+use crate::words::{gb, more, seconds, thousands};
+use crate::{Arch, Cluster, Illegal, NoPlan, Precision};
 
 pub(crate) use engine::USABLE;
 use engine::{Engine, Speed};
@@ -56,7 +58,8 @@ pub struct ServingPlan {
     pub decode_s: f64,
     /// As a user sees them: until the first token where no queue is, and between tokens.
     pub ttft_s: f64,
-    pub tpot_s: f64,
+    /// None where a single token is written.
+    pub tpot_s: Option<f64>,
     /// Tokens written, of one replica and of all.
     pub replica_tokens_per_s: f64,
     pub tokens_per_s: f64,
@@ -68,6 +71,10 @@ pub struct ServingPlan {
     /// Other ways to split it, and why they lose.
     pub others: Vec<String>,
 }
+
+/// Stages of pipelines that are looked at where none is needed, and how much better one must be to be told of.
+const STAGES: [u32; 4] = [2, 4, 8, 16];
+const WORTH: f64 = 1.005;
 
 /// Of what a replica can do, how much a load may ask of it: beyond, queues grow.
 const BUSY: f64 = 0.85;
@@ -134,7 +141,7 @@ fn plan(s: &Serving, engine: &Engine, speed: &Speed) -> ServingPlan {
         prefill_s: speed.prefill,
         decode_s: speed.decode,
         ttft_s: speed.ttft,
-        tpot_s: speed.tpot,
+        tpot_s: (s.output > 1).then_some(speed.tpot),
         replica_tokens_per_s: each,
         tokens_per_s: each * f64::from(replicas),
         requests_per_s: each * f64::from(replicas) / output,
@@ -157,6 +164,10 @@ fn room(cluster: &Cluster, engine: &Engine) -> u32 {
 
 fn check(s: &Serving) -> Result<(), NoPlan> {
     numbers::check(s.arch)?;
+    // Narrower weights are kept as they are and computed in what there is, so that any GPU can serve them.
+    if s.precision == Precision::Bf16 {
+        precision::check(&s.cluster.gpu, s.precision)?;
+    }
     let bad = |what, value: String, must| Err(NoPlan::Workload { what, value, must });
     for (what, tokens) in [("the prompt", s.prompt), ("the output", s.output)] {
         if !(1..=100_000_000).contains(&tokens) {
@@ -178,6 +189,21 @@ fn check(s: &Serving) -> Result<(), NoPlan> {
 
 /// Every split that the weights and one request fit into.
 fn engines(s: &Serving) -> Result<Vec<Engine>, NoPlan> {
+    let (all, wrong) = splits(s);
+    match wrong {
+        Some(illegal) if all.is_empty() && (s.tp.is_some() || s.pp.is_some()) => {
+            return Err(illegal.into());
+        }
+        _ => {}
+    }
+    if all.iter().all(|engine| engine.requests() == 0) {
+        return Err(too_large(s, &all));
+    }
+    Ok(all.into_iter().filter(|engine| engine.requests() >= 1).collect())
+}
+
+/// Every split, whether it fits or not, and why another is none. A pipeline no longer than it must be.
+fn splits(s: &Serving) -> (Vec<Engine>, Option<Illegal>) {
     let gpus = s.cluster.gpus();
     let near = s.cluster.gpus_per_node.max(s.cluster.island).min(gpus);
     let tps: Vec<u32> = match s.tp {
@@ -191,40 +217,49 @@ fn engines(s: &Serving) -> Result<Vec<Engine>, NoPlan> {
         // A pipeline only where one island is too small.
         let pps = match s.pp {
             Some(pp) => vec![pp],
-            None if tp == widest => (1..=gpus / widest).collect(),
+            None if tp == widest => (1..=(gpus / widest).clamp(1, s.arch.layers)).collect(),
             None => vec![1],
         };
         for pp in pps {
             match Engine::new(s, tp, pp) {
-                Ok(engine) if engine.requests() >= 1 => {
+                Ok(engine) => {
+                    let fits = engine.requests() >= 1;
                     engines.push(engine);
-                    break;
+                    if fits {
+                        break;
+                    }
                 }
-                Ok(_) => {}
                 Err(illegal) => wrong = Some(illegal),
             }
         }
     }
-    match (engines.is_empty(), wrong) {
-        (false, _) => Ok(engines),
-        (true, Some(illegal)) if s.tp.is_some() || s.pp.is_some() => Err(illegal.into()),
-        (true, _) => Err(too_large(s, widest)),
-    }
+    (engines, wrong)
 }
 
-fn too_large(s: &Serving, widest: u32) -> NoPlan {
-    let free = Serving { tp: None, pp: None, ..*s };
-    let would = (1..=64_u32).find_map(|pp| {
-        let engine = Engine::new(&free, widest, pp).ok()?;
-        (engine.gpus() > s.cluster.gpus() && engine.requests() >= 1).then(|| engine.gpus())
-    });
-    NoPlan::Weights {
-        weights_gb: engine::weights(s),
-        gpus: s.cluster.gpus(),
-        room_gb: engine::usable(s) / GB,
-        would: would
-            .map(|gpus| gpus.div_ceil(s.cluster.gpus_per_node))
-            .map(|n| (n, n * s.cluster.gpus_per_node)),
+fn too_large(s: &Serving, found: &[Engine]) -> NoPlan {
+    let fits = |cluster: &Cluster| {
+        let more = Serving { cluster, tp: None, pp: None, ..*s };
+        splits(&more).0.iter().any(|engine| engine.requests() >= 1)
+    };
+    let pinned = [s.tp.map(|tp| format!("--tp {tp}")), s.pp.map(|pp| format!("--pp {pp}"))];
+    let pinned: Vec<String> = pinned.into_iter().flatten().collect();
+    let without = (!pinned.is_empty() && fits(s.cluster)).then(|| pinned.join(" "));
+    let would = larger(s.cluster).find(fits).filter(|_| without.is_none());
+    let would = would.map(|c| (c.nodes, c.gpus()));
+    let (weights_gb, gpus) = (engine::weights(s), s.cluster.gpus());
+    let room_gb = engine::usable(s) / GB;
+    let widest = found.iter().max_by(|a, b| a.room().total_cmp(&b.room()));
+    match widest.filter(|engine| engine.room() > 0.0) {
+        None => NoPlan::Weights { weights_gb, gpus, room_gb, would, without },
+        Some(engine) => NoPlan::Request {
+            tokens: s.prompt + s.output,
+            request_gb: engine.kv_per_request / GB,
+            weights_gb,
+            gpus,
+            room_gb,
+            would,
+            without,
+        },
     }
 }
 
@@ -251,7 +286,7 @@ fn others(
         let other = plan(s, e, speed);
         let verdict = match (other.gpus_needed, best.gpus_needed) {
             (Some(a), Some(b)) if a > b => {
-                format!("needs {} instead of {b}", count(u64::from(a), "GPU"))
+                format!("needs {} instead of {}", count(a.into(), "GPU"), thousands(b.into()))
             }
             (Some(_), Some(_)) => "needs as many GPUs".to_owned(),
             _ => {
@@ -259,23 +294,51 @@ fn others(
                 format!("{:.1} % fewer tokens a second", fewer * 100.0)
             }
         };
-        let at = format!("{} at once", count(other.concurrency, "request"));
-        format!(
-            "{} × {}: {verdict}; {at}, {} between tokens",
-            other.split(),
-            count(u64::from(other.replicas), "replica"),
-            seconds(other.tpot_s)
-        )
+        told(&other, &verdict)
     });
     let late = slow.iter().map(|(e, speed)| {
-        let (first, then) = (seconds(speed.ttft), seconds(speed.tpot));
-        format!(
-            "{}: too slow, {first} to the first token and {then} between tokens",
-            split(e.tp, e.pp)
-        )
+        let then = match s.output {
+            1 => String::new(),
+            _ => format!(" and {} between tokens", seconds(speed.tpot)),
+        };
+        let first = seconds(speed.ttft);
+        format!("{}: too slow, {first} to the first token{then}", split(e.tp, e.pp))
     });
-    let small = small(s, best);
-    lost.chain(late).chain(small).collect()
+    piped(s, best).into_iter().chain(lost).chain(late).chain(small(s, best)).collect()
+}
+
+fn told(other: &ServingPlan, verdict: &str) -> String {
+    let at = format!("{} at once", count(other.concurrency, "request"));
+    let between =
+        other.tpot_s.map_or(String::new(), |s| format!(", {} between tokens", seconds(s)));
+    let replicas = count(u64::from(other.replicas), "replica");
+    format!("{} × {replicas}: {verdict}; {at}{between}", other.split())
+}
+
+/// The best pipeline, where it does better than what was chosen: that is simpler.
+fn piped(s: &Serving, best: &ServingPlan) -> Option<String> {
+    if s.tp.is_some() || s.pp.is_some() {
+        return None;
+    }
+    let gpus = s.cluster.gpus();
+    let near = s.cluster.gpus_per_node.max(s.cluster.island).min(gpus);
+    let tps = (1..=near).filter(|tp| s.arch.heads.is_multiple_of(*tp));
+    let splits = tps.flat_map(|tp| STAGES.into_iter().map(move |pp| (tp, pp)));
+    let plans = splits.filter(|(tp, pp)| tp * pp <= gpus).filter_map(|(tp, pp)| {
+        let engine = Engine::new(s, tp, pp).ok().filter(|e| e.requests() >= 1)?;
+        Some(plan(s, &engine, &engine.best(s).ok()?))
+    });
+    let other = plans.min_by(|a, b| a.cost(s).total_cmp(&b.cost(s)))?;
+    let verdict = match (other.gpus_needed, best.gpus_needed) {
+        (Some(a), Some(b)) if a < b => {
+            format!("needs {} instead of {}", count(a.into(), "GPU"), thousands(b.into()))
+        }
+        (None, None) if other.tokens_per_s > WORTH * best.tokens_per_s => {
+            format!("{} more tokens a second", more(other.tokens_per_s / best.tokens_per_s))
+        }
+        _ => return None,
+    };
+    (other.pp != best.pp).then(|| told(&other, &format!("{verdict}, but a pipeline")))
 }
 
 /// The largest split inside of an island that is still too small.

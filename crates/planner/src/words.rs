@@ -40,19 +40,50 @@ pub fn precision(p: Precision) -> &'static str {
     }
 }
 
-/// `153 GB`, `76.3 GB`: of GPUs, in units of 2³⁰ bytes.
+/// `16,384`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `153 GB`, `76.3 GB`, `1,234 GB`: of GPUs, in units of 2³⁰ bytes.
 pub fn gb(n: f64) -> String {
-    if n < 100.0 { format!("{n:.1} GB") } else { format!("{n:.0} GB") }
+    if n < 100.0 { format!("{n:.1} GB") } else { format!("{} GB", thousands(n.round() as u64)) }
 }
 
 /// `2.31 s`, `45 ms`.
 pub fn seconds(s: f64) -> String {
     match s {
-        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 100.0 => format!("{} s", thousands(s.round() as u64)),
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s < 1e-6 => "0 s".to_owned(),
         s if s >= 1e-2 => format!("{:.0} ms", s * 1e3),
         s => format!("{:.2} ms", s * 1e3),
+    }
+}
+
+const MINUTE: f64 = 60.0;
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 86_400.0;
+
+/// `7.3 days`, `31 min`: not finer than an estimate is worth.
+pub fn duration(s: f64) -> String {
+    let digits = |n: f64| match n {
+        n if n >= 100.0 => thousands(n.round() as u64),
+        n => format!("{n:.1}"),
+    };
+    match s {
+        s if s >= 2.0 * DAY => format!("{} days", digits(s / DAY)),
+        s if s >= 2.0 * HOUR => format!("{} h", digits(s / HOUR)),
+        s if s >= 2.0 * MINUTE => format!("{:.0} min", s / MINUTE),
+        s => seconds(s),
     }
 }
 

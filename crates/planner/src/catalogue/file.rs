@@ -3,7 +3,8 @@
 use toml::{Table, Value};
 
 use super::{CatalogueError, MOST_GPUS, lenient, machines};
-use crate::near::near;
+use crate::near::{count, near};
+use crate::words::thousands;
 use crate::{Cluster, Gpu};
 
 const KEYS: &[&str] = &[
@@ -49,7 +50,11 @@ pub fn from_toml(text: &str) -> Result<Cluster, CatalogueError> {
     };
     if u64::from(nodes) * u64::from(per_node) > MOST_GPUS {
         let value = format!("{nodes} nodes of {per_node} GPUs");
-        return Err(file.wrong("nodes", value, format!("{MOST_GPUS} GPUs or fewer in all")));
+        return Err(file.wrong(
+            "nodes",
+            value,
+            format!("{} or fewer in all", count(MOST_GPUS, "GPU")),
+        ));
     }
     let island = file.whole("island", MOST_GPUS)?;
     let usual_of = |pick: fn(&Cluster) -> f64| usual.as_ref().map(pick);
@@ -170,9 +175,11 @@ impl Section<'_> {
         match self.table.get(key) {
             None => Ok(None),
             Some(Value::Integer(n)) if *n >= 1 && *n as u64 <= high => Ok(Some(*n as u32)),
-            Some(other) => {
-                Err(self.wrong(key, shown(other), format!("a whole number from 1 to {high}")))
-            }
+            Some(other) => Err(self.wrong(
+                key,
+                shown(other),
+                format!("a whole number from 1 to {}", thousands(high)),
+            )),
         }
     }
 

@@ -130,25 +130,6 @@ pub(crate) fn kinds() -> &'static [Kind] {
     KINDS
 }
 
-/// The kind that a name speaks of, told apart by memory where it is known: `A100-SXM4-80GB`, `H100-SXM-96GB-HBM2e-500W`.
-pub(crate) fn nearest(name: &str, memory_gb: Option<f64>) -> Option<&'static Kind> {
-    let name = name.trim().to_ascii_uppercase();
-    if let Some(kind) = KINDS.iter().find(|k| k.name.eq_ignore_ascii_case(&name)) {
-        return Some(kind);
-    }
-    let word = |text: &str| text.split(['-', ' ', '_']).next().unwrap_or("").to_owned();
-    let pcie = name.contains("PCIE");
-    let off = |kind: &Kind| {
-        let memory = memory_gb.map_or(0.0, |gb| (kind.memory_gb - gb).abs());
-        let other_bus = kind.name.to_ascii_uppercase().contains("PCIE") != pcie;
-        memory + if other_bus { 1000.0 } else { 0.0 }
-    };
-    KINDS
-        .iter()
-        .filter(|k| word(&name) == word(&k.name.to_ascii_uppercase()))
-        .min_by(|a, b| off(a).total_cmp(&off(b)))
-}
-
 /// The generation that a GPU's name tells, whatever the rest of the name says.
 pub(crate) fn family(name: &str) -> Family {
     const MARKS: &[(&str, Family)] = &[

@@ -17,7 +17,8 @@ pub fn gpu_with_memory(name: &str, gb: f64) -> Option<Gpu> {
     kind(name, Some(gb)).map(Kind::gpu)
 }
 
-pub(super) fn kind(name: &str, gb: Option<f64>) -> Option<&'static Kind> {
+/// The kind that a name speaks of, told apart by memory where it is known.
+pub(crate) fn kind(name: &str, gb: Option<f64>) -> Option<&'static Kind> {
     let word = plain(name);
     // The longest mark wins: a GH200 is no H200, an L40S no L4.
     let mark = kinds().iter().map(mark).filter(|m| contains(&word, m)).max_by_key(|m| m.len())?;

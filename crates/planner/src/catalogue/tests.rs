@@ -48,10 +48,10 @@ fn nonsense_is_refused() {
         says("abacus")
             .starts_with("no machine or GPU is called 'abacus'; the catalogue has such as")
     );
-    assert_eq!(says("0xh100"), "'0xh100' asks for 0; a cluster has 1 to 10000000 GPUs");
+    assert_eq!(says("0xh100"), "'0xh100' asks for 0; a cluster has 1 to 10,000,000 GPUs");
     assert!(says("-3xh100").contains("asks for -3"));
     assert!(says("99999999999999999999xh100").contains("a cluster has 1 to"));
-    assert!(says("9999999xdgx-h100").contains("asks for 9999999 nodes"));
+    assert!(says("9999999xdgx-h100").contains("asks for 9,999,999 nodes"));
     assert_eq!(
         says("12xh100"),
         "12 × H100-SXM5-80GB do not fill whole nodes of 8; ask for 8 or 16"
@@ -82,6 +82,10 @@ fn drivers_names_are_understood() {
     ] {
         assert_eq!(is(name), kind, "{name}");
     }
+    for own in gpus::kinds() {
+        assert_eq!(is(own.name), own.name);
+        assert_eq!(gpu_with_memory(own.name, own.memory_gb).unwrap().name, own.name);
+    }
     assert_eq!(gpu_with_memory("A100", 42.9).unwrap().name, "A100-SXM4-40GB");
     assert_eq!(gpu_with_memory("A100", 85.9).unwrap().name, "A100-SXM4-80GB");
 }
@@ -103,10 +107,10 @@ fn a_files_nonsense_is_one_sentence() {
     assert_eq!(says(""), "the cluster file lacks 'nodes', how many there are");
     assert_eq!(
         says("nodes = 0"),
-        "nodes is 0 in the cluster file; it must be a whole number from 1 to 10000000"
+        "nodes is 0 in the cluster file; it must be a whole number from 1 to 10,000,000"
     );
     assert!(says("nodes = -1").starts_with("nodes is -1"));
-    assert!(says("nodes = 9000000").contains("10000000 GPUs or fewer"));
+    assert!(says("nodes = 9000000").contains("10,000,000 GPUs or fewer"));
     assert!(says("nodes = 1\nnic_gbps = nan").starts_with("nic_gbps is nan"));
     assert!(says("nodes = 1\nnic_gbps = inf").starts_with("nic_gbps is inf"));
     assert!(says("nodes = 1\nnic_gbps = 0").starts_with("nic_gbps is 0"));

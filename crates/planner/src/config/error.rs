@@ -2,6 +2,7 @@ use serde_json::Value;
 
 use crate::near::did_you_mean;
 use crate::numbers::BadNumbers;
+use crate::words::thousands;
 
 /// Why a config.json cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +21,7 @@ pub enum ConfigError {
     Unknown { kind: String, near: Option<String> },
     #[error("{key} is missing, and a '{kind}' config needs it")]
     Missing { key: &'static str, kind: &'static str },
-    #[error("{key} is {value}, not a whole number from 1 to {high}")]
+    #[error("{key} is {value}, not a whole number from 1 to {}", thousands(*.high))]
     Bounds { key: &'static str, value: String, high: u64 },
     #[error("hidden_size {hidden} does not divide by {heads} heads, and there is no head_dim")]
     Heads { hidden: u64, heads: u32 },

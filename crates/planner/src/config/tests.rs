@@ -168,7 +168,7 @@ fn nonsense_is_one_clear_sentence() {
     ] {
         assert_eq!(
             says(with("num_hidden_layers", value)),
-            whole(shown, "num_hidden_layers", "10000")
+            whole(shown, "num_hidden_layers", "10,000")
         );
     }
     assert_eq!(
@@ -181,7 +181,7 @@ fn nonsense_is_one_clear_sentence() {
     );
     assert_eq!(
         says(with("num_key_value_heads", json!(0))),
-        "key-value heads is 0, not a whole number from 1 to 100000"
+        "key-value heads is 0, not a whole number from 1 to 100,000"
     );
     let mut gone = llama();
     gone.as_object_mut().unwrap().remove("vocab_size");

@@ -3,10 +3,11 @@
 use thiserror::Error;
 
 use super::table::Row;
-use crate::catalogue::gpus::nearest;
+use crate::catalogue;
+use crate::words::thousands;
 use crate::{
     Arch, Cluster, Latent, Layout, Moe, Precision, Recompute, Setup, Sharding, Stack, Task,
-    Workload, memory, step_time, usable_gb,
+    Workload, memory, names, step_time, usable_gb,
 };
 
 /// Why a line has no figures.
@@ -14,9 +15,13 @@ use crate::{
 pub(super) enum RowError {
     #[error("{column} is empty and the model '{model}' is not known")]
     Unknown { column: &'static str, model: String },
+    #[error("{column} is empty, and no model is named that it could be taken from")]
+    Nameless { column: &'static str },
+    #[error("{column} is '{value}', which is no word for it; write {known}")]
+    Word { column: &'static str, value: String, known: &'static str },
     #[error("{column} is empty")]
     Missing { column: &'static str },
-    #[error("{column} is '{value}'; it must be a whole number from 1 to {most}")]
+    #[error("{column} is '{value}'; it must be a whole number from 1 to {}", thousands(*.most))]
     Number { column: &'static str, value: String, most: u64 },
     #[error("the accelerator '{0}' is not known")]
     Accelerator(String),
@@ -70,15 +75,25 @@ fn needed(row: Row, column: &'static str) -> Result<u64, RowError> {
     number(row, column)?.ok_or(RowError::Missing { column })
 }
 
-fn flag(row: Row, column: &str) -> bool {
-    matches!(row.get(column), "1" | "true" | "True" | "yes")
+/// Yes or no, if the cell is not empty.
+fn flag(row: Row, column: &'static str) -> Result<Option<bool>, RowError> {
+    match row.get(column).to_ascii_lowercase().as_str() {
+        "" => Ok(None),
+        "1" | "true" | "yes" => Ok(Some(true)),
+        "0" | "false" | "no" => Ok(Some(false)),
+        _ => Err(no_word(row, column, "0 or 1")),
+    }
+}
+
+fn no_word(row: Row, column: &'static str, known: &'static str) -> RowError {
+    RowError::Word { column, value: row.get(column).to_owned(), known }
 }
 
 pub(super) fn run(row: Row) -> Result<Run, RowError> {
     let arch = arch(row)?;
     let cluster = cluster(row)?;
     let stack = stack(row);
-    let layout = layout(row)?;
+    let layout = layout(row, arch.layers)?;
     let batch = match number(row, "global_batch")? {
         Some(batch) => batch,
         None => match (number(row, "micro_batch")?, number(row, "grad_accum")?) {
@@ -89,7 +104,7 @@ pub(super) fn run(row: Row) -> Result<Run, RowError> {
         },
     };
     let workload = Workload {
-        task: task(row),
+        task: task(row)?,
         precision: precision(row)?,
         seq: needed(row, "seq_len")?,
         global_batch: batch,
@@ -103,7 +118,7 @@ pub(super) fn run(row: Row) -> Result<Run, RowError> {
 /// and must make it fit. A torchtitan pipeline has as many micro-batches as stages, which is its default.
 fn unstated(row: Row, mut run: Run) -> Result<Run, RowError> {
     let micro = number(row, "micro_batch")?;
-    let recompute = recompute(row);
+    let recompute = recompute(row)?;
     let share = run.workload.global_batch / u64::from(run.layout.dp);
     let torchtitan = row.get("framework").contains("torchtitan");
     let micros: Vec<u64> = match micro {
@@ -134,27 +149,38 @@ fn unstated(row: Row, mut run: Run) -> Result<Run, RowError> {
     Ok(run)
 }
 
+/// What the row says of the model; where it has no layers, what is known of it by its name.
 fn arch(row: Row) -> Result<Arch, RowError> {
-    let model = row.get("model").to_owned();
-    let size = |column: &'static str| {
-        number(row, column)?.ok_or_else(|| RowError::Unknown { column, model: model.clone() })
-    };
     if row.get("kind").starts_with("hybrid") {
         return Err(RowError::Hybrid);
     }
+    let model = row.get("model");
+    let known = names::find(model).ok();
+    if number(row, "layers")?.is_none()
+        && let Some(known) = known
+    {
+        return Ok(known);
+    }
+    let size = |column: &'static str| {
+        number(row, column)?.ok_or_else(|| match model {
+            "" => RowError::Nameless { column },
+            _ => RowError::Unknown { column, model: model.to_owned() },
+        })
+    };
     let (layers, hidden, heads) = (size("layers")?, size("hidden")?, size("heads")?);
     let (ffn, vocab) = (size("ffn")?, size("vocab")?);
+    let gated = flag(row, "gated_mlp")?.or(known.as_ref().map(|arch| arch.gated));
     let mut arch = Arch {
-        name: model.clone(),
+        name: model.to_owned(),
         layers: small("layers", layers)?,
         hidden,
         heads: small("heads", heads)?,
         kv_heads: small("kv_heads", number(row, "kv_heads")?.unwrap_or(heads))?,
         head_dim: number(row, "head_dim")?.unwrap_or((hidden / heads).max(1)),
         ffn,
-        gated: flag(row, "gated_mlp"),
+        gated: gated.ok_or(RowError::Missing { column: "gated_mlp" })?,
         vocab,
-        tied: flag(row, "tied_emb"),
+        tied: flag(row, "tied_emb")?.unwrap_or(false),
         moe: None,
         latent: None,
         window: None,
@@ -194,7 +220,8 @@ fn latent(arch: &mut Arch) {
 fn cluster(row: Row) -> Result<Cluster, RowError> {
     let name = row.get("accelerator");
     let memory = row.get("gpu_mem_gb").parse().ok();
-    let kind = nearest(name, memory).ok_or_else(|| RowError::Accelerator(name.to_owned()))?;
+    let kind =
+        catalogue::kind(name, memory).ok_or_else(|| RowError::Accelerator(name.to_owned()))?;
     let gpus = small("gpus", needed(row, "gpus")?)?;
     let mut cluster = kind.cluster(1);
     if let Some(per_node) = number(row, "gpus_per_node")? {
@@ -214,7 +241,7 @@ fn cluster(row: Row) -> Result<Cluster, RowError> {
     Ok(cluster)
 }
 
-fn layout(row: Row) -> Result<Layout, RowError> {
+fn layout(row: Row, layers: u32) -> Result<Layout, RowError> {
     let count = |column: &'static str| -> Result<u32, RowError> {
         small(column, number(row, column)?.unwrap_or(1))
     };
@@ -228,7 +255,6 @@ fn layout(row: Row) -> Result<Layout, RowError> {
     // Where a pipeline's chunks are not said: torchtitan makes two, NeMo and its heirs cut down to single layers, and
     // Megatron does not interleave unless it is told to.
     let framework = row.get("framework");
-    let layers = small("layers", number(row, "layers")?.unwrap_or(1))?;
     let vp = match number(row, "vp")? {
         Some(vp) => small("vp", vp)?,
         None if framework.contains("torchtitan") => 2,
@@ -243,35 +269,44 @@ fn layout(row: Row) -> Result<Layout, RowError> {
         ep,
         dp: small("dp", dp)?,
         micro_batch: 1,
-        sharding: sharding(row.get("sharding")),
-        sequence_parallel: tp > 1 && flag(row, "seq_parallel"),
+        sharding: sharding(row)?,
+        sequence_parallel: tp > 1 && flag(row, "seq_parallel")?.unwrap_or(false),
         recompute: Recompute::None,
     })
 }
 
-fn sharding(text: &str) -> Sharding {
-    match text {
-        text if text.contains("zero2") => Sharding::Zero2,
-        text if text.contains("zero3") || text.contains("fsdp") => Sharding::Zero3,
-        text if text.contains("zero1") || text.contains("distributed_optimizer") => Sharding::Zero1,
-        _ => Sharding::None,
+fn sharding(row: Row) -> Result<Sharding, RowError> {
+    match row.get("sharding") {
+        text if text.contains("zero2") => Ok(Sharding::Zero2),
+        text if text.contains("zero3") || text.contains("fsdp") => Ok(Sharding::Zero3),
+        text if text.contains("zero1") || text.contains("distributed_optimizer") => {
+            Ok(Sharding::Zero1)
+        }
+        text if text.is_empty() || text.starts_with("ddp") || text.starts_with("none") => {
+            Ok(Sharding::None)
+        }
+        _ => Err(no_word(row, "sharding", "none, zero1, zero2 or zero3")),
     }
 }
 
-fn recompute(row: Row) -> Option<Recompute> {
+/// None where the publication does not say it, or says two.
+fn recompute(row: Row) -> Result<Option<Recompute>, RowError> {
     match row.get("recompute") {
-        "none" => Some(Recompute::None),
-        "full" => Some(Recompute::Full),
-        text if text.starts_with("selective") => Some(Recompute::Selective),
-        _ => None,
+        "none" => Ok(Some(Recompute::None)),
+        "full" => Ok(Some(Recompute::Full)),
+        "" | "not stated" | "unknown" => Ok(None),
+        text if text.starts_with("selective") => Ok(Some(Recompute::Selective)),
+        text if text.starts_with("none/selective") || text.starts_with("see ") => Ok(None),
+        _ => Err(no_word(row, "recompute", "none, selective or full, or leave it empty")),
     }
 }
 
-fn task(row: Row) -> Task {
+fn task(row: Row) -> Result<Task, RowError> {
     match row.get("task") {
-        "lora" => Task::Lora { rank: 16 },
-        "sft" => Task::Finetune,
-        _ => Task::Pretrain,
+        "lora" => Ok(Task::Lora { rank: 16 }),
+        "sft" | "finetune" => Ok(Task::Finetune),
+        "" | "pretrain" => Ok(Task::Pretrain),
+        _ => Err(no_word(row, "task", "pretrain, finetune or lora")),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::layouts::Found;
-use super::{Candidate, Goal, Question, by_score, candidate};
-use crate::words::{self, gb, more, seconds};
-use crate::{Layout, Recompute, Sharding, legal};
+use super::layouts::{self, Found};
+use super::{Candidate, Goal, Question, best, by_score, candidate};
+use crate::near::count;
+use crate::words::{self, gb, more, seconds, thousands};
+use crate::{Cluster, Layout, Part, Recompute, Sharding, legal};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunnerUp {
@@ -34,7 +35,7 @@ const AXES: [Axis; 9] = [
     Axis { value: |l| l.recompute as u64, words: |l| words::recompute(l.recompute).into() },
     Axis { value: |l| l.micro_batch, words: |l| format!("micro-batch {}", l.micro_batch) },
     Axis { value: |l| l.vp.into(), words: |l| format!("vp {}", l.vp) },
-    Axis { value: |l| l.gpus().into(), words: |l| format!("{} GPUs", l.gpus()) },
+    Axis { value: |l| l.gpus().into(), words: |l| count(l.gpus().into(), "GPU") },
 ];
 
 /// The best of each kind of difference, and near ones that would be simpler but do not fit.
@@ -46,10 +47,60 @@ pub(super) fn runners_up(q: &Question, best: &Candidate, found: &Found) -> Vec<R
         picked.extend(next.filter(|n| !picked.iter().any(|p| p.1 == n.1)));
     }
     picked.sort_by(|a, b| by_score(q, a, b));
-    let slower = picked.iter().map(|(_, layout)| slower(q, best, layout));
-    let mut all: Vec<RunnerUp> = slower.take(MOST).collect();
+    let mut layouts: Vec<Layout> = picked.iter().take(MOST).map(|(_, layout)| *layout).collect();
+    let fast = on_fast_links(q).filter(|l| *l != best.layout);
+    for layout in [piped(q, &best.layout, found), fast].into_iter().flatten() {
+        if !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
+    }
+    let mut all: Vec<RunnerUp> = layouts.iter().map(|layout| slower(q, best, layout)).collect();
+    if let Some(of_fast) = all.iter_mut().find(|r| Some(r.candidate.layout) == fast) {
+        of_fast.loses.push_str(&links(q, &of_fast.candidate));
+    }
     all.extend(too_large(q, &best.layout));
     all
+}
+
+/// The best with a pipeline where the best of all has none, and without one where it has.
+fn piped(q: &Question, best: &Layout, found: &Found) -> Option<Layout> {
+    let other = |found: &Found| {
+        let unlike = found.timed.iter().filter(|t| (t.1.pp > 1) != (best.pp > 1));
+        unlike.min_by(|a, b| by_score(q, a, b)).map(|(_, layout)| *layout)
+    };
+    // What is preferred for adapters was looked at alone.
+    other(found).or_else(|| other(&layouts::whatever(q)))
+}
+
+/// The same with links between nodes as fast as inside of them, where there are nodes and such links.
+fn even(q: &Question) -> Option<Cluster> {
+    let Cluster { island_gbps, island_busbw, .. } = *q.cluster;
+    let slow = q.cluster.gpus() > q.cluster.island.max(q.cluster.gpus_per_node)
+        && q.cluster.nic_gbps < 8.0 * island_gbps;
+    slow.then(|| Cluster {
+        nic_gbps: 8.0 * island_gbps,
+        nic_busbw: island_busbw,
+        ..q.cluster.clone()
+    })
+}
+
+/// What would be chosen with such links.
+fn on_fast_links(q: &Question) -> Option<Layout> {
+    let cluster = even(q)?;
+    best(&Question { cluster: &cluster, ..*q })
+}
+
+/// The exchange that slow links make longest.
+fn links(q: &Question, slow: &Candidate) -> String {
+    let Some(cluster) = even(q) else { return String::new() };
+    let fast = candidate(&Question { cluster: &cluster, ..*q }, &slow.layout);
+    let (part, here, there) = longest(&fast, slow);
+    format!(
+        "; chosen on links between nodes that are as fast as inside of them, but on these {} {} instead of {}",
+        words::part(part),
+        seconds(here),
+        seconds(there)
+    )
 }
 
 fn differences(a: &Layout, b: &Layout) -> (String, String) {
@@ -67,7 +118,9 @@ fn slower(q: &Question, best: &Candidate, layout: &Layout) -> RunnerUp {
     let (verdict, worse) = verdict(q, best, &other);
     let why = if worse { parts(best, &other) } else { String::new() };
     let idle = match (best.gpus, other.gpus) {
-        (b, o) if b != o => format!(" on {o} GPUs instead of {b}"),
+        (b, o) if b != o => {
+            format!(" on {} instead of {}", count(o.into(), "GPU"), thousands(b.into()))
+        }
         _ => String::new(),
     };
     let loses = format!("{theirs} instead of {ours}{idle}: {verdict}{why}");
@@ -85,27 +138,37 @@ fn verdict(q: &Question, best: &Candidate, other: &Candidate) -> (String, bool) 
             ("dearer", "cheaper", spent(other) / spent(best))
         }
     };
+    let filled = other.estimate.memory.total() / q.room();
+    let but = match q.roomy(&other.layout) {
+        true => "but less simple".to_owned(),
+        false => format!("but fills {:.1} % of the memory", 100.0 * filled),
+    };
     match ratio {
         r if r > 1.0005 => (format!("{} {word}", more(r)), true),
-        r if r < 0.9995 => (format!("{} {unlike}, but less simple", more(1.0 / r)), false),
-        _ => ("as good, but less simple".to_owned(), false),
+        r if r < 0.9995 => (format!("{} {unlike}, {but}", more(1.0 / r)), false),
+        _ => (format!("as good, {but}"), false),
     }
 }
 
 /// The part that it loses the most with.
 fn parts(best: &Candidate, other: &Candidate) -> String {
-    let of = |c: &Candidate, part| {
-        let parts = c.estimate.time.parts.iter();
-        parts.filter(|(p, _)| *p == part).map(|(_, s)| s).sum::<f64>()
-    };
-    let lost = other.estimate.time.parts.iter().map(|(p, s)| (*p, *s, of(best, *p)));
-    let worst = lost.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
-    match worst {
-        Some((part, theirs, ours)) if theirs - ours > 0.002 * best.estimate.time.total() => {
+    match longest(best, other) {
+        (part, theirs, ours) if theirs - ours > 0.002 * best.estimate.time.total() => {
             format!("; {} {} instead of {}", words::part(part), seconds(theirs), seconds(ours))
         }
         _ => String::new(),
     }
+}
+
+/// The part that takes the most longer in the second, with its seconds there and in the first.
+fn longest(than: &Candidate, c: &Candidate) -> (Part, f64, f64) {
+    let of = |c: &Candidate, part| {
+        let parts = c.estimate.time.parts.iter();
+        parts.filter(|(p, _)| *p == part).map(|(_, s)| s).sum::<f64>()
+    };
+    let lost = c.estimate.time.parts.iter().map(|(p, s)| (*p, *s, of(than, *p)));
+    let worst = lost.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
+    worst.unwrap_or((Part::Overhead, 0.0, 0.0))
 }
 
 /// One step simpler in one way, where that is more than the memory takes.

@@ -28,12 +28,18 @@ pub(super) struct Found {
     pub illegal: Option<Illegal>,
 }
 
+fn timed(question: &Question, whole: bool) -> Found {
+    let mut found = Found::default();
+    shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
+    found
+}
+
+/// Without what is preferred for a task.
+pub(super) fn whatever(question: &Question) -> Found {
+    timed(question, false)
+}
+
 pub(super) fn all(question: &Question) -> Found {
-    let timed = |question: &Question, whole: bool| {
-        let mut found = Found::default();
-        shapes(question, |shape, found| deepen(question, shape, whole, found), &mut found);
-        found
-    };
     if let Task::Lora { .. } = question.workload.task {
         // Trainers of adapters keep frozen weights whole and have no pipeline: all else is for where that does not fit.
         let pins = Pins { pp: question.pins.pp.or(Some(1)), ..question.pins };
@@ -42,7 +48,7 @@ pub(super) fn all(question: &Question) -> Found {
             return plain;
         }
     }
-    timed(question, false)
+    whatever(question)
 }
 
 /// The most GPUs that any layout uses.
@@ -279,11 +285,4 @@ fn micro_batches(q: &Question, dp: u32) -> Vec<u64> {
             MICRO_BATCHES.into_iter().filter(|b| each.is_multiple_of(*b) && *b <= each).collect()
         }
     }
-}
-
-/// GPUs of one replica, in every way to split one.
-pub(super) fn ranks<'a>(q: &'a Question) -> impl Iterator<Item = u32> + 'a {
-    tensor(q)
-        .into_iter()
-        .flat_map(move |tp| pipeline(q).into_iter().map(move |pp| tp.saturating_mul(pp)))
 }

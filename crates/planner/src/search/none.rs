@@ -1,12 +1,12 @@
 //! Why there is no plan.
 
 use super::layouts::{self, Found};
-use super::{Pins, Question};
-use crate::catalogue::MOST_GPUS;
+use super::{Pins, Question, batch, best, precision as hardware};
+use crate::catalogue::{MOST_GPUS, larger};
 use crate::near::count;
 use crate::numbers::{self, BadNumbers};
-use crate::words::{axes, gb, recompute, seconds, sharding};
-use crate::{Illegal, Layout, Recompute, Sharding, Task, legal};
+use crate::words::{axes, gb, precision, recompute, seconds, sharding, thousands};
+use crate::{Cluster, Illegal, Layout, Precision, Recompute, Sharding, Task, Workload, legal};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoPlan {
@@ -14,16 +14,27 @@ pub enum NoPlan {
     Model(#[from] BadNumbers),
     #[error("{what} is {value}; it must be {must}")]
     Workload { what: &'static str, value: String, must: &'static str },
+    #[error("{gpu} has no {}; use {}", word(*.asked), word(*.instead))]
+    Precision { gpu: String, asked: Precision, instead: Precision },
     #[error(transparent)]
     Illegal(#[from] Illegal),
+    #[error("{words} does not divide {}; use what does, or --fewer to leave some idle", count(u64::from(*.gpus), "GPU"))]
+    Pinned { words: String, gpus: u32 },
     #[error(
-        "no layout uses all {gpus} GPUs: a batch of {batch} does not divide among them; use a batch that is a multiple of \
-         {multiple}{}", but_some(*.some)
+        "no layout uses all {} GPUs: a batch of {} does not divide among them; {}",
+        thousands(u64::from(*.gpus)), thousands(*.batch), instead(*.better, *.some)
     )]
-    Spread { gpus: u32, batch: u64, multiple: u64, some: Option<u32> },
+    Spread {
+        gpus: u32,
+        batch: u64,
+        /// A batch close by that does.
+        better: Option<u64>,
+        /// GPUs that can be used with the batch as it is.
+        some: Option<u32>,
+    },
     #[error(
         "does not fit: {} needs {} on each GPU, and {gpu} has room for {}; {}",
-        means(.layout), gb(*.needs_gb), gb(*.room_gb), enough(*.would)
+        means(.layout), gb(*.needs_gb), gb(*.room_gb), way_out(.without.as_deref(), *.would)
     )]
     TooLarge {
         layout: Layout,
@@ -32,12 +43,34 @@ pub enum NoPlan {
         room_gb: f64,
         /// Nodes and GPUs that it would fit on.
         would: Option<(u32, u32)>,
+        /// Flags that keep it from fitting.
+        without: Option<String>,
     },
     #[error(
-        "does not fit: {} of weights, and {} with room for {} each; {}",
-        gb(*.weights_gb), count(u64::from(*.gpus), "GPU"), gb(*.room_gb), enough(*.would)
+        "does not fit: {} of weights, and {}; {}",
+        gb(*.weights_gb), there(*.gpus, *.room_gb), way_out(.without.as_deref(), *.would)
     )]
-    Weights { weights_gb: f64, gpus: u32, room_gb: f64, would: Option<(u32, u32)> },
+    Weights {
+        weights_gb: f64,
+        gpus: u32,
+        room_gb: f64,
+        would: Option<(u32, u32)>,
+        without: Option<String>,
+    },
+    #[error(
+        "does not fit: one request of {} tokens keeps {} beside {} of weights, and {}; {}",
+        thousands(*.tokens), gb(*.request_gb), gb(*.weights_gb), there(*.gpus, *.room_gb),
+        way_out(.without.as_deref(), *.would)
+    )]
+    Request {
+        tokens: u64,
+        request_gb: f64,
+        weights_gb: f64,
+        gpus: u32,
+        room_gb: f64,
+        would: Option<(u32, u32)>,
+        without: Option<String>,
+    },
     #[error("no layout {what} within {}: the best is {} with {with}", seconds(*.asked), seconds(*.best))]
     TooSlow { what: &'static str, asked: f64, best: f64, with: String },
     #[error(
@@ -46,8 +79,28 @@ pub enum NoPlan {
     OutOfReach { name: String, takes: String, asked: String },
 }
 
-fn but_some(some: Option<u32>) -> String {
-    some.map(|n| format!(", or leave some idle: {n} can be used")).unwrap_or_default()
+/// As it is asked for.
+fn word(p: Precision) -> String {
+    precision(p).to_lowercase()
+}
+
+fn instead(better: Option<u64>, some: Option<u32>) -> String {
+    let better = better.map(|b| format!("use a batch of {}", thousands(b)));
+    let fewer = some.map(|n| format!("--fewer, which uses {}", thousands(n.into())));
+    match (better, fewer) {
+        (Some(better), Some(fewer)) => format!("{better}, or {fewer}"),
+        (Some(way), None) | (None, Some(way)) => way,
+        (None, None) => "use another number of GPUs".to_owned(),
+    }
+}
+
+fn there(gpus: u32, room_gb: f64) -> String {
+    let each = if gpus == 1 { "" } else { " each" };
+    format!("{} with room for {}{each}", count(u64::from(gpus), "GPU"), gb(room_gb))
+}
+
+fn way_out(without: Option<&str>, would: Option<(u32, u32)>) -> String {
+    without.map_or_else(|| enough(would), |flags| format!("without {flags} it fits"))
 }
 
 fn means(l: &Layout) -> String {
@@ -98,73 +151,92 @@ pub(super) fn check(q: &Question) -> Result<(), NoPlan> {
     if !(1..=MOST_GPUS).contains(&gpus) {
         return bad("the number of GPUs", gpus.to_string(), "from 1 to 10,000,000");
     }
-    Ok(())
+    hardware::check(&q.cluster.gpu, w.precision)
 }
 
 /// What is missing, after a search that found nothing.
 pub(super) fn why(q: &Question, found: &Found) -> NoPlan {
     if let Some((needs_gb, layout)) = found.leanest {
+        let without = without(q);
         return NoPlan::TooLarge {
             layout,
             needs_gb,
             gpu: q.cluster.gpu.name.clone(),
             room_gb: q.room(),
-            would: would(q),
+            would: if without.is_none() { would(q) } else { None },
+            without,
         };
     }
-    let pinned = pinned(&q.pins);
-    if let Err(illegal) = legal(q.arch, q.workload, q.cluster, &pinned) {
+    if let Err(illegal) = legal(q.arch, q.workload, q.cluster, &q.pins.layout()) {
         return illegal.into();
     }
-    match (&found.illegal, q.fewer) {
-        (Some(illegal), _) => illegal.clone().into(),
-        (None, _) => spread(q),
+    if let Some(words) = does_not_divide(q) {
+        return NoPlan::Pinned { words, gpus: q.cluster.gpus() };
+    }
+    match (spread(q), &found.illegal) {
+        (Some(batch), _) => batch,
+        (None, Some(illegal)) => illegal.clone().into(),
+        (None, None) => uses(q, None),
     }
 }
 
-/// The pins alone. An axis whose rule depends on one that is not pinned is left out.
-fn pinned(p: &Pins) -> Layout {
-    Layout {
-        tp: p.tp.unwrap_or(1),
-        pp: p.pp.unwrap_or(1),
-        vp: p.pp.and(p.vp).unwrap_or(1),
-        cp: p.cp.unwrap_or(1),
-        ep: p.dp.and(p.ep).unwrap_or(1),
-        dp: p.dp.unwrap_or(1),
-        micro_batch: p.micro_batch.unwrap_or(1),
-        sharding: Sharding::None,
-        sequence_parallel: p.sequence_parallel.unwrap_or(false),
-        recompute: Recompute::None,
+/// The pin, or the pins together, that all GPUs do not divide by.
+fn does_not_divide(q: &Question) -> Option<String> {
+    // Whoever says how many ranks there are says how many GPUs.
+    if q.fewer || q.pins.dp.is_some() {
+        return None;
     }
-}
-
-fn spread(q: &Question) -> NoPlan {
+    let Pins { tp, pp, cp, .. } = q.pins;
+    let axes = [("tp", tp), ("pp", pp), ("cp", cp)];
+    let pinned: Vec<(String, u32)> =
+        axes.into_iter().filter_map(|(axis, n)| Some((format!("{axis} {}", n?), n?))).collect();
     let gpus = q.cluster.gpus();
-    let ranks = layouts::ranks(q);
-    let multiple = ranks.filter(|r| gpus.is_multiple_of(*r)).max().map_or(gpus, |r| gpus / r);
-    NoPlan::Spread {
-        gpus,
-        batch: q.workload.global_batch,
-        multiple: u64::from(multiple),
-        some: layouts::most_gpus(&Question { fewer: true, ..*q }),
+    let alone = pinned.iter().find(|(_, n)| !gpus.is_multiple_of(*n));
+    let together = || {
+        let all = pinned.iter().fold(1_u32, |all, (_, n)| all.saturating_mul(*n));
+        let words: Vec<&str> = pinned.iter().map(|(words, _)| words.as_str()).collect();
+        (!gpus.is_multiple_of(all)).then(|| words.join(" × "))
+    };
+    alone.map(|(words, _)| words.clone()).or_else(together)
+}
+
+/// A batch close by that all GPUs can be used with, where that is what is wrong.
+fn spread(q: &Question) -> Option<NoPlan> {
+    if q.fewer || q.pins.dp.is_some() {
+        return None;
     }
+    let Layout { tp, pp, cp, micro_batch, .. } = q.pins.layout();
+    let gpus = q.cluster.gpus();
+    let ranks = u64::from(gpus / (tp * pp * cp)) * micro_batch;
+    let better = batch::dividing(q.workload.global_batch, ranks);
+    let workload = Workload { global_batch: better, ..*q.workload };
+    let most = layouts::most_gpus(&Question { workload: &workload, ..*q });
+    (most == Some(gpus)).then(|| uses(q, Some(better)))
+}
+
+fn uses(q: &Question, better: Option<u64>) -> NoPlan {
+    let some = layouts::most_gpus(&Question { fewer: true, ..*q });
+    NoPlan::Spread { gpus: q.cluster.gpus(), batch: q.workload.global_batch, better, some }
+}
+
+/// The pin that keeps it from fitting, as its flag.
+fn without(q: &Question) -> Option<String> {
+    let fits = |pins: Pins| best(&Question { pins, ..*q }).is_some();
+    let pins = q.pins.each();
+    let one = pins.iter().find(|(_, without)| fits(*without)).map(|(flag, _)| flag.clone());
+    let all = || {
+        let flags: Vec<&str> = pins.iter().map(|(flag, _)| flag.as_str()).collect();
+        (flags.len() > 1 && fits(Pins::default())).then(|| flags.join(" "))
+    };
+    one.or_else(all)
 }
 
 /// The least number of nodes, and their GPUs, on which the model fits.
 fn would(q: &Question) -> Option<(u32, u32)> {
-    let mut cluster = q.cluster.clone();
     let pins = Pins { dp: None, ..q.pins };
-    let first = u64::from(cluster.nodes);
-    let mut nodes = first;
-    loop {
-        nodes += (nodes / 32).max(1);
-        if nodes > first * 256 || nodes * u64::from(cluster.gpus_per_node) > MOST_GPUS {
-            return None;
-        }
-        cluster.nodes = nodes as u32;
-        let more = Question { cluster: &cluster, pins, fewer: true, ..*q };
-        if layouts::leanest(&more).is_some_and(|(gb, _)| gb <= q.room()) {
-            return Some((cluster.nodes, cluster.gpus()));
-        }
-    }
+    let fits = |cluster: &Cluster| {
+        let more = Question { cluster, pins, fewer: true, ..*q };
+        layouts::leanest(&more).is_some_and(|(gb, _)| gb <= q.room())
+    };
+    larger(q.cluster).find(fits).map(|c| (c.nodes, c.gpus()))
 }

@@ -107,7 +107,7 @@ impl Engine {
     pub(super) fn best(&self, s: &Serving) -> Result<Speed, Speed> {
         let keeps = |speed: &Speed| {
             let within = |is: f64, bound: Option<f64>| bound.is_none_or(|ms| is * 1e3 <= ms);
-            within(speed.ttft, s.ttft_ms) && within(speed.tpot, s.tpot_ms)
+            within(speed.ttft, s.ttft_ms) && (s.output == 1 || within(speed.tpot, s.tpot_ms))
         };
         let alone = self.speed(s, 1);
         if !keeps(&alone) {

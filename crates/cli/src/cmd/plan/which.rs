@@ -17,14 +17,13 @@ pub fn run(args: &PlanArgs) -> Result<(), Fail> {
         (None, Some(money)) => Aim::Budget(money),
         (None, None) => return Ok(()),
     };
-    let picks = pick(&arch, &workload, aim, Stack::Current).map_err(|e| no_plan(&e))?;
+    let found = pick(&arch, &workload, aim, Stack::Current).map_err(|e| no_plan(&e))?;
     if args.json {
-        return terminal::json(&which::json(&picks));
+        return terminal::json(&which::json(&found.picks));
     }
     let head = which::headline(&arch, &workload, aim);
-    terminal::say(&format!(
-        "{head}\n\n{}",
-        which::table(&picks, Style::of_stdout(), terminal_width())
-    ));
+    let table = which::table(&found.picks, Style::of_stdout(), terminal_width());
+    let left_out = which::left_out(&found).map_or(String::new(), |line| format!("\n\n{line}"));
+    terminal::say(&format!("{head}\n\n{table}{left_out}"));
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 use tutti_planner::words::axes;
-use tutti_planner::{Aim, Arch, Pick, Workload};
+use tutti_planner::{Aim, Arch, Pick, Picks, Workload};
 
 use super::json::candidate;
 use super::{LISTED_IN, billions, duration, list, money, short_count};
+use crate::show::count;
 use crate::show::table::plain;
 use crate::style::Style;
 
@@ -34,6 +35,23 @@ pub fn table(picks: &[Pick], style: Style, width: Option<u16>) -> String {
         ]
     });
     list(&["CLUSTER", ">NODES", ">GPUS", ">TIME", ">PRICE", "LAYOUT"], rows, style, width)
+}
+
+/// What is not in the table, and why.
+pub fn left_out(found: &Picks) -> Option<String> {
+    let more = found.picks.len().saturating_sub(ROWS) as u32;
+    let reasons = [
+        (more, "that do it too (--json has all)"),
+        (found.missed, "that do not do it in any size"),
+        (found.unpriced, "without a list price"),
+        (found.unfit, "that it does not run on"),
+    ];
+    let told: Vec<String> = reasons
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, why)| format!("{} {why}", count(u64::from(*n), "machine")))
+        .collect();
+    (!told.is_empty()).then(|| format!("left out: {}", told.join(", ")))
 }
 
 pub fn json(picks: &[Pick]) -> Value {
