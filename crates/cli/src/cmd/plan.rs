@@ -62,7 +62,7 @@ pub struct PlanArgs {
     /// Tokens of one sequence [default: 4096]
     #[arg(long, value_name = "TOKENS", value_parser = input::whole, allow_negative_numbers = true)]
     seq: Option<u64>,
-    /// Sequences of one step, all GPUs together [default: 1024 for pretrain, else 64]
+    /// Sequences of one step, all GPUs together [default: 4 M tokens for pretrain, else 64 sequences, as the GPUs divide it]
     #[arg(
         long, value_name = "SEQUENCES", value_parser = input::whole, allow_negative_numbers = true
     )]
@@ -281,7 +281,7 @@ pub fn run(cluster: Option<&str>, args: PlanArgs) -> Result<ExitCode, Fail> {
 /// What makes no sense is a mistake of whoever asks; what can't be had is not.
 fn no_plan(why: &NoPlan) -> Fail {
     let exit = match why {
-        NoPlan::Model(_) | NoPlan::Workload { .. } => USAGE,
+        NoPlan::Model(_) | NoPlan::Workload { .. } | NoPlan::Precision { .. } => USAGE,
         _ => IMPOSSIBLE,
     };
     Fail::new(why.to_string()).exit(exit)

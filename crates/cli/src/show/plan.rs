@@ -14,7 +14,7 @@ use tutti_planner::{
 };
 
 use super::table::{Field, Grid};
-use super::thousands;
+use super::{count, thousands};
 use crate::style::{Ink, Style};
 
 pub use explain::explained;
@@ -58,6 +58,10 @@ pub fn short(plan: &Plan<'_>, style: Style) -> String {
     add("limit", limit(plan));
     for (n, help) in helps(plan).iter().take(HELPS).enumerate() {
         add(if n == 0 { "would help" } else { "" }, help.clone());
+    }
+    if let Some((gpus, seconds)) = plan.answer.faster_with_fewer {
+        let gpus = thousands(gpus.into());
+        add("fewer", format!("{gpus} of the GPUs would take {}: --fewer", step_time(seconds)));
     }
     lines.join("\n")
 }
@@ -139,9 +143,9 @@ fn step(plan: &Plan<'_>) -> String {
 
 fn whole(run: &Run) -> String {
     format!(
-        "{} tokens in {} steps: {}; {} with failures (one in {}) and checkpoints (every {})",
+        "{} tokens in {}: {}; {} with failures (one in {}) and checkpoints (every {})",
         short_count(run.tokens),
-        thousands(run.steps),
+        count(run.steps, "step"),
         duration(run.seconds),
         duration(run.effective_seconds),
         duration(run.mttf_s),

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use tutti_model::Span;
-use tutti_planner::{Arch, Numbers, Precision, Sharding, Task, Workload, from_config, names};
+use tutti_planner::{
+    Arch, Cluster, Numbers, Precision, Sharding, Task, Workload, from_config, names, usual_batch,
+    usual_precision,
+};
 
 use super::{PlanArgs, TaskArg};
 use crate::fail::Fail;
@@ -58,18 +61,21 @@ fn numbers(args: &PlanArgs) -> Result<Arch, Fail> {
 const SEQ: u64 = 4096;
 pub const LORA_RANK: u32 = 16;
 
-pub fn workload(args: &PlanArgs) -> Workload {
+/// Whatever is not said is as is usual there; without a cluster, as is usual anywhere.
+pub fn workload(args: &PlanArgs, cluster: Option<&Cluster>) -> Workload {
     let task = match args.task {
         Some(TaskArg::Finetune) => Task::Finetune,
         Some(TaskArg::Lora) => Task::Lora { rank: args.lora_rank.unwrap_or(LORA_RANK) },
         Some(TaskArg::Pretrain | TaskArg::Inference) | None => Task::Pretrain,
     };
-    let batch = if task == Task::Pretrain { 1024 } else { 64 };
+    let seq = args.seq.unwrap_or(SEQ);
     Workload {
         task,
-        precision: args.precision.unwrap_or(Precision::Bf16),
-        seq: args.seq.unwrap_or(SEQ),
-        global_batch: args.batch.unwrap_or(batch),
+        precision: args.precision.unwrap_or_else(|| {
+            cluster.map_or(Precision::Bf16, |cluster| usual_precision(&cluster.gpu))
+        }),
+        seq,
+        global_batch: args.batch.unwrap_or_else(|| usual_batch(task, seq, cluster)),
         tokens: args.tokens,
     }
 }

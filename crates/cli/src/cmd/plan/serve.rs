@@ -1,7 +1,7 @@
 //! A server: how much of the cluster, how many requests at once, how fast and how dear.
 
 use tutti_planner::emit::{self, Server};
-use tutti_planner::{Arch, Precision, Serving, ServingPlan, serve};
+use tutti_planner::{Arch, Serving, ServingPlan, serve, usual_precision};
 
 use super::train::hand_over;
 use super::{PlanArgs, input, no_plan, place};
@@ -20,7 +20,7 @@ pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
     let asked = Serving {
         arch: &arch,
         cluster: &place.cluster,
-        precision: args.precision.unwrap_or(Precision::Bf16),
+        precision: args.precision.unwrap_or_else(|| usual_precision(&place.cluster.gpu)),
         prompt: args.serving.prompt.unwrap_or(PROMPT),
         output: args.serving.output.unwrap_or(OUTPUT),
         ttft_ms: args.serving.ttft.map(ms),

@@ -149,7 +149,7 @@ fn names_are_no_paths() {
 
 #[test]
 fn defaults_follow_the_task() {
-    let work = |line: &str| input::workload(&args(line));
+    let work = |line: &str| input::workload(&args(line), None);
     assert_eq!((work("m").seq, work("m").global_batch), (4096, 1024));
     assert_eq!(work("m --task lora").global_batch, 64);
     assert_eq!(work("m --task lora --lora-rank 8").task, tutti_planner::Task::Lora { rank: 8 });

@@ -17,8 +17,8 @@ use crate::terminal;
 
 pub fn run(cluster: Option<&str>, args: &PlanArgs) -> Result<(), Fail> {
     let arch = input::arch(args)?;
-    let workload = input::workload(args);
     let place = place::find(cluster, args)?;
+    let workload = input::workload(args, Some(&place.cluster));
     let question = Question {
         arch: &arch,
         workload: &workload,

@@ -11,7 +11,7 @@ use crate::terminal;
 
 pub fn run(args: &PlanArgs) -> Result<(), Fail> {
     let arch = input::arch(args)?;
-    let workload = input::workload(args);
+    let workload = input::workload(args, None);
     let aim = match (args.deadline, args.budget) {
         (Some(span), _) => Aim::Deadline(span.0 as f64 / 1e3),
         (None, Some(money)) => Aim::Budget(money),

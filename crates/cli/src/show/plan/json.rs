@@ -25,6 +25,11 @@ impl Plan<'_> {
         });
         set("runners_up", runners_up.collect());
         set("what_if", json!(self.what_ifs));
+        let fewer = self.answer.faster_with_fewer;
+        set(
+            "faster_with_fewer",
+            json!(fewer.map(|(gpus, s)| json!({ "gpus": gpus, "step_time_s": s }))),
+        );
         set("considered", json!(self.answer.considered));
         set("fitting", json!(self.answer.fitting));
         Value::Object(out)

@@ -86,10 +86,10 @@ fn memory(plan: &ServingPlan) -> String {
 
 fn answers(served: &Served<'_>) -> String {
     let plan = served.plan;
+    let then = plan.tpot_s.map_or_else(String::new, |s| format!(", then one each {}", seconds(s)));
     format!(
-        "first token after {}, then one each {} ({} tokens in, {} out)",
+        "first token after {}{then} ({} tokens in, {} out)",
         seconds(plan.ttft_s),
-        seconds(plan.tpot_s),
         thousands(served.asked.prompt),
         thousands(served.asked.output)
     )
