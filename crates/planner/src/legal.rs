@@ -258,7 +258,7 @@ mod tests {
                 Layout { micro_batch: 3, ..l },
                 "64 sequences does not divide by dp 4 × micro-batch 3",
             ),
-            (Layout { micro_batch: u64::MAX, ..l }, "a multiple of 18446744073709551615"),
+            (Layout { micro_batch: u64::MAX, ..l }, "a multiple of 18,446,744,073,709,551,615"),
             (Layout { pp: 2, vp: 9, ..l }, "32 layers cannot be cut into pp 2 × vp 9"),
             (Layout { pp: 1, vp: 2, ..l }, "vp 2 needs a pipeline"),
             (
@@ -274,7 +274,7 @@ mod tests {
         }
         let vast = Layout { tp: 32, pp: u32::MAX, cp: u32::MAX, dp: u32::MAX, ..l };
         assert_eq!((vast.ranks(), vast.gpus()), (u64::MAX, u32::MAX));
-        let mut cluster = nearest("H100-SXM5-80GB", None).unwrap().cluster(1);
+        let mut cluster = crate::catalogue::find("dgx-h100").unwrap();
         cluster.nodes = u32::MAX;
         assert_eq!(cluster.gpus(), u32::MAX);
         let moe = Moe { experts: 128, topk: 8, ffn: 768, shared: 0, dense_layers: 0 };
