@@ -157,7 +157,7 @@ fn what_is_kept_of_a_request_is_to_blame_where_the_weights_fit() {
     assert_eq!(
         e,
         "does not fit: one request of 1,000,256 tokens keeps 122 GB beside 15.0 GB of weights, and 1 GPU with room for \
-         76.0 GB; 2 GPUs (1 node) would do"
+         70.8 GB; 2 GPUs (1 node) would do"
     );
     let two = catalogue::find("2xh100").unwrap();
     let pinned = Serving { cluster: &two, tp: Some(1), pp: Some(1), ..long };
