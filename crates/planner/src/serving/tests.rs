@@ -162,7 +162,7 @@ fn what_is_kept_of_a_request_is_to_blame_where_the_weights_fit() {
     let two = catalogue::find("2xh100").unwrap();
     let pinned = Serving { cluster: &two, tp: Some(1), pp: Some(1), ..long };
     let e = serve(&pinned).unwrap_err().to_string();
-    assert!(e.ends_with("2 GPUs with room for 76.0 GB each; without --tp 1 --pp 1 it fits"), "{e}");
+    assert!(e.ends_with("2 GPUs with room for 70.8 GB each; without --tp 1 --pp 1 it fits"), "{e}");
     assert!(serve(&Serving { cluster: &two, ..long }).is_ok());
 }
 
