@@ -93,6 +93,10 @@ impl Browser {
     }
 
     pub fn call(&mut self, method: &str, params: Value) -> Value {
+        self.ask(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.calls += 1;
         let mut request = json!({ "id": self.calls, "method": method, "params": params });
         if let Some(session) = &self.session {
@@ -107,8 +111,10 @@ impl Browser {
                 self.events.push(answer);
                 continue;
             }
-            assert!(answer.get("error").is_none(), "{method}: {answer}");
-            return answer["result"].take();
+            return match answer.get("error") {
+                Some(error) => Err(error.clone()),
+                None => Ok(answer["result"].take()),
+            };
         }
     }
 
@@ -129,7 +135,8 @@ impl Browser {
         );
         wait_for(script, PATIENCE, || {
             let params = json!({ "expression": safe, "returnByValue": true });
-            let answer = self.call("Runtime.evaluate", params);
+            // One that comes up meanwhile takes the question with it.
+            let answer = self.ask("Runtime.evaluate", params).ok()?;
             (answer["result"]["value"] == true).then_some(())
         });
     }
