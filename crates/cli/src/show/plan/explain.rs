@@ -13,7 +13,7 @@ const WIDTH: usize = 80;
 const LEAST: f64 = 0.0005;
 
 /// From the table of runs that nothing was fitted on.
-const HOW_SURE: &str = "how sure: beside published runs of 2025 and 2026 steps are off by 9 % (dense) and 20 % (experts) on \
+const HOW_SURE: &str = "how sure: beside published runs of 2025 and 2026 steps are off by 13 % (dense) and 20 % (experts) on \
     average, and some by far more; docs/reference/planner.md says by what, and where";
 
 pub fn explained(plan: &Plan<'_>, style: Style, width: Option<u16>) -> String {
