@@ -35,8 +35,9 @@ fn change(state: &mut State, record: &Record) {
         Event::ControllerStarted { epoch } => state.epoch = *epoch,
         Event::PolicyChanged { policy, .. } => accounts::policy_changed(state, policy, at),
 
-        Event::JobSubmitted { job, user, spec, key, team } => {
-            let who = jobs::Submitter { user, team: team.as_deref(), key: key.as_deref() };
+        Event::JobSubmitted { job, user, spec, key, team, replica_of } => {
+            let (team, key) = (team.as_deref(), key.as_deref());
+            let who = jobs::Submitter { user, team, key, replica_of: replica_of.as_deref() };
             jobs::submitted(state, *job, &who, spec, at);
         }
         Event::JobHeld { job, .. } => index::change_job(state, *job, |j| j.held = true),

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
     GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
-    Policy, Priority, RankExit, Refusal, SavedPoint, Seq, StopCause, SuspendCause, TaskId, Time,
-    Token, WakePart,
+    Policy, Priority, RankExit, Refusal, ReplicaOf, SavedPoint, Seq, StopCause, SuspendCause,
+    TaskId, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub enum Event {
         /// Who pays. None in journals from before there were teams.
         #[serde(default)]
         team: Option<String>,
+        /// An endpoint has submitted it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replica_of: Option<Box<ReplicaOf>>,
     },
     JobHeld {
         job: JobId,

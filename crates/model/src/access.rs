@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Time;
+use crate::{KeyLimits, Time};
 
 /// Each role may do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -46,6 +46,14 @@ pub enum Grant {
     Access { user: String, role: Role },
     /// Lets agents join, as any node or only under this name; `uses` counts down to none.
     Join { node: Option<String>, uses: Option<u32> },
+    /// Asks endpoints, as this user and within these limits; nothing else.
+    Serve {
+        user: String,
+        #[serde(default)]
+        limits: KeyLimits,
+    },
+    /// Lets a router read where replicas are and say how they do.
+    Router,
 }
 
 impl Token {

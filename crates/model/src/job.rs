@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, TaskId, Time};
+use crate::{DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, ReplicaOf, TaskId, Time};
 
 pub use attempt::*;
 pub use end::*;
@@ -36,6 +36,9 @@ pub struct Job {
     /// What was learned of jobs like it; smaller goes first. Kept by `apply`.
     #[serde(default)]
     pub rank: u64,
+    /// It serves an endpoint, which has submitted it and decides when it goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_of: Option<Box<ReplicaOf>>,
     pub tasks: Tasks,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, DeclaredPlan, JobId, JobWatch, Span, Stall};
+use crate::{Bytes, DeclaredPlan, JobId, JobWatch, ServiceSpec, Span, Stall};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -103,6 +103,9 @@ pub struct JobSpec {
     /// What it was planned to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<DeclaredPlan>>,
+    /// It is served to many users: one replica of it is what the rest of the file says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Box<ServiceSpec>>,
     /// Keep standard input open and fed from the client (`tutti run`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
@@ -151,6 +154,7 @@ impl JobSpec {
             stall: None,
             watch: None,
             plan: None,
+            service: None,
             stdin: false,
         }
     }

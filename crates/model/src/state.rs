@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Claim, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, Policy, Queue,
-    Seq, TaskId, Time, Token,
+    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, Policy,
+    Queue, Seq, TaskId, Time, Token,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
@@ -35,6 +35,9 @@ pub struct State {
     pub claims: BTreeMap<TaskId, Claim>,
     #[serde(default)]
     pub ledger: Ledger,
+    /// By name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub endpoints: BTreeMap<String, Endpoint>,
     #[serde(default)]
     pub learned: Learned,
     /// Where every GPU-second went.

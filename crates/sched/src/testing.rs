@@ -293,6 +293,7 @@ impl Case {
             priority: spec.priority,
             held: spec.hold,
             rank: 0,
+            replica_of: None,
             spec: Arc::new(spec),
             tasks,
         };

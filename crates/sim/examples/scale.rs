@@ -206,7 +206,14 @@ impl Bench {
         let user = format!("u{}", n * 7 % self.users);
         let team = Some(format!("t{}", n * 7 % self.users % TEAMS));
         let job = JobId(self.state.next_job.max(1));
-        self.apply(Event::JobSubmitted { job, user, spec: Arc::new(spec), key: None, team });
+        self.apply(Event::JobSubmitted {
+            job,
+            user,
+            spec: Arc::new(spec),
+            key: None,
+            team,
+            replica_of: None,
+        });
     }
 
     fn why(&mut self) -> Option<Duration> {
@@ -228,7 +235,14 @@ impl Bench {
         };
         let job = JobId(self.state.next_job.max(1));
         let (user, spec) = ("root".to_owned(), Arc::new(spec));
-        self.apply(Event::JobSubmitted { job, user, spec, key: None, team: None });
+        self.apply(Event::JobSubmitted {
+            job,
+            user,
+            spec,
+            key: None,
+            team: None,
+            replica_of: None,
+        });
         self.now = self.now.plus(Span(100));
         let start = Instant::now();
         let plan = self.scheduler.plan(&self.state, self.now);

@@ -5,7 +5,7 @@
 //!       │ │     │          └ 32 random bytes in hex; the controller keeps only their hash
 //!       │ │     └ names the token in lists and in the audit log
 //!       │ └ start of the CA's fingerprint, so that a client knows the server before it speaks
-//!       └ u: access for a user, j: lets agents join
+//!       └ u: access for a user, j: lets agents join, s: asks endpoints
 //! ```
 
 use std::fmt;
@@ -25,6 +25,8 @@ pub enum Kind {
     Access,
     /// Lets agents join.
     Join,
+    /// Asks endpoints.
+    Serve,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
         match self {
             Kind::Access => "u",
             Kind::Join => "j",
+            Kind::Serve => "s",
         }
     }
 }
@@ -49,7 +52,7 @@ pub struct TokenText {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
-    #[error("this is not a token: one starts with tutti_u_ or tutti_j_")]
+    #[error("this is not a token: one starts with tutti_u_, tutti_j_ or tutti_s_")]
     Shape,
     #[error("the token is cut short or mistyped in its {0}")]
     Part(&'static str),
@@ -95,6 +98,7 @@ impl FromStr for TokenText {
         let kind = match parts.next() {
             Some("u") => Kind::Access,
             Some("j") => Kind::Join,
+            Some("s") => Kind::Serve,
             _ => return Err(BadToken::Shape),
         };
         let ca = parts.next().and_then(|p| p.parse().ok()).ok_or(BadToken::Part("CA part"))?;
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn tokens_round_trip() {
-        for kind in [Kind::Access, Kind::Join] {
+        for kind in [Kind::Access, Kind::Join, Kind::Serve] {
             let token = mint(kind);
             let read: TokenText = format!("  {token}\n").parse().unwrap();
             assert_eq!(read.kind, kind);

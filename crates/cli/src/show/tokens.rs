@@ -33,6 +33,8 @@ pub fn grant(grant: &Grant) -> String {
             let uses = uses.map_or_else(String::new, |n| format!(", {n} left"));
             format!("join as {node}{uses}")
         }
+        Grant::Serve { user, .. } => format!("ask endpoints as {user}"),
+        Grant::Router => "route requests".to_owned(),
     }
 }
 

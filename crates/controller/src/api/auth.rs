@@ -224,6 +224,7 @@ fn known(
     let holder = match stored.grant {
         Grant::Access { user, role } => Holder::Caller(Caller { actor: Actor { user, role } }),
         Grant::Join { .. } => Holder::Joiner(Joiner { token: stored.id.clone() }),
+        Grant::Serve { .. } | Grant::Router => return Err(wrong()),
     };
     Ok(Known { token: stored.id, hash: stored.hash, holder })
 }

@@ -117,13 +117,13 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
             token.hash = String::new();
             Event::TokenAdded { token }
         }
-        Event::JobSubmitted { job, user, spec, key: _, team } => {
+        Event::JobSubmitted { job, user, spec, key: _, team, replica_of } => {
             let spec = match caller.may_look_inside(user) {
                 true => Arc::clone(spec),
                 false => Arc::new(views::without_secrets(spec)),
             };
-            let (user, team) = (user.clone(), team.clone());
-            Event::JobSubmitted { job: *job, user, spec, key: None, team }
+            let (user, team, replica_of) = (user.clone(), team.clone(), replica_of.clone());
+            Event::JobSubmitted { job: *job, user, spec, key: None, team, replica_of }
         }
         Event::PolicyChanged { policy, by } => {
             Event::PolicyChanged { policy: as_seen_by(policy, caller), by: by.clone() }

@@ -48,6 +48,8 @@ pub async fn create(
     let kind = match new.grant {
         Grant::Access { .. } => Kind::Access,
         Grant::Join { .. } => Kind::Join,
+        Grant::Serve { .. } => Kind::Serve,
+        Grant::Router => Kind::Access,
     };
     let text = TokenText::mint(kind, app.ca.pin()).map_err(|e| {
         let message = crate::error::chain(&e);
@@ -75,7 +77,8 @@ fn check(grant: &Grant) -> Result<(), Problem> {
     let (key, name) = match grant {
         Grant::Access { user, .. } => ("user", user),
         Grant::Join { node: Some(node), .. } => ("node", node),
-        Grant::Join { node: None, .. } => return Ok(()),
+        Grant::Serve { user, .. } => ("user", user),
+        Grant::Join { node: None, .. } | Grant::Router => return Ok(()),
     };
     let fine = |c: char| c.is_alphanumeric() || "-_.@+".contains(c);
     if name.is_empty() || name.chars().count() > NAME_MAX || !name.chars().all(fine) {

@@ -61,7 +61,14 @@ impl Past {
     fn job(&mut self, id: u64, spec: JobSpec) -> JobId {
         let (job, user) = (JobId(id), "ada".to_owned());
         let (key, team) = (None, Some("vision".to_owned()));
-        self.put(Event::JobSubmitted { job, user, spec: Arc::new(spec), key, team });
+        self.put(Event::JobSubmitted {
+            job,
+            user,
+            spec: Arc::new(spec),
+            key,
+            team,
+            replica_of: None,
+        });
         job
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, Span, State, Task, TaskId, Tasks,
-    Time,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, ReplicaOf, Span, State, Task,
+    TaskId, Tasks, Time,
 };
 
 use super::{accounts, claims, health};
@@ -14,6 +14,7 @@ pub(super) struct Submitter<'a> {
     pub user: &'a str,
     pub team: Option<&'a str>,
     pub key: Option<&'a str>,
+    pub replica_of: Option<&'a ReplicaOf>,
 }
 
 pub(super) fn submitted(
@@ -41,6 +42,7 @@ pub(super) fn submitted(
         submitted_at: at,
         priority: spec.priority,
         held: spec.hold,
+        replica_of: who.replica_of.cloned().map(Box::new),
         tasks,
     };
     if let Some(key) = who.key {

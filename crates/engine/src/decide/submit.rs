@@ -40,6 +40,7 @@ pub(super) fn submit(
         spec: Arc::new(spec.clone()),
         key: key.map(str::to_owned),
         team: Some(team),
+        replica_of: None,
     };
     Ok((Reply::Submitted { job, repeated: false }, vec![event]))
 }

@@ -86,7 +86,10 @@ fn a_hundred_thousand_ended_jobs_leave_the_state() {
     };
     for id in 1..=100_000 {
         let (job, user, spec) = (JobId(id), "ada".to_owned(), spec.clone());
-        put(&mut state, Event::JobSubmitted { job, user, spec, key: None, team: None });
+        put(
+            &mut state,
+            Event::JobSubmitted { job, user, spec, key: None, team: None, replica_of: None },
+        );
         let ended = tutti_model::Ended {
             outcome: tutti_model::Outcome::Cancelled,
             exit_code: None,

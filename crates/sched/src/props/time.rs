@@ -139,6 +139,7 @@ fn change(state: &mut State, scheduler: &mut Scheduler, what: (u8, u32, u32)) {
                 priority: Priority(0),
                 held: false,
                 rank: 0,
+                replica_of: None,
                 spec: std::sync::Arc::new(spec),
                 tasks: Tasks::One(Task::pending(NOW)),
             };

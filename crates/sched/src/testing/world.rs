@@ -52,6 +52,7 @@ impl World {
             priority: spec.priority,
             held: false,
             rank: 0,
+            replica_of: None,
             spec: Arc::new(spec),
             tasks: Tasks::One(Task::pending(self.now)),
         };

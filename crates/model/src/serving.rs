@@ -1,0 +1,19 @@
+//! Endpoints: a model behind one address, served by replicas that are jobs like any other.
+//!
+//! ```text
+//!  ServiceSpec (job file) ─► Endpoint (state) ─► RouteTable ─► routers
+//!                                  ▲                              │
+//!                                  └──── EndpointLoad ◄── RouterReport
+//! ```
+
+mod endpoint;
+mod histogram;
+mod load;
+mod route;
+mod spec;
+
+pub use endpoint::*;
+pub use histogram::*;
+pub use load::*;
+pub use route::*;
+pub use spec::*;
