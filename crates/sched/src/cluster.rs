@@ -295,7 +295,6 @@ impl Cluster {
             cards,
             path: Path::default(),
             rank: 0,
-            replica_of: None,
             tenants: node.used.leases.len() as u32,
             alone: false,
             loners: 0,

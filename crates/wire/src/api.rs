@@ -39,10 +39,18 @@
 //! | GET `/api/v1/jobs/{id}/goodput` | → [`JobGoodput`]: what a job made of what it had | viewer |
 //! | GET/POST `/api/v1/tokens`, DELETE `/api/v1/tokens/{id}` | [`NewToken`] → [`CreatedToken`] | admin |
 //! | POST `/api/v1/join` | [`JoinRequest`] → [`JoinResponse`]; bearer is a join token | join token |
+//! | GET `/api/v1/endpoints`, `/api/v1/endpoints/{name}` | → [`EndpointRow`] list / one [`EndpointDetail`] | viewer |
+//! | POST `/api/v1/endpoints` | [`Serve`] → [`Serving`]; header `Idempotency-Key` | user |
+//! | POST `/api/v1/endpoints/{name}/scale` | [`ScaleRequest`] → [`Changed`] | user, own endpoints |
+//! | POST `/api/v1/endpoints/{name}/rollback` | [`RollBackRequest`] → [`Serving`] | user, own endpoints |
+//! | POST `/api/v1/endpoints/{name}/stop` | → [`Changed`] | user, own endpoints |
+//! | GET `/api/v1/routes` | query [`RoutesQuery`] → `model::RouteTable`, as soon as it is newer | router |
+//! | POST `/api/v1/routers` | `model::RouterReport` → [`Changed`], once a second | router |
 //! | GET `/api/v1/doctor` | → [`DoctorReport`] | admin |
 //! | POST `/api/v1/shutdown` | → [`Changed`] | admin |
 
 mod alerts;
+mod endpoints;
 mod load;
 mod progress;
 mod report;
@@ -64,6 +72,7 @@ pub use crate::stream::{Examination, Watched};
 use crate::textfile::FileError;
 
 pub use alerts::{AlertList, AlertQuery, RuleRow};
+pub use endpoints::*;
 pub use load::{GpuCell, GpuLoad, JobLoad, Load, LoadQuery, NodeLoad};
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
 pub use report::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};
