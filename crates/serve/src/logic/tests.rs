@@ -1,0 +1,5 @@
+//! Many parts together.
+
+mod chat;
+mod in_flight;
+pub mod make;
