@@ -1,0 +1,124 @@
+//! What a router is started with.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone)]
+pub struct RouterConfig {
+    pub listen: SocketAddr,
+    /// Where people reach it, if not at `listen`: a host name, or the address before a wildcard.
+    pub address: Option<String>,
+    /// None: plain HTTP. For HTTP/2, `alpn_protocols` must list `h2`.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Threads that serve requests. One more looks after everything else.
+    pub threads: usize,
+    pub limits: ServerLimits,
+    pub timeouts: Timeouts,
+    /// The newest table is kept here, and taken from here at a start without a controller.
+    pub table_file: Option<PathBuf>,
+}
+
+impl RouterConfig {
+    pub fn new(listen: SocketAddr) -> Self {
+        RouterConfig {
+            listen,
+            address: None,
+            tls: None,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            limits: ServerLimits::default(),
+            timeouts: Timeouts::default(),
+            table_file: None,
+        }
+    }
+}
+
+/// Bounds on what the router keeps in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// Clients' connections; one more waits until another is closed.
+    pub connections: usize,
+    /// Requests at a time, waiting ones included; one more is refused. HTTP/2 has many on a connection.
+    pub requests: usize,
+    /// Of a request's or an answer's head.
+    pub head: usize,
+    /// Of a request's body that is read before a replica is chosen.
+    pub peek: usize,
+    /// All bodies that are kept like that, together.
+    pub peek_total: usize,
+    /// Of a request's body. None: any.
+    pub body: Option<u64>,
+    /// Of bytes on their way, in each direction of a connection.
+    pub buffer: usize,
+    /// Idle connections kept to each replica, by each thread.
+    pub idle_per_replica: usize,
+    /// Replicas that a request is sent to, one after another.
+    pub tries: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            connections: 10_000,
+            requests: 20_000,
+            head: 64 << 10,
+            peek: 1 << 20,
+            peek_total: 256 << 20,
+            body: None,
+            buffer: 32 << 10,
+            idle_per_replica: 256,
+            tries: 3,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For a request's head, from its first byte.
+    pub head: Duration,
+    /// Without a byte of a request's body, or without the client taking a byte of its answer.
+    pub body: Duration,
+    /// Between requests on a connection.
+    pub idle: Duration,
+    /// Until a replica takes a connection.
+    pub connect: Duration,
+    /// Without a byte of an answer from a replica. Long prompts take long.
+    pub answer: Duration,
+    /// Without a byte in either direction after an upgrade.
+    pub tunnel: Duration,
+    /// Between probes of a replica's health path,
+    pub probe: Duration,
+    /// and before it has answered once.
+    pub probe_first: Duration,
+    /// For an answer to a probe.
+    pub probe_answer: Duration,
+    /// Between looks at a replica's own metrics.
+    pub metrics: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Timeouts {
+            head: secs(10),
+            body: secs(30),
+            idle: secs(75),
+            connect: secs(2),
+            answer: secs(1800),
+            tunnel: secs(3600),
+            probe: secs(1),
+            probe_first: Duration::from_millis(250),
+            probe_answer: secs(2),
+            metrics: secs(2),
+        }
+    }
+}
+
+impl Timeouts {
+    /// How often connections look whether something has taken too long.
+    pub fn tick(&self) -> Duration {
+        let shortest = self.head.min(self.body).min(self.idle).min(self.answer);
+        (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(2))
+    }
+}

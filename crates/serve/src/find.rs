@@ -1,0 +1,101 @@
+//! Which endpoint a request is for.
+
+use std::sync::Arc;
+
+use crate::access::{Caller, unauthorized};
+use crate::answer::Answer;
+use crate::http::{Framing, Known, RequestHead};
+use crate::logic::{PromptBlocks, scan_request};
+use crate::routes::{Entry, Routes};
+use tutti_model::RoutePolicy;
+
+pub enum Found {
+    /// The router answers itself.
+    Own,
+    Endpoint {
+        entry: Arc<Entry>,
+        /// First bytes of the target that only name the endpoint.
+        skip: usize,
+    },
+    /// The body's `model` says.
+    ByModel,
+}
+
+/// By what the head says.
+pub fn find(head: &RequestHead, routes: &Routes, caller: &Caller) -> Result<Found, Answer> {
+    let path = head.path();
+    if path.starts_with("/-/") {
+        return Ok(Found::Own);
+    }
+    if let Some(rest) = path.strip_prefix("/e/") {
+        let name = rest.split_once('/').map_or(rest, |(name, _)| name);
+        let entry = named(name, routes, caller)?;
+        return Ok(Found::Endpoint { entry, skip: "/e/".len() + name.len() });
+    }
+    if let Some(name) = head.fields.get(Known::Endpoint) {
+        let entry = named(&String::from_utf8_lossy(name), routes, caller)?;
+        return Ok(Found::Endpoint { entry, skip: 0 });
+    }
+    if path == "/v1/models" && matches!(head.method(), "GET" | "HEAD") {
+        return Ok(Found::Own);
+    }
+    if path.starts_with("/v1/") && head.framing() != Framing::EMPTY {
+        // Nobody's megabytes are read before it is clear that somebody may ask at all.
+        return match caller.key.is_some() || caller.local || routes.any_open {
+            true => Ok(Found::ByModel),
+            false => Err(no_key()),
+        };
+    }
+    only(routes, caller).map(|entry| Found::Endpoint { entry, skip: 0 })
+}
+
+/// By what the body says, of which this is the beginning.
+pub fn find_by_model(
+    body: &[u8],
+    routes: &Routes,
+    caller: &Caller,
+) -> Result<(Arc<Entry>, Option<PromptBlocks>), Answer> {
+    let scanned = scan_request(body, false);
+    let entry = match &scanned.model {
+        Some(model) => named(model, routes, caller)?,
+        None => only(routes, caller)?,
+    };
+    let prompt =
+        (entry.route.policy == RoutePolicy::Prefix).then(|| scan_request(body, true).blocks);
+    Ok((entry, prompt))
+}
+
+fn named(name: &str, routes: &Routes, caller: &Caller) -> Result<Arc<Entry>, Answer> {
+    match routes.named(name) {
+        Some(entry) => Ok(entry.clone()),
+        None => Err(unknown(&format!("there is no model '{}'", short(name)), routes, caller)),
+    }
+}
+
+fn only(routes: &Routes, caller: &Caller) -> Result<Arc<Entry>, Answer> {
+    match &routes.entries[..] {
+        [entry] => Ok(entry.clone()),
+        _ => Err(unknown("the request does not say which model it is for", routes, caller)),
+    }
+}
+
+fn short(name: &str) -> String {
+    name.chars().take(100).collect()
+}
+
+fn no_key() -> Answer {
+    unauthorized("a key is needed: send it as 'Authorization: Bearer tutti_s_…'")
+}
+
+/// Says what there is, to those who may know.
+fn unknown(what: &str, routes: &Routes, caller: &Caller) -> Answer {
+    if caller.key.is_none() && !caller.local && !routes.any_open {
+        return no_key();
+    }
+    let names: Vec<&str> = routes.visible(caller).map(|(name, _)| name).take(50).collect();
+    let message = match &names[..] {
+        [] => format!("{what}: there are none now"),
+        names => format!("{what}: there are {}", names.join(", ")),
+    };
+    Answer::error(404, "model_not_found", &message)
+}

@@ -1,0 +1,458 @@
+//! A client's HTTP/1.1 connection: request after request.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tutti_model::RoutePolicy;
+
+use crate::access::{Caller, identify, wall_clock};
+use crate::answer::Answer;
+use crate::client::Client;
+use crate::exchange::Exchange;
+use crate::fault::Fault;
+use crate::find::{Found, find, find_by_model};
+use crate::http::{Framing, RequestHead};
+use crate::logic::{AnswerKind, Outcome, scan_request};
+use crate::own;
+use crate::pool::connect;
+use crate::retry::{Tries, Verdict};
+use crate::shared::{Count, Worker, count_request, reserve_peek};
+use crate::visit::Visit;
+
+/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
+const SMALL_BODY: usize = 64 << 10;
+/// How long what a client still sends is listened to before its connection is closed.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub struct Connection {
+    worker: Arc<Worker>,
+    client: Client,
+    peer: IpAddr,
+    head: RequestHead,
+    exchange: Exchange,
+    /// Memory set aside for the body of the request under way.
+    kept: Option<Count>,
+}
+
+/// What to do with the connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Keep,
+    /// What was written must still reach the client.
+    Close,
+    /// Cut off: the client must not think that the answer is whole.
+    Cut,
+}
+
+/// Why a request is not proxied to its end.
+enum Stop {
+    /// Nothing was said yet: say this.
+    Answer(Answer),
+    Cut,
+}
+
+impl From<Answer> for Stop {
+    fn from(answer: Answer) -> Stop {
+        Stop::Answer(answer)
+    }
+}
+
+/// What became of one try.
+enum Tried {
+    Done(After),
+    Again,
+}
+
+impl Connection {
+    pub fn new(worker: Arc<Worker>, client: Client, peer: IpAddr) -> Connection {
+        let config = &worker.shared.config;
+        let exchange = Exchange::new(config.limits, config.timeouts);
+        Connection { worker, client, peer, head: RequestHead::default(), exchange, kept: None }
+    }
+
+    pub async fn serve(mut self) {
+        loop {
+            match self.read_head().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(answer) => {
+                    self.head = RequestHead::default();
+                    self.say(&answer, false).await;
+                    return self.client.close(LINGER).await;
+                }
+            }
+            let counted = count_request(&self.worker.shared);
+            let after = self.request().await;
+            drop(counted);
+            match after {
+                After::Keep => {
+                    self.client.inbuf.rest();
+                    self.exchange.rest();
+                    self.kept = None;
+                }
+                After::Close => return self.client.close(LINGER).await,
+                After::Cut => return self.cut(),
+            }
+        }
+    }
+
+    /// True: there is a request. False: the client is done.
+    async fn read_head(&mut self) -> Result<bool, Answer> {
+        let Connection { client, head, worker, .. } = self;
+        let config = &worker.shared.config;
+        let (limits, timeouts) = (config.limits, config.timeouts);
+        client.ticker.restart();
+        let mut begun = false;
+        poll_fn(|cx| {
+            loop {
+                if !client.inbuf.is_empty() {
+                    match head.read(client.inbuf.bytes()) {
+                        Ok(Some(len)) => {
+                            client.inbuf.consume(len);
+                            return Poll::Ready(Ok(true));
+                        }
+                        Ok(None) => {}
+                        Err(bad) => {
+                            let answer =
+                                Answer::error(bad.status(), "bad_request", &bad.to_string());
+                            return Poll::Ready(Err(answer));
+                        }
+                    }
+                    if !client.inbuf.has_room(limits.head) {
+                        let message = format!("the headers are larger than {} bytes", limits.head);
+                        return Poll::Ready(Err(Answer::error(431, "headers_too_large", &message)));
+                    }
+                    if !begun {
+                        begun = true;
+                        client.ticker.restart();
+                    }
+                }
+                match client.inbuf.poll_fill(&mut client.io, limits.head, cx) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(false)),
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Pending => break,
+                }
+            }
+            // Bytes that trickle in do not count as movement: the head has its time, and no more.
+            let limit = if begun { timeouts.head } else { timeouts.idle };
+            let idle = !begun && worker.shared.stopping();
+            match client.ticker.poll_still(limit, cx) || idle {
+                true => Poll::Ready(Ok(false)),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    async fn request(&mut self) -> After {
+        let started = Instant::now();
+        self.exchange.begin(&self.head);
+        match self.route(started).await {
+            Ok(after) => after,
+            Err(Stop::Cut) => After::Cut,
+            Err(Stop::Answer(answer)) => self.reply(&answer).await,
+        }
+    }
+
+    async fn route(&mut self, started: Instant) -> Result<After, Stop> {
+        let shared = self.worker.shared.clone();
+        shared.has_room()?;
+        let routes = shared.routes();
+        let caller = identify(&self.head, self.peer, &routes, wall_clock)?;
+        if let Some(length) = self.head.length()
+            && shared.config.limits.body.is_some_and(|most| length > most)
+        {
+            return Err(self.fault(Fault::TooLarge));
+        }
+        let found = find(&self.head, &routes, &caller)?;
+        let (entry, skip) = match found {
+            Found::Own => {
+                return Err(own::answer(&self.head, &shared, &routes, &caller).into());
+            }
+            Found::Endpoint { entry, skip } => (Some(entry), skip),
+            Found::ByModel => (None, 0),
+        };
+        let path = &self.head.path()[skip..];
+        let is_api = path.starts_with("/v1/");
+        let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
+        // Before its body is read, so that a key's limits hold for bodies too.
+        let mut visit = entry.map(|e| Visit::begin(&e, &caller, started)).transpose()?;
+        self.gather(visit.is_none() || is_api && by_prompt).await?;
+        if visit.is_none() {
+            let body = self.exchange.plain_body(&self.head);
+            let (entry, prompt) = find_by_model(&body, &routes, &caller)?;
+            let mut new = Visit::begin(&entry, &caller, started)?;
+            new.wish.prompt = prompt;
+            visit = Some(new);
+        } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {
+            let body = self.exchange.plain_body(&self.head);
+            visit.wish.prompt = Some(scan_request(&body, true).blocks);
+        }
+        let mut visit = visit.expect("it was just made if there was none");
+        if visit.entry.route.policy == RoutePolicy::Sticky {
+            let value = self.head.fields.named(&visit.entry.route.sticky_header);
+            visit.wish.sticky = value.map(|v| String::from_utf8_lossy(v).into_owned());
+        }
+        self.proxy(&mut visit, &caller, skip, is_api).await
+    }
+
+    /// Reads the body before a replica is chosen, where that is needed or worth it.
+    async fn gather(&mut self, needed: bool) -> Result<(), Stop> {
+        let shared = self.worker.shared.clone();
+        let peek = shared.config.limits.peek;
+        let length = self.head.length().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let small = length.is_some_and(|n| n <= SMALL_BODY.min(peek));
+        if self.exchange.rest.is_done() || self.head.upgrade() || !needed && !small {
+            if self.head.expects_continue() && !self.exchange.rest.is_done() {
+                self.say_continue().await?;
+            }
+            return Ok(());
+        }
+        let wanted = length.unwrap_or(peek).min(peek);
+        self.kept = match wanted <= SMALL_BODY {
+            true => None,
+            false => Some(reserve_peek(&shared, wanted).ok_or_else(|| {
+                let message = "too many large requests at once: try again";
+                Answer::error(503, "router_busy", message).retry_after(Duration::from_secs(1))
+            })?),
+        };
+        let here = length.is_some_and(|n| self.client.inbuf.len() >= n);
+        if self.head.expects_continue() && !here {
+            self.say_continue().await?;
+        }
+        let gathered = self.exchange.gather(&mut self.client, wanted).await;
+        gathered.map_err(|fault| self.fault(fault))
+    }
+
+    async fn say_continue(&mut self) -> Result<(), Stop> {
+        let said = self.exchange.say(&mut self.client, b"HTTP/1.1 100 Continue\r\n\r\n").await;
+        said.map_err(|fault| self.fault(fault))
+    }
+
+    async fn proxy(
+        &mut self,
+        visit: &mut Visit,
+        caller: &Caller,
+        skip: usize,
+        is_api: bool,
+    ) -> Result<After, Stop> {
+        self.exchange.up_head.clear();
+        let hidden = caller.hidden;
+        let out = &mut self.exchange.up_head;
+        self.head.write_upstream(out, skip, |known| hidden.hides(known));
+        let config = &self.worker.shared.config;
+        let rule = visit.entry.route.retry;
+        let mut tries = Tries::new(rule, self.head.method(), is_api, config.limits.tries);
+        loop {
+            match self.attempt(visit, &mut tries, is_api).await? {
+                Tried::Done(after) => return Ok(after),
+                Tried::Again => {}
+            }
+        }
+    }
+
+    /// Sends the request to one replica.
+    async fn attempt(
+        &mut self,
+        visit: &mut Visit,
+        tries: &mut Tries,
+        is_api: bool,
+    ) -> Result<Tried, Stop> {
+        let limit = self.worker.shared.config.limits.buffer;
+        let lease = self.client.unless_gone(limit, visit.replica()).await;
+        let lease = match lease.map_err(|_| Stop::Cut)? {
+            Ok(lease) => lease,
+            Err(answer) => return Err(tries.last_failure(answer).into()),
+        };
+        let reused = self.worker.pool.take(&lease.choice.address);
+        let was_reused = reused.is_some();
+        let mut up = match reused {
+            Some(up) => up,
+            None => {
+                let within = self.worker.shared.config.timeouts.connect;
+                let connecting = connect(&lease.choice.address, within);
+                match self.client.unless_gone(limit, connecting).await.map_err(|_| Stop::Cut)? {
+                    Ok(up) => up,
+                    Err(error) => {
+                        let verdict = tries.not_connected(&error);
+                        return self.judge(visit, lease, verdict);
+                    }
+                }
+            }
+        };
+        self.exchange.begin_try();
+        match self.final_head(&mut up).await {
+            Ok(()) => {}
+            Err(Fault::Broken { before_answer: true }) => {
+                let verdict = tries.broken(was_reused, self.exchange.can_repeat());
+                return self.judge(visit, lease, verdict);
+            }
+            Err(fault @ (Fault::Broken { .. } | Fault::BadAnswer(_) | Fault::Silent)) => {
+                visit.failed();
+                lease.finish(Outcome::Failed, Instant::now());
+                return Err(self.fault(fault));
+            }
+            Err(fault) => return Err(self.fault(fault)),
+        }
+        let status = self.exchange.answer.status;
+        if let Some(verdict) = tries.answered(status, self.exchange.can_repeat()) {
+            return self.judge(visit, lease, verdict);
+        }
+        self.finish(visit, lease, up, is_api).await
+    }
+
+    /// The replica gave no answer that can be passed on.
+    fn judge(
+        &mut self,
+        visit: &mut Visit,
+        lease: crate::desk::Lease,
+        verdict: Verdict,
+    ) -> Result<Tried, Stop> {
+        let choice = lease.choice.clone();
+        lease.finish(verdict.outcome, Instant::now());
+        if verdict.elsewhere {
+            visit.wish.tried.push(choice.key);
+        }
+        match verdict.give_up {
+            Some(answer) => {
+                visit.failed();
+                Err(answer.into())
+            }
+            None => {
+                if verdict.elsewhere {
+                    visit.retried(choice.revision);
+                }
+                Ok(Tried::Again)
+            }
+        }
+    }
+
+    /// The head of the answer that counts; those before it are passed on.
+    async fn final_head(&mut self, up: &mut TcpStream) -> Result<(), Fault> {
+        loop {
+            self.exchange.head(&mut self.client, up).await?;
+            let status = self.exchange.answer.status;
+            if status / 100 != 1 || status == 101 {
+                return Ok(());
+            }
+            // The router has said 100 itself, and HTTP/1.0 knows nothing of the kind.
+            if status != 100 && self.head.minor == 1 {
+                self.exchange.interim(&mut self.client).await?;
+            }
+        }
+    }
+
+    /// Passes the answer on.
+    async fn finish(
+        &mut self,
+        visit: &mut Visit,
+        lease: crate::desk::Lease,
+        mut up: TcpStream,
+        is_api: bool,
+    ) -> Result<Tried, Stop> {
+        let answer = &self.exchange.answer;
+        let status = answer.status;
+        let kind = match is_api && status < 400 {
+            true if answer.is_event_stream() => AnswerKind::Events,
+            true if answer.is_json() => AnswerKind::Json,
+            _ => AnswerKind::Other,
+        };
+        visit.answer_begins(status, kind);
+        if status == 101 {
+            return self.upgraded(visit, lease, up).await;
+        }
+        if self.exchange.let_go() {
+            self.kept = None;
+        }
+        if kind == AnswerKind::Events {
+            // A stream may last for minutes; its replica is well from its beginning.
+            lease.answered();
+        }
+        let keep = self.head.keep_alive() && !self.worker.shared.stopping();
+        let delimited = self.exchange.begin_answer(&self.head, keep);
+        let relayed = self.exchange.relay(&mut self.client, &mut up, visit).await;
+        let now = Instant::now();
+        match relayed {
+            Ok(reusable) => {
+                visit.answered();
+                let outcome = if status >= 500 { Outcome::Failed } else { Outcome::Ok };
+                if reusable {
+                    self.worker.pool.put(&lease.choice.address, up, now);
+                }
+                lease.finish(outcome, now);
+                let whole = self.exchange.rest.is_done();
+                let after = if keep && delimited && whole { After::Keep } else { After::Close };
+                Ok(Tried::Done(after))
+            }
+            Err(fault) => {
+                if !matches!(fault, Fault::Gone | Fault::Slow | Fault::BadBody(_)) {
+                    visit.failed();
+                    lease.finish(Outcome::Failed, now);
+                }
+                Ok(Tried::Done(After::Cut))
+            }
+        }
+    }
+
+    async fn upgraded(
+        &mut self,
+        visit: &mut Visit,
+        lease: crate::desk::Lease,
+        mut up: TcpStream,
+    ) -> Result<Tried, Stop> {
+        if !self.head.upgrade() || !self.exchange.answer.upgrade() {
+            visit.failed();
+            lease.finish(Outcome::Failed, Instant::now());
+            let message = "the replica switched to a protocol that nobody asked for";
+            return Err(Answer::error(502, "bad_answer", message).into());
+        }
+        lease.answered();
+        self.exchange.begin_upgrade();
+        let tunnelled = self.exchange.tunnel(&mut self.client, &mut up).await;
+        if tunnelled.is_ok() {
+            visit.answered();
+        }
+        lease.finish(Outcome::Ok, Instant::now());
+        Ok(Tried::Done(After::Cut))
+    }
+
+    /// What a fault means for the client, while nothing of an answer was sent.
+    fn fault(&self, fault: Fault) -> Stop {
+        match fault {
+            Fault::Gone => Stop::Cut,
+            fault => Stop::Answer(fault.answer()),
+        }
+    }
+
+    /// An answer of the router's own.
+    async fn reply(&mut self, answer: &Answer) -> After {
+        // What lies here of the body already is no reason to close.
+        let mut rest = self.exchange.rest.clone();
+        if let Ok(n) = rest.advance(self.client.inbuf.bytes(), |_| {}) {
+            self.client.inbuf.consume(n);
+        }
+        let keep = rest.is_done() && self.head.keep_alive() && self.head.minor == 1;
+        let keep = keep && !self.worker.shared.stopping();
+        self.say(answer, keep).await;
+        if keep { After::Keep } else { After::Close }
+    }
+
+    async fn say(&mut self, answer: &Answer, keep: bool) {
+        let mut out = Vec::with_capacity(256 + answer.body.len());
+        answer.write_to(&mut out, self.head.method(), keep);
+        // A client that does not take it is closed either way.
+        let _ = self.exchange.say(&mut self.client, &out).await;
+    }
+
+    /// A client of HTTP/1.0 knows by the end of the connection that an answer is whole, unless it is cut.
+    fn cut(self) {
+        if self.head.minor == 0 && self.exchange.rest == Framing::EMPTY {
+            let socket = socket2::SockRef::from(self.client.io.tcp());
+            let _ = socket.set_linger(Some(Duration::ZERO));
+        }
+    }
+}

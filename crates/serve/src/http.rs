@@ -1,0 +1,15 @@
+//! HTTP/1.1 as far as a proxy needs it: heads, where bodies end, and bytes in between.
+
+mod buffer;
+mod fields;
+mod framing;
+mod head;
+mod io;
+mod ticker;
+
+pub use buffer::Buffer;
+pub use fields::{BadHead, Known};
+pub use framing::{Framing, Malformed};
+pub use head::{RequestHead, ResponseHead};
+pub use io::Io;
+pub use ticker::Ticker;

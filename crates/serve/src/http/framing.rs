@@ -1,0 +1,271 @@
+//! Where a body ends. Strict: what two parsers could read in two ways is refused, for that is how
+//! requests are smuggled past a proxy.
+
+/// Extensions of a chunk's size line, and all trailers together. Nobody needs more.
+const LINE_MAX: usize = 256;
+const TRAILERS_MAX: usize = 8 << 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes are still to come.
+    Length(u64),
+    Chunked(Chunked),
+    /// Answers only.
+    UntilClose,
+}
+
+/// The bytes are no chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a chunk of the body is malformed: {0}")]
+pub struct Malformed(&'static str);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunked {
+    at: At,
+    /// As they came, each line with its end.
+    trailers: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum At {
+    Size {
+        digits: u8,
+        size: u64,
+    },
+    /// In a chunk's extensions, which nobody uses.
+    Extension {
+        size: u64,
+        seen: usize,
+    },
+    SizeLf {
+        size: u64,
+    },
+    Data {
+        left: u64,
+    },
+    DataCr,
+    DataLf,
+    /// At the start of a line of trailers, or of the empty line that ends all.
+    TrailerStart {
+        seen: usize,
+    },
+    Trailer {
+        seen: usize,
+    },
+    TrailerLf {
+        seen: usize,
+    },
+    EndLf,
+    End,
+}
+
+impl Framing {
+    pub const EMPTY: Framing = Framing::Length(0);
+
+    pub fn chunked() -> Framing {
+        Framing::Chunked(Chunked { at: At::Size { digits: 0, size: 0 }, trailers: Vec::new() })
+    }
+
+    pub fn is_done(&self) -> bool {
+        match self {
+            Framing::Length(left) => *left == 0,
+            Framing::Chunked(chunked) => chunked.at == At::End,
+            Framing::UntilClose => false,
+        }
+    }
+
+    /// Lines after the last chunk.
+    pub fn trailers(&self) -> &[u8] {
+        match self {
+            Framing::Chunked(chunked) => &chunked.trailers,
+            _ => &[],
+        }
+    }
+
+    /// Goes over `bytes` and says how many of them belong to the body; fewer than there are only at its
+    /// end. `data` gets the body itself, without the marks between chunks.
+    pub fn advance(
+        &mut self,
+        bytes: &[u8],
+        mut data: impl FnMut(&[u8]),
+    ) -> Result<usize, Malformed> {
+        match self {
+            Framing::Length(left) => {
+                let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= n as u64;
+                data(&bytes[..n]);
+                Ok(n)
+            }
+            Framing::Chunked(chunked) => chunked.advance(bytes, data),
+            Framing::UntilClose => {
+                data(bytes);
+                Ok(bytes.len())
+            }
+        }
+    }
+}
+
+impl Chunked {
+    fn advance(&mut self, bytes: &[u8], mut data: impl FnMut(&[u8])) -> Result<usize, Malformed> {
+        let mut used = 0;
+        while used < bytes.len() && self.at != At::End {
+            if let At::Data { left } = &mut self.at {
+                let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len() - used);
+                data(&bytes[used..used + n]);
+                used += n;
+                *left -= n as u64;
+                if *left == 0 {
+                    self.at = At::DataCr;
+                }
+                continue;
+            }
+            if let Some(skipped) = self.shortcut(&bytes[used..]) {
+                used += skipped;
+                continue;
+            }
+            let in_trailers = |at: &At| matches!(at, At::Trailer { .. } | At::TrailerLf { .. });
+            let was_in = in_trailers(&self.at);
+            self.at = self.step(bytes[used])?;
+            if was_in || in_trailers(&self.at) {
+                self.trailers.push(bytes[used]);
+            }
+            used += 1;
+        }
+        Ok(used)
+    }
+
+    /// What lies between two chunks nearly always: an end of line, or a plain size with its own.
+    fn shortcut(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self.at {
+            At::DataCr if bytes.starts_with(b"\r\n") => {
+                self.at = At::Size { digits: 0, size: 0 };
+                Some(2)
+            }
+            At::Size { digits: 0, .. } => {
+                let digits = bytes.iter().take(8).take_while(|b| b.is_ascii_hexdigit()).count();
+                if digits == 0 || !bytes[digits..].starts_with(b"\r\n") {
+                    return None;
+                }
+                let value = |b: &u8| u64::from((*b as char).to_digit(16).unwrap_or(0));
+                let size = bytes[..digits].iter().fold(0, |size, b| size * 16 + value(b));
+                self.at =
+                    if size == 0 { At::TrailerStart { seen: 0 } } else { At::Data { left: size } };
+                Some(digits + 2)
+            }
+            _ => None,
+        }
+    }
+
+    /// One byte that is not data.
+    fn step(&self, byte: u8) -> Result<At, Malformed> {
+        Ok(match (self.at.clone(), byte) {
+            (At::Size { digits, .. }, b) if b.is_ascii_hexdigit() && digits >= 15 => {
+                return Err(Malformed("its size has too many digits"));
+            }
+            (At::Size { digits, size }, b) if b.is_ascii_hexdigit() => {
+                let digit = (b as char).to_digit(16).unwrap_or(0);
+                At::Size { digits: digits + 1, size: size * 16 + u64::from(digit) }
+            }
+            (At::Size { digits: 1.., size }, b'\r') => At::SizeLf { size },
+            (At::Size { digits: 1.., size }, b';') => At::Extension { size, seen: 0 },
+            (At::Size { .. }, _) => return Err(Malformed("its size is no hexadecimal number")),
+            (At::Extension { size, .. }, b'\r') => At::SizeLf { size },
+            (At::Extension { size, seen }, b) if seen < LINE_MAX && is_text(b) => {
+                At::Extension { size, seen: seen + 1 }
+            }
+            (At::Extension { .. }, _) => return Err(Malformed("its extension")),
+            (At::SizeLf { size: 0 }, b'\n') => At::TrailerStart { seen: 0 },
+            (At::SizeLf { size }, b'\n') => At::Data { left: size },
+            (At::DataCr, b'\r') => At::DataLf,
+            (At::DataLf, b'\n') => At::Size { digits: 0, size: 0 },
+            (At::TrailerStart { .. }, b'\r') => At::EndLf,
+            (At::TrailerStart { .. }, b' ' | b'\t') => {
+                return Err(Malformed("a trailer goes on in the next line"));
+            }
+            (At::TrailerStart { seen } | At::Trailer { seen }, b)
+                if seen < TRAILERS_MAX && is_text(b) =>
+            {
+                At::Trailer { seen: seen + 1 }
+            }
+            (At::Trailer { seen }, b'\r') => At::TrailerLf { seen },
+            (At::TrailerLf { seen }, b'\n') => At::TrailerStart { seen },
+            (At::TrailerStart { .. } | At::Trailer { .. }, _) => {
+                return Err(Malformed("its trailers"));
+            }
+            (At::EndLf, b'\n') => At::End,
+            _ => return Err(Malformed("a line does not end in CR LF")),
+        })
+    }
+}
+
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || byte >= b' ' && byte != 0x7f
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fed in pieces of every size; the body, how much was used, and whether it is done.
+    fn read(raw: &[u8], piece: usize) -> Result<(Vec<u8>, usize, bool), Malformed> {
+        let mut framing = Framing::chunked();
+        let (mut body, mut used) = (Vec::new(), 0);
+        for bytes in raw.chunks(piece) {
+            used += framing.advance(bytes, |data| body.extend_from_slice(data))?;
+        }
+        Ok((body, used, framing.is_done()))
+    }
+
+    #[test]
+    fn chunks_are_read_in_pieces_of_every_size() {
+        let raw = b"5\r\nhello\r\nA;name=\"v\"\r\n, world!!!\r\n0\r\nx-sum: 1\r\ny: 2\r\n\r\nGET /";
+        for piece in 1..raw.len() {
+            let (body, used, done) = read(raw, piece).unwrap();
+            assert_eq!(body, b"hello, world!!!");
+            assert_eq!((used, done), (raw.len() - 5, true), "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn trailers_are_kept() {
+        let mut framing = Framing::chunked();
+        assert!(framing.trailers().is_empty());
+        framing.advance(b"1\r\nx\r\n0\r\na: b\r\nc: d\r\n\r\n", |_| {}).unwrap();
+        assert_eq!(framing.trailers(), b"a: b\r\nc: d\r\n");
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for raw in [
+            &b"5\nhello\r\n"[..],
+            b"5\r\nhelloX\n",
+            b"5\r\nhello\n0\r\n\r\n",
+            b"+5\r\nhello\r\n",
+            b"0x5\r\nhello\r\n",
+            b" 5\r\nhello\r\n",
+            b"5 \r\nhello\r\n",
+            b"\r\n",
+            b"-1\r\n",
+            b"1;\n\r\n",
+            b"1;a\x00\r\n",
+            b"1000000000000000\r\n",
+            b"0\r\n\n",
+            b"0\r\na: b\n\r\n",
+            b"0\r\na: b\r\n c\r\n\r\n",
+        ] {
+            assert!(read(raw, 1).is_err(), "{}", raw.escape_ascii());
+            assert!(read(raw, 100).is_err(), "{}", raw.escape_ascii());
+        }
+        let long = format!("0\r\na: {}\r\n\r\n", "x".repeat(TRAILERS_MAX));
+        assert!(read(long.as_bytes(), 512).is_err());
+    }
+
+    #[test]
+    fn a_length_ends_where_it_says() {
+        let mut framing = Framing::Length(5);
+        assert_eq!(framing.advance(b"abc", |_| {}), Ok(3));
+        assert!(!framing.is_done());
+        assert_eq!(framing.advance(b"defg", |_| {}), Ok(2));
+        assert!(framing.is_done());
+    }
+}

@@ -1,0 +1,108 @@
+//! What all threads of a router share, and what each has for itself.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use crate::answer::Answer;
+use crate::config::RouterConfig;
+use crate::pool::Pool;
+use crate::routes::Routes;
+
+pub struct Shared {
+    pub config: RouterConfig,
+    /// Picked at the start.
+    pub id: String,
+    /// Where it listens, the port picked by the system included.
+    pub bound: SocketAddr,
+    pub stopping: AtomicBool,
+    /// Requests under way, own answers included.
+    pub active: AtomicUsize,
+    pub connections: AtomicUsize,
+    /// Bytes of bodies that are kept for a second try.
+    peeked: AtomicUsize,
+    routes: RwLock<Arc<Routes>>,
+}
+
+impl Shared {
+    pub fn new(config: RouterConfig, id: String, bound: SocketAddr) -> Shared {
+        Shared {
+            config,
+            id,
+            bound,
+            stopping: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            peeked: AtomicUsize::new(0),
+            routes: RwLock::default(),
+        }
+    }
+
+    pub fn routes(&self) -> Arc<Routes> {
+        self.routes.read().expect("nothing panics while it holds the routes").clone()
+    }
+
+    pub fn set_routes(&self, routes: Routes) {
+        *self.routes.write().expect("nothing panics while it holds the routes") = Arc::new(routes);
+    }
+
+    /// Where people reach it.
+    pub fn address(&self) -> String {
+        self.config.address.clone().unwrap_or_else(|| self.bound.to_string())
+    }
+
+    /// Refuses what is too much for this router altogether.
+    pub fn has_room(&self) -> Result<(), Answer> {
+        if self.active.load(Ordering::Relaxed) <= self.config.limits.requests {
+            return Ok(());
+        }
+        let answer = Answer::error(503, "router_busy", "this router has too much to do: try again");
+        Err(answer.retry_after(Duration::from_secs(1)))
+    }
+
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// One thread's part.
+pub struct Worker {
+    pub shared: Arc<Shared>,
+    pub pool: Pool,
+}
+
+/// Counts one while it lives.
+pub struct Counted<F: Fn(&Shared) -> &AtomicUsize> {
+    shared: Arc<Shared>,
+    which: F,
+    n: usize,
+}
+
+impl<F: Fn(&Shared) -> &AtomicUsize> Drop for Counted<F> {
+    fn drop(&mut self) {
+        (self.which)(&self.shared).fetch_sub(self.n, Ordering::Relaxed);
+    }
+}
+
+pub type Count = Counted<fn(&Shared) -> &AtomicUsize>;
+
+fn count(shared: &Arc<Shared>, which: fn(&Shared) -> &AtomicUsize, n: usize) -> Count {
+    which(shared).fetch_add(n, Ordering::Relaxed);
+    Counted { shared: shared.clone(), which, n }
+}
+
+pub fn count_connection(shared: &Arc<Shared>) -> Count {
+    count(shared, |shared| &shared.connections, 1)
+}
+
+pub fn count_request(shared: &Arc<Shared>) -> Count {
+    count(shared, |shared| &shared.active, 1)
+}
+
+/// Room to keep so much of a body; none if too much is kept already.
+pub fn reserve_peek(shared: &Arc<Shared>, bytes: usize) -> Option<Count> {
+    let count = count(shared, |shared| &shared.peeked, bytes);
+    let all = shared.peeked.load(Ordering::Relaxed);
+    (all <= shared.config.limits.peek_total).then_some(count)
+}

@@ -1,0 +1,226 @@
+//! Who is refused, and how.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use tutti_model::{KeyLimits, Span};
+
+fn status(answer: &str) -> u16 {
+    answer.get(9..12).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_there_is_named_with_those_that_are() {
+    let mut second = endpoint("second", &[]);
+    second.models = vec!["alias".to_owned()];
+    let router = start(table(vec![endpoint("first", &[]), second]));
+    let answer = router.post("/v1/completions", r#"{"model":"third"}"#).await;
+    assert_eq!(status(&answer), 404);
+    for word in ["'third'", "first, second, alias", "\"code\":\"model_not_found\""] {
+        assert!(answer.contains(word), "{word} in {answer}");
+    }
+    assert_eq!(status(&router.get("/e/third/x").await), 404);
+    assert_eq!(status(&router.get("/anything").await), 404, "which of the two?");
+    let models = router.get("/v1/models").await;
+    assert!(models.contains(r#""id":"alias""#) && models.contains(r#""id":"first""#), "{models}");
+}
+
+#[tokio::test]
+async fn requests_find_their_endpoint_in_every_way() {
+    let (one, two) = (says("one").await, says("two").await);
+    let mut second = endpoint("b", &[two]);
+    second.models = vec!["alias/b".to_owned()];
+    let router = start(table(vec![endpoint("a", &[one]), second]));
+    for (request, expected) in [
+        (post("/v1/completions", r#"{"model":"a"}"#), "one"),
+        (post("/v1/completions", r#"{"prompt":"\"model\": \"a\"","model":"alias/b"}"#), "two"),
+        ("GET /e/b/v1/files HTTP/1.1\r\nHost: r\r\n\r\n".to_owned(), "two"),
+        ("GET /e/a HTTP/1.1\r\nHost: r\r\n\r\n".to_owned(), "one"),
+        ("GET /x HTTP/1.1\r\nHost: r\r\nX-Tutti-Endpoint: b\r\n\r\n".to_owned(), "two"),
+    ] {
+        let answer = router.ask(&request).await;
+        assert!(answer.ends_with(&format!("\r\n\r\n{expected}")), "{request}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_checked_counted_and_never_passed_on() {
+    let (seen, mut requests) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, request| {
+        seen.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
+        async move {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+        }
+    })
+    .await;
+    let mut table = table(vec![endpoint("m", &[address]), endpoint("n", &[address])]);
+    let limits = KeyLimits {
+        requests_per_minute: Some(2),
+        endpoints: vec!["m".to_owned()],
+        ..KeyLimits::default()
+    };
+    table.keys = vec![key(limits)];
+    let router = start(table);
+    let ask = |path: &str, header: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: r\r\n{header}\r\n\r\n");
+        let router = &router;
+        async move { router.ask(&request).await }
+    };
+    assert_eq!(status(&ask("/e/m/1", &format!("Authorization: Bearer {KEY}")).await), 200);
+    assert_eq!(status(&ask("/e/m/2", &format!("x-api-key: {KEY}")).await), 200);
+    for _ in 0..2 {
+        let request = soon(requests.recv()).await.unwrap();
+        assert!(!request.contains("tutti_s_"), "{request}");
+    }
+    let answer = ask("/e/m/3", &format!("x-api-key: {KEY}")).await;
+    assert_eq!(status(&answer), 429);
+    assert!(answer.contains("\r\nRetry-After: "), "{answer}");
+    assert_eq!(status(&ask("/e/n/x", &format!("x-api-key: {KEY}")).await), 403);
+    let wrong = KEY.replace("9c41", "9c42");
+    for header in [
+        format!("x-api-key: {wrong}"),
+        "Authorization: Bearer tutti_u_0123456789abcdef_k3jx09tq2m_00".to_owned(),
+        "Authorization: Bearer tutti_s_".to_owned(),
+    ] {
+        assert_eq!(status(&ask("/e/m/x", &header).await), 401, "{header}");
+    }
+    router.until("m", |m| m.traffic.refused == 1).await;
+}
+
+#[tokio::test]
+async fn a_full_queue_and_a_long_wait_are_refused() {
+    let address = replica(|stream, _| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let mut full = endpoint("m", &[address]);
+    (full.max_in_flight, full.queue, full.queue_wait) = (Some(1), 1, Span(150));
+    let router = start(table(vec![full]));
+    let mut first = router.connect().await;
+    first.write_all(b"GET /x HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+    router.until("m", |m| m.in_flight == 1).await;
+    let waiting = router.get("/x");
+    let refused = async {
+        router.until("m", |m| m.queued == 1).await;
+        router.get("/x").await
+    };
+    let (late, refused) = soon(async { tokio::join!(waiting, refused) }).await;
+    assert_eq!(status(&refused), 429);
+    assert_eq!(status(&late), 503);
+    for answer in [&late, &refused] {
+        assert!(answer.contains("\r\nRetry-After: "), "{answer}");
+    }
+    router.until("m", |m| m.queued == 0 && m.traffic.refused == 1).await;
+}
+
+#[tokio::test]
+async fn without_replicas_and_without_patience_there_is_nothing_to_wait_for() {
+    let mut none = endpoint("m", &[]);
+    none.hold = Span(0);
+    let router = start(table(vec![none]));
+    assert_eq!(status(&router.get("/x").await), 503);
+}
+
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_reaches_nobody() {
+    let (seen, mut requests) = mpsc::unbounded_channel::<Vec<u8>>();
+    let address = replica(move |_, request| {
+        seen.send(request).unwrap();
+        async {}
+    })
+    .await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    for (lines, expected) in [
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400),
+        ("Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 501),
+        ("Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", 400),
+        ("X: y\n\r\n\r\n", 400),
+        ("X: y\r\n z\r\n\r\n", 400),
+    ] {
+        let mut client = router.connect().await;
+        let smuggled = "GET /smuggled HTTP/1.1\r\nHost: r\r\n\r\n";
+        let request = format!("POST /x HTTP/1.1\r\nHost: r\r\n{lines}{smuggled}");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = String::from_utf8(read_to_end(&mut client).await).unwrap();
+        assert_eq!(status(&answer), expected, "{lines:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "and the connection is closed");
+    }
+    assert!(requests.try_recv().is_err(), "a replica saw something");
+}
+
+#[tokio::test]
+async fn malformed_chunks_are_refused_before_a_replica_has_them() {
+    let address = says("never").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    for chunks in ["5\nhello\r\n0\r\n\r\n", "zz\r\n", "5\r\nhelloX\r\n0\r\n\r\n", "-1\r\n\r\n"] {
+        let request =
+            format!("POST /v1/x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+        let answer = router.ask(&request).await;
+        assert_eq!(status(&answer), 400, "{chunks:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn heads_and_bodies_have_limits() {
+    let address = says("ok").await;
+    let mut config = config();
+    config.limits.head = 8 << 10;
+    config.limits.body = Some(1000);
+    let router = start_with(config, table(vec![endpoint("m", &[address])]));
+    let long = format!("GET /x HTTP/1.1\r\nHost: r\r\nX: {}\r\n\r\n", "y".repeat(9 << 10));
+    assert_eq!(status(&router.ask(&long).await), 431);
+    assert_eq!(status(&router.post("/x", &"z".repeat(1001)).await), 413);
+    assert_eq!(status(&router.post("/x", &"z".repeat(1000)).await), 200);
+    let chunk = format!("3e9\r\n{}\r\n0\r\n\r\n", "z".repeat(1001));
+    let chunked =
+        format!("POST /x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}");
+    assert_eq!(status(&router.ask(&chunked).await), 413);
+}
+
+#[tokio::test]
+async fn who_takes_for_ever_is_closed() {
+    let address = says("ok").await;
+    let mut config = config();
+    config.timeouts.head = Duration::from_millis(80);
+    config.timeouts.body = Duration::from_millis(80);
+    config.timeouts.idle = Duration::from_millis(80);
+    let router = start_with(config, table(vec![endpoint("m", &[address])]));
+    let mut idle = router.connect().await;
+    assert_eq!(read_to_end(&mut idle).await, b"", "nothing said");
+    let mut slow = router.connect().await;
+    slow.write_all(b"GET /x HTTP/1.1\r\nHost:").await.unwrap();
+    assert_eq!(read_to_end(&mut slow).await, b"", "half a head");
+    let mut stalled = router.connect().await;
+    stalled.write_all(b"POST /x HTTP/1.1\r\nHost: r\r\nContent-Length: 5\r\n\r\nab").await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut stalled).await).unwrap();
+    assert_eq!(status(&answer), 408);
+    let mut kept = router.connect().await;
+    kept.write_all(b"GET /x HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut kept).await).unwrap();
+    assert!(answer.ends_with("\r\n\r\nok"), "answered, and closed when idle: {answer}");
+}
+
+#[tokio::test]
+async fn own_paths_answer() {
+    let address = says("ok").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    assert_eq!(status(&router.get("/x").await), 200);
+    router.until("m", |m| m.traffic.requests == 1).await;
+    assert_eq!(status(&router.get("/-/healthy").await), 200);
+    assert_eq!(status(&router.get("/-/ready").await), 200);
+    let metrics = router.get("/-/metrics").await;
+    assert!(metrics.contains("tutti_router_requests_total{endpoint=\"m\"} 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("tutti_router_replica_ready{endpoint=\"m\",job=\"1\"} 1\n"),
+        "{metrics}"
+    );
+    assert!(router.get("/-/endpoints").await.contains("\"in_flight\":0"));
+    assert_eq!(status(&router.get("/-/nonsense").await), 404);
+    assert_eq!(status(&router.post("/-/ready", "").await), 405);
+}
