@@ -99,11 +99,11 @@ pub struct CheckpointOptions {
 
 /// Kept with the tensors.
 #[derive(Debug, Serialize, Deserialize)]
-struct Meta {
+pub(crate) struct Meta {
     /// Steps done.
     step: u64,
     tokens: u64,
-    config: TrainConfig,
+    pub(crate) config: TrainConfig,
     /// For people: it loads under any other.
     layout: String,
 }
@@ -467,13 +467,13 @@ fn to_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn from_bytes(bytes: &[u8], values: &mut [f32]) {
+pub(crate) fn from_bytes(bytes: &[u8], values: &mut [f32]) {
     for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
         *value = f32::from_le_bytes(bytes.try_into().expect("chunks of four"));
     }
 }
 
-fn in_store(location: &str, source: StoreError) -> CheckpointError {
+pub(crate) fn in_store(location: &str, source: StoreError) -> CheckpointError {
     CheckpointError::Store { location: location.to_owned(), source: Box::new(source) }
 }
 

@@ -13,6 +13,7 @@
 //!  │        └► grads: buckets, reduced while backward goes on ─► optim: AdamW on shards
 //!  └► checkpoint ─► cut: shards as boxes of named tensors      progress: $TUTTI_PROGRESS
 //!        └► copies: shards on other nodes
+//! serving: weights (of a checkpoint, whole) ─► decoder: forward alone, keys and values are kept
 //! ```
 
 pub mod bucket;
@@ -22,6 +23,7 @@ pub mod config;
 pub mod copies;
 pub mod cut;
 pub mod data;
+pub mod decoder;
 pub mod device;
 pub mod grads;
 pub mod layout;
@@ -35,10 +37,13 @@ pub mod schedule;
 pub mod stage;
 pub mod tensor;
 pub mod trainer;
+pub mod weights;
 
 pub use checkpoint::CheckpointOptions;
 pub use config::{ConfigError, Device, ModelConfig, OptimConfig, Precision, TrainConfig};
 pub use copies::CopiesOptions;
+pub use decoder::{Decoder, DecoderOptions, Row};
 pub use layout::{Layout, LayoutError};
 pub use run::{Ended, Event, RunError, RunOptions, run};
 pub use trainer::Trainer;
+pub use weights::Weights;

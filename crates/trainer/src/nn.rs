@@ -5,6 +5,7 @@
 //! one place, between the parts. The tests hold each gradient against Burn's own differentiation.
 
 pub mod attention;
+pub mod cached;
 pub mod head;
 pub mod mlp;
 pub mod norm;

@@ -3,7 +3,7 @@
 use burn_dispatch::{Dispatch, DispatchDevice};
 use burn_tensor::backend::Backend;
 
-pub use burn_tensor::{FloatDType, Int, TensorData, activation};
+pub use burn_tensor::{FloatDType, IndexingUpdateOp, Int, TensorData, activation};
 
 pub type Tensor<const D: usize, K = burn_tensor::Float> = burn_tensor::Tensor<Dispatch, D, K>;
 pub type Device = DispatchDevice;

@@ -6,9 +6,9 @@
 use super::{Geometry, linear, linear_weight};
 use crate::tensor::{Device, FloatDType, Tensor, TensorData, activation};
 
-const ROTARY_BASE: f64 = 10_000.0;
+pub(super) const ROTARY_BASE: f64 = 10_000.0;
 /// What is added to the score of a token that is still to come.
-const MASKED: f32 = -1e9;
+pub(super) const MASKED: f32 = -1e9;
 
 /// Made once per run.
 #[derive(Clone)]
