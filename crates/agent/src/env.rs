@@ -49,6 +49,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "racks of those nodes, empty where nobody knows; not set if no rack is known at all",
     ),
     ("TUTTI_PORTS", "a port that was free on each of them, in the same order"),
+    ("PORT", "where a replica of an endpoint listens; not set for other jobs"),
+    ("TUTTI_PORT", "the same"),
     (
         "TUTTI_GANG_KEY",
         "64 hex digits that only processes of this attempt know: prove by it who you are",
@@ -230,6 +232,15 @@ fn identity(env: &mut BTreeMap<&str, String>, launch: &Launch, around: &Surround
             let ports = around.ports.iter().map(ToString::to_string).collect();
             env.insert("TUTTI_PORTS", join(ports))
         }
+    };
+    // What routers are told is what the replica must go by, so the job's own `env` has no say.
+    match &launch.spec.service {
+        Some(service) => {
+            let port = service.port.unwrap_or(around.master_port).to_string();
+            env.insert("PORT", port.clone());
+            env.insert("TUTTI_PORT", port)
+        }
+        None => env.remove("TUTTI_PORT"),
     };
     match frameworks::slots(launch) {
         Some(slots) => {

@@ -6,6 +6,7 @@
 mod accounts;
 mod attempts;
 mod claims;
+mod endpoints;
 pub(crate) mod goodput;
 mod health;
 mod jobs;
@@ -18,6 +19,7 @@ use tutti_model::{
 
 use crate::event::{Event, Record};
 use crate::index;
+use crate::serve::RouteScope;
 
 pub use goodput::{goodput_at, job_goodput_at, time_sums_at};
 
@@ -25,8 +27,12 @@ pub fn apply(state: &mut State, record: &Record) {
     state.seq = record.seq;
     state.at = record.at;
     let scope = goodput::scope(state, &record.event, record.at);
+    let routes = RouteScope::before(state, &record.event);
     change(state, record);
     goodput::note(state, &scope, &record.event, record.at);
+    if routes.changed(state) {
+        state.routes = record.seq;
+    }
 }
 
 fn change(state: &mut State, record: &Record) {
@@ -39,6 +45,8 @@ fn change(state: &mut State, record: &Record) {
             let (team, key) = (team.as_deref(), key.as_deref());
             let who = jobs::Submitter { user, team, key, replica_of: replica_of.as_deref() };
             jobs::submitted(state, *job, &who, spec, at);
+            let of = replica_of.as_deref().into_iter();
+            of.for_each(|of| endpoints::replica_submitted(state, *job, of, at));
         }
         Event::JobHeld { job, .. } => index::change_job(state, *job, |j| j.held = true),
         Event::JobReleased { job, .. } => index::change_job(state, *job, |j| j.held = false),
@@ -119,6 +127,20 @@ fn change(state: &mut State, record: &Record) {
         Event::TokenRevoked { id, .. } => {
             state.tokens.remove(id);
         }
+
+        Event::EndpointCreated { .. }
+        | Event::EndpointRevised { .. }
+        | Event::EndpointBounded { .. }
+        | Event::EndpointWants { .. }
+        | Event::ReplicaChanged { .. }
+        | Event::ReplicaFailed { .. }
+        | Event::ReplicaGone { .. }
+        | Event::RolloutBegan { .. }
+        | Event::RolloutMoved { .. }
+        | Event::RolloutEnded { .. }
+        | Event::EndpointStopping { .. }
+        | Event::EndpointGone { .. }
+        | Event::EndpointServed { .. } => endpoints::changed(state, &record.event, at),
     }
 }
 

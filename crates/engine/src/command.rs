@@ -1,11 +1,12 @@
 //! Everything that can be asked of the engine. One door for people, agents and the clock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tutti_model::{
-    BurnInFigures, Day, Finding, Generation, GpuBenchFigures, GpuIndex, Greeting, JobId, JobSpec,
-    NodeId, PartReport, Policy, Priority, Role, TaskId, Token, WatchRule,
+    BurnInFigures, Day, EndpointLoad, Finding, Generation, GpuBenchFigures, GpuIndex, Greeting,
+    JobId, JobSpec, NodeId, PartReport, Policy, Priority, Replicas, Role, Served, TaskId, Token,
+    WatchRule,
 };
 
 /// Who asks.
@@ -163,6 +164,48 @@ pub enum Command {
         node: String,
     },
 
+    /// A person wants this served. The endpoint's name is the spec's `name`.
+    Serve {
+        actor: Actor,
+        spec: Box<JobSpec>,
+        /// Runs and is accounted as this user; only an admin may name somebody else.
+        user: Option<String>,
+        /// The same key by the same user gives the same endpoint.
+        key: Option<String>,
+    },
+    /// A new revision. `canary` in place of the spec's: per cent of requests that it gets first.
+    UpdateEndpoint {
+        actor: Actor,
+        name: String,
+        spec: Box<JobSpec>,
+        canary: Option<u32>,
+    },
+    /// Other bounds than the job file's; none: as the file says.
+    ScaleEndpoint {
+        actor: Actor,
+        name: String,
+        bounds: Option<Replicas>,
+    },
+    /// To this revision, or to the last one that was not taken back.
+    RollBack {
+        actor: Actor,
+        name: String,
+        to: Option<u32>,
+    },
+    StopEndpoint {
+        actor: Actor,
+        name: String,
+    },
+    /// What all routers together see, for every endpoint. A level: all of it, each time.
+    Load {
+        loads: BTreeMap<String, EndpointLoad>,
+    },
+    /// What was served since the last time, about once a minute.
+    Served {
+        endpoint: String,
+        more: Served,
+    },
+
     /// These ended jobs are kept elsewhere for good. Those that somebody waits for stay.
     Forget {
         jobs: Vec<JobId>,
@@ -185,5 +228,10 @@ pub enum Reply {
     Tasks(u64),
     Welcome {
         node: NodeId,
+    },
+    /// The revision that it serves, or will.
+    Endpoint {
+        name: String,
+        revision: u32,
     },
 }

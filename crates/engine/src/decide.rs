@@ -1,12 +1,14 @@
 //! Commands to events. Looks, never changes; what follows from an event is in
 //! [`crate::consequences`].
 
+mod endpoints;
 mod findings;
 mod forget;
 mod jobs;
 mod ledger;
 mod nodes;
 mod policy;
+mod service;
 mod spec;
 mod stranded;
 mod submit;
@@ -90,6 +92,20 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),
         Command::UseJoinToken { id, node } => tokens::use_join(view, id, node),
+        Command::Serve { actor, spec, user, key } => {
+            endpoints::serve(view, actor, spec, user.as_deref(), key.as_deref())
+        }
+        Command::UpdateEndpoint { actor, name, spec, canary } => {
+            endpoints::update(view, actor, name, spec, *canary)
+        }
+        Command::ScaleEndpoint { actor, name, bounds } => {
+            endpoints::scale(view, actor, name, *bounds)
+        }
+        Command::RollBack { actor, name, to } => endpoints::roll_back(view, actor, name, *to),
+        Command::StopEndpoint { actor, name } => endpoints::stop(view, actor, name),
+        // Noted already; what follows from it is settled afterwards.
+        Command::Load { .. } => done(Vec::new()),
+        Command::Served { endpoint, more } => endpoints::served(view, endpoint, more),
     }
 }
 

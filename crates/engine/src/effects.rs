@@ -173,7 +173,8 @@ fn launch(
         world_size: attempt.world_size(),
         node_rank: attempt.parts.iter().position(|p| p.node == part.node)? as u32,
         hosts: attempt.parts.iter().map(host).collect::<Option<_>>()?,
-        wait_for_go: attempt.parts.len() > 1,
+        // A service waits as well: the port that its agent finds free is where it listens.
+        wait_for_go: attempt.parts.len() > 1 || job.spec.service.is_some(),
         array_tasks: matches!(job.tasks, Tasks::Array(_)).then(|| job.spec.task_count()),
         saved: task.past().saved.clone(),
         key: None,

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use tutti_model::{Link, NewClaim, NodeId, Plan, Seq, Span, State, TaskId, Time};
+use tutti_model::{
+    EndpointLoad, EndpointVerdict, Link, NewClaim, NodeId, Plan, ReplicaPhase, Seq, Span, State,
+    TaskId, Time,
+};
 use tutti_sched::Scheduler;
 
 use crate::agenda::Agenda;
@@ -19,6 +22,7 @@ use crate::health::may_take_out;
 use crate::index;
 use crate::live::{Levels, Live};
 use crate::reject::Rejected;
+use crate::serve;
 use crate::settings::Settings;
 use crate::stall::{self, Stalled};
 
@@ -42,7 +46,13 @@ pub struct Engine {
     planned_at: Time,
     /// Something changed that could let a waiting task start.
     dirty: bool,
+    /// Endpoints of which something changed.
+    unsettled: BTreeSet<String>,
 }
+
+/// What endpoints do follows from what they did in so many rounds at most. It ends by itself long
+/// before; what is left then waits for the next step.
+const ROUNDS_MAX: usize = 64;
 
 impl Engine {
     pub fn new(settings: Settings) -> Engine {
@@ -61,6 +71,7 @@ impl Engine {
             plan: Plan::default(),
             planned_at: Time(0),
             dirty: true,
+            unsettled: BTreeSet::new(),
         }
     }
 
@@ -90,6 +101,17 @@ impl Engine {
         gets_further(self.view(now), task)
     }
 
+    /// What keeps this endpoint from being as it should be. A replica that waits for GPUs has the
+    /// verdict of its job in [`Engine::plan`].
+    pub fn endpoint_verdict(&self, name: &str, now: Time) -> Option<EndpointVerdict> {
+        serve::verdict(self.view(now), name)
+    }
+
+    /// What routers say of this endpoint, if any spoke lately.
+    pub fn endpoint_load(&self, name: &str, now: Time) -> Option<&EndpointLoad> {
+        self.live.memory(name)?.load(now)
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -115,6 +137,10 @@ impl Engine {
         };
         let mut step = Step { reply: Ok(reply), records: Vec::new(), effects: Vec::new() };
         self.run(events, now, &mut step);
+        if matches!(command, Command::Load { .. } | Command::Tick) {
+            self.unsettled.extend(self.state.endpoints.keys().cloned());
+        }
+        self.settle(now, &mut step);
         self.note_live(&command, &step, now);
         // What the records have just said need not be said again.
         let mut more = answer(self.view(now), &command);
@@ -142,6 +168,7 @@ impl Engine {
         let events = carry_out::events(&self.state, &mut self.plan, now);
         self.run(events, now, &mut step);
         self.dirty = more;
+        self.settle(now, &mut step);
         step
     }
 
@@ -205,11 +232,33 @@ impl Engine {
             }
             self.agenda.note(&self.state, &record.event);
             self.dirty |= opens_room(&self.state, &record.event);
+            self.unsettled.extend(serve::touched(&self.state, &record.event));
+            if let Event::ReplicaChanged {
+                endpoint, phase: ReplicaPhase::Draining { .. }, ..
+            } = &record.event
+            {
+                self.live.note_drained(endpoint, now);
+            }
             step.effects.extend(effects(&self.state, &self.settings, &record));
             let view = self.view(now);
             todo.extend(consequences(view, &record.event));
             step.records.push(record);
         }
+    }
+
+    /// Endpoints do what they must, until there is nothing left to do.
+    fn settle(&mut self, now: Time, step: &mut Step) {
+        for _ in 0..ROUNDS_MAX {
+            let names = std::mem::take(&mut self.unsettled);
+            for name in &names {
+                let events = serve::settle(self.view(now), name);
+                self.run(events, now, step);
+            }
+            if self.unsettled.is_empty() {
+                return;
+            }
+        }
+        debug_assert!(self.unsettled.is_empty(), "endpoints go in circles: {:?}", self.unsettled);
     }
 
     /// Before anything is decided: how far the ranks are decides what becomes of an attempt.
@@ -229,6 +278,7 @@ impl Engine {
             Command::Report { node, session, report } if live.is_session(*node, *session) => {
                 live.note_levels(*node, std::slice::from_ref(report), now, sleeps);
             }
+            Command::Load { loads } => live.note_loads(state, loads, now),
             Command::Tick => {
                 live.forget_levels(|lease| find_attempt(state, lease).is_some());
             }
@@ -306,6 +356,19 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::TokenUsed { .. }
         | Event::TokenRevoked { .. }
         | Event::GpusIdle { .. }
+        | Event::EndpointCreated { .. }
+        | Event::EndpointRevised { .. }
+        | Event::EndpointBounded { .. }
+        | Event::EndpointWants { .. }
+        | Event::ReplicaChanged { .. }
+        | Event::ReplicaFailed { .. }
+        | Event::ReplicaGone { .. }
+        | Event::RolloutBegan { .. }
+        | Event::RolloutMoved { .. }
+        | Event::RolloutEnded { .. }
+        | Event::EndpointStopping { .. }
+        | Event::EndpointGone { .. }
+        | Event::EndpointServed { .. }
         | Event::LedgerSettled
         | Event::LedgerDropped { .. } => false,
         // Room that was kept there may have to be found elsewhere.

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
     GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
-    Policy, Priority, RankExit, Refusal, ReplicaOf, SavedPoint, Seq, StopCause, SuspendCause,
-    TaskId, Time, Token, WakePart,
+    Policy, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage,
+    SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -285,6 +285,97 @@ pub enum Event {
     TokenRevoked {
         id: String,
         by: String,
+    },
+
+    /// Its first revision is 1.
+    EndpointCreated {
+        endpoint: String,
+        user: String,
+        team: String,
+        spec: Arc<JobSpec>,
+        by: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        want: u32,
+    },
+    EndpointRevised {
+        endpoint: String,
+        revision: u32,
+        spec: Arc<JobSpec>,
+        by: String,
+        /// Replicas of this revision are replicas of the new one: what they run has not changed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        same_as: Option<u32>,
+        /// The way there. None if there is nothing to exchange.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rollout: Option<Rollout>,
+    },
+    /// A person has set other bounds than the job file's, or none any more.
+    EndpointBounded {
+        endpoint: String,
+        bounds: Option<Replicas>,
+        by: String,
+    },
+    EndpointWants {
+        endpoint: String,
+        want: u32,
+        why: String,
+    },
+    ReplicaChanged {
+        endpoint: String,
+        job: JobId,
+        phase: ReplicaPhase,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    /// It ended by itself, or never became ready.
+    ReplicaFailed {
+        endpoint: String,
+        job: JobId,
+        why: String,
+        /// In a row, without any that became ready.
+        failures: u32,
+        /// No other one is started before.
+        not_before: Time,
+    },
+    /// Its job is over.
+    ReplicaGone {
+        endpoint: String,
+        job: JobId,
+        gpu_ms: u64,
+        cost_micro: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    /// A person goes back to an older revision.
+    RolloutBegan {
+        endpoint: String,
+        rollout: Rollout,
+        by: String,
+    },
+    /// `why` is why it is taken back, if it is.
+    RolloutMoved {
+        endpoint: String,
+        stage: RolloutStage,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
+    /// All replicas are of this revision.
+    RolloutEnded {
+        endpoint: String,
+        current: u32,
+    },
+    /// It ends when its replicas are gone.
+    EndpointStopping {
+        endpoint: String,
+        by: String,
+    },
+    EndpointGone {
+        endpoint: String,
+    },
+    EndpointServed {
+        endpoint: String,
+        more: Served,
     },
 }
 

@@ -16,6 +16,8 @@
 //! | Few nodes are taken out without anybody asking for it | `few_taken_out` |
 //! | A suspended attempt holds no GPU, and its memory is counted | `suspended_lends` |
 //! | Every GPU-second is in one class, and the books say what is the case | `goodput_sums` |
+//! | Jobs that serve and the replicas of endpoints are the same | `replicas_known` |
+//! | Endpoints want what they may have, of revisions that there are | `endpoints_sane` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | What a person suspended does not run before it is resumed | `suspension_kept` (over a journal) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
@@ -23,6 +25,7 @@
 mod array_complete;
 mod claims_sane;
 mod dependencies_kept;
+mod endpoints_sane;
 mod few_taken_out;
 mod gang_whole;
 mod generations_unique;
@@ -33,6 +36,7 @@ mod ledger_matches;
 mod no_lease_on_lost_node;
 mod nothing_on_fenced_gpu;
 mod preemption_pays;
+mod replicas_known;
 mod retries_within_budget;
 mod shares_within_gpu;
 mod suspended_lends;
@@ -54,7 +58,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 14] = [
+    let checks: [Check; 16] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -69,6 +73,8 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("suspended_lends", suspended_lends::check),
         ("nothing_on_fenced_gpu", nothing_on_fenced_gpu::check),
         ("goodput_sums", goodput_sums::check),
+        ("replicas_known", replicas_known::check),
+        ("endpoints_sane", endpoints_sane::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

@@ -29,6 +29,7 @@ mod index;
 pub mod invariants;
 mod live;
 mod reject;
+mod serve;
 mod settings;
 mod stall;
 
@@ -42,6 +43,7 @@ pub use event::*;
 pub use health::{NOBODY, is_counted_out, most_out, trouble};
 pub use live::{Level, Levels};
 pub use reject::*;
+pub use serve::{address, route_table};
 pub use settings::*;
 pub use stall::Stalled;
 

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{LeaseId, NodeId, PartReport, Span, Time};
+use tutti_model::{EndpointLoad, LeaseId, NodeId, PartReport, Span, State, Time};
+
+use crate::serve::Memory;
 
 mod levels;
 
@@ -15,6 +17,8 @@ const HOUR_MS: u64 = 3_600_000;
 pub struct Live {
     nodes: BTreeMap<NodeId, Heard>,
     levels: Levels,
+    /// Of each endpoint, what routers say.
+    endpoints: BTreeMap<String, Memory>,
     last_tick: Option<Time>,
     hour_turned: bool,
     /// Added to the shell's clock when that is behind the journal: time goes on, never back.
@@ -71,6 +75,27 @@ impl Live {
 
     pub fn forget_levels(&mut self, is_current: impl Fn(LeaseId) -> bool) {
         self.levels.retain(is_current);
+    }
+
+    /// Takes over what all routers together see.
+    pub fn note_loads(&mut self, state: &State, loads: &BTreeMap<String, EndpointLoad>, now: Time) {
+        self.endpoints.retain(|name, _| state.endpoints.contains_key(name));
+        for (name, load) in loads {
+            let Some(endpoint) = state.endpoints.get(name) else { continue };
+            let memory = self.endpoints.entry(name.clone()).or_default();
+            memory.note(load, now);
+            let service = endpoint.service();
+            let longest = service.up_after.max(service.down_after).max(service.zero_after);
+            memory.forget_before(Time(now.0.saturating_sub(longest.0)));
+        }
+    }
+
+    pub fn note_drained(&mut self, endpoint: &str, now: Time) {
+        self.endpoints.entry(endpoint.to_owned()).or_default().note_drained(now);
+    }
+
+    pub(crate) fn memory(&self, endpoint: &str) -> Option<&Memory> {
+        self.endpoints.get(endpoint)
     }
 
     /// Whether an hour ended with the last tick: the time for chores.

@@ -62,6 +62,117 @@ pub enum Rejected {
         "node '{0}' is in the cluster already, and this token is not for it alone; to let it join again, make one that is: `tutti token create --join --node {0}`"
     )]
     NameTaken(String),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointRefused),
+}
+
+/// Why an endpoint is not made or changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointRefused {
+    #[error("there is no endpoint '{0}'")]
+    Unknown(String),
+    #[error("there is an endpoint '{0}' already")]
+    Exists(String),
+    #[error("endpoint {endpoint} belongs to {owner}, not to {user}")]
+    NotYours { endpoint: String, owner: String, user: String },
+    #[error("endpoint {0} is being stopped")]
+    Stopping(String),
+    #[error("service: the job file has no [service] table")]
+    NotAService,
+    #[error("service: this is to be served, and a job that is submitted is not")]
+    MustBeServed,
+    #[error("name: an endpoint needs one")]
+    NoName,
+    #[error("name: '{0}' is no name of an endpoint: write a-z, 0-9 and '-', at most 63 of them")]
+    BadName(String),
+    #[error("name: the job file says '{given}', and the endpoint is called '{endpoint}'")]
+    OtherName { endpoint: String, given: String },
+    #[error("{key}: can't be together with [service]")]
+    Excluded { key: &'static str },
+    #[error("replicas: {min} to {max} is no range")]
+    BadReplicas { min: u32, max: u32 },
+    #[error("replicas: at most 0 would never answer anything")]
+    NoReplicas,
+    #[error("service.{key}: {problem}")]
+    BadService { key: &'static str, problem: String },
+    #[error("schedule: {0}")]
+    BadSchedule(String),
+    #[error("canary: {0} is no part of the requests: write 0 to 100 per cent")]
+    BadCanary(u32),
+    #[error("endpoint {endpoint} has no revision {revision}")]
+    NoSuchRevision { endpoint: String, revision: u32 },
+    #[error("endpoint {endpoint} serves revision {revision} already")]
+    AlreadyThere { endpoint: String, revision: u32 },
+    #[error("endpoint {0} has no older revision that was not taken back")]
+    NothingToRollBackTo(String),
+}
+
+/// What kind of mistake it is, which decides about exit codes and HTTP statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    NotFound,
+    Conflict,
+    Denied,
+    Invalid,
+}
+
+impl EndpointRefused {
+    pub fn mistake(&self) -> Mistake {
+        match self {
+            EndpointRefused::Unknown(_) | EndpointRefused::NoSuchRevision { .. } => {
+                Mistake::NotFound
+            }
+            EndpointRefused::NotYours { .. } => Mistake::Denied,
+            EndpointRefused::Exists(_)
+            | EndpointRefused::Stopping(_)
+            | EndpointRefused::AlreadyThere { .. }
+            | EndpointRefused::NothingToRollBackTo(_) => Mistake::Conflict,
+            EndpointRefused::NotAService
+            | EndpointRefused::MustBeServed
+            | EndpointRefused::NoName
+            | EndpointRefused::BadName(_)
+            | EndpointRefused::OtherName { .. }
+            | EndpointRefused::Excluded { .. }
+            | EndpointRefused::BadReplicas { .. }
+            | EndpointRefused::NoReplicas
+            | EndpointRefused::BadService { .. }
+            | EndpointRefused::BadSchedule(_)
+            | EndpointRefused::BadCanary(_) => Mistake::Invalid,
+        }
+    }
+
+    /// The way out.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            EndpointRefused::Unknown(_) => "`tutti endpoints` lists the endpoints",
+            EndpointRefused::Exists(_) => "`tutti serve FILE --update` gives it a new revision",
+            EndpointRefused::NotYours { .. } => "only its owner and admins may do that",
+            EndpointRefused::Stopping(_) => "wait until its replicas are gone, then serve it anew",
+            EndpointRefused::NotAService => "add [service], or use `tutti submit`",
+            EndpointRefused::MustBeServed => "use `tutti serve`, or leave [service] out",
+            EndpointRefused::NoName => "write name = \"chat\" into the job file",
+            EndpointRefused::BadName(_) => "choose a name that may be part of an address",
+            EndpointRefused::OtherName { .. } => {
+                "an endpoint keeps its name; serve the file under its own with `tutti serve`"
+            }
+            EndpointRefused::Excluded { .. } => "leave it out: replicas come and go by themselves",
+            EndpointRefused::BadReplicas { .. } => "write replicas = [min, max], such as [1, 8]",
+            EndpointRefused::NoReplicas => {
+                "replicas = [0, 1] lets it sleep; `tutti endpoints stop NAME` ends it"
+            }
+            EndpointRefused::BadService { .. } => "leave the key out to have its default",
+            EndpointRefused::BadSchedule(_) => {
+                "write { from = \"08:00\", until = \"20:00\", min = 4 }"
+            }
+            EndpointRefused::BadCanary(_) => "leave it out to exchange replica by replica",
+            EndpointRefused::NoSuchRevision { .. } | EndpointRefused::AlreadyThere { .. } => {
+                "`tutti endpoints show NAME` lists its revisions"
+            }
+            EndpointRefused::NothingToRollBackTo(_) => {
+                "`tutti serve FILE --update` gives it a new revision"
+            }
+        }
+    }
 }
 
 /// Why a running task can't give its GPUs up for a while.

@@ -44,6 +44,9 @@ pub struct NodeFacts {
     /// Why parts of its GPUs can't be given, or are given without limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_note: Option<String>,
+    /// Files and directories that it has, as its operator says: models that are served, say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
 }
 
 /// Something that should keep jobs apart, and why this host does not have it.

@@ -18,6 +18,9 @@ use crate::{
 
 /// The team of jobs that name none and whose user is in none.
 pub const DEFAULT_TEAM: &str = "default";
+/// The class of endpoints that name none, where the policy has it: requests wait for an answer now,
+/// so replicas go before standard work and may preempt it, within their team's limit.
+pub const SERVING_CLASS: &str = "serving";
 /// The class of jobs that name none.
 pub const DEFAULT_CLASS: &str = "standard";
 
@@ -70,6 +73,7 @@ impl Default for Policy {
         let classes = [
             ("scavenger", class(-100, false)),
             (DEFAULT_CLASS, class(0, false)),
+            (SERVING_CLASS, class(50, false)),
             ("urgent", class(100, true)),
         ];
         Policy {

@@ -11,9 +11,11 @@ mod histogram;
 mod load;
 mod route;
 mod spec;
+mod verdict;
 
 pub use endpoint::*;
 pub use histogram::*;
 pub use load::*;
 pub use route::*;
 pub use spec::*;
+pub use verdict::*;

@@ -38,6 +38,9 @@ pub struct State {
     /// By name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoints: BTreeMap<String, Endpoint>,
+    /// The last record that changed what routers are told.
+    #[serde(default)]
+    pub routes: Seq,
     #[serde(default)]
     pub learned: Learned,
     /// Where every GPU-second went.

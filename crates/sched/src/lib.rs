@@ -34,6 +34,7 @@ mod forecast;
 mod imagine;
 mod impossible;
 mod lanes;
+mod near;
 mod pass;
 mod preempt;
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::fit;
 use crate::lanes::{
     LaneNo, LaneView, Line, active_tasks, array_limit, returning_tasks, returns, starving_tasks,
 };
+use crate::near::{crowded, near};
 use crate::teams::{OverLimit, TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
 use bars::Bars;
@@ -491,7 +492,9 @@ impl<'a> Pass<'a, '_> {
             ends,
             models: barred,
         };
-        let found = fit::find(cluster, page, &|slot, gpus| bars.allows(slot, gpus), turn.avoid);
+        let mut avoid = crowded(self.state, turn.job, &self.plan.placements);
+        avoid.extend(turn.avoid);
+        let found = bars.find(page, &near(self.state, turn.job), &avoid);
         let Some(mut shares) = found else {
             if fit::find(cluster, page, &|_, _| true, &AVOID_NONE).is_none() {
                 self.full.insert(page_no, None);

@@ -301,6 +301,18 @@ impl Case {
         self
     }
 
+    pub fn endpoint(mut self, endpoint: Endpoint) -> Case {
+        self.state.endpoints.insert(endpoint.name.clone(), endpoint);
+        self
+    }
+
+    /// The newest job serves.
+    pub fn replica_of(mut self, of: ReplicaOf) -> Case {
+        let job = self.state.jobs_mut(JobId(self.state.next_job)).unwrap();
+        job.replica_of = Some(Box::new(of));
+        self
+    }
+
     /// Changes the task of the newest job.
     pub fn change_task(mut self, with: impl FnOnce(&mut Task)) -> Case {
         let job = self.state.jobs_mut(JobId(self.state.next_job)).unwrap();

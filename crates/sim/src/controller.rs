@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tutti_engine::invariants::{Breach, PreemptionPays, SuspensionKept};
 use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
-use tutti_model::{EndReason, State, StopCause, TaskId, Time};
+use tutti_model::{EndReason, ReplicaPhase, RolloutStage, State, StopCause, TaskId, Time};
 
 use crate::node::NOT_WOKEN;
 use crate::run::START;
@@ -55,6 +55,13 @@ pub struct Counts {
     pub kept: u32,
     /// Days of the ledger that were final and left memory.
     pub days_dropped: u32,
+    /// Replicas that became ready, those that failed, revisions that took over, those that were taken
+    /// back, and endpoints that were stopped.
+    pub replicas_ready: u32,
+    pub replicas_failed: u32,
+    pub rolled_out: u32,
+    pub taken_back: u32,
+    pub endpoints_gone: u32,
 }
 
 pub struct Done {
@@ -153,6 +160,11 @@ impl Controller {
             Event::Stopping { why: StopCause::Stalled { .. }, .. } => counts.stalls += 1,
             Event::NodeDrained { drain, .. } if drain.auto => counts.taken_out += 1,
             Event::LedgerDropped { .. } => counts.days_dropped += 1,
+            Event::ReplicaChanged { phase: ReplicaPhase::Ready, .. } => counts.replicas_ready += 1,
+            Event::ReplicaFailed { .. } => counts.replicas_failed += 1,
+            Event::RolloutEnded { .. } => counts.rolled_out += 1,
+            Event::RolloutMoved { stage: RolloutStage::Back, .. } => counts.taken_back += 1,
+            Event::EndpointGone { .. } => counts.endpoints_gone += 1,
             Event::TaskEnded { ended, .. } => {
                 let loops = matches!(ended.reason, EndReason::CrashLoop { .. });
                 counts.crash_loops += u32::from(loops);

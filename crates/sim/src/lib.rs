@@ -18,6 +18,8 @@
 //! text ─► trace ──┐
 //! text ─► cluster ┴► replay ─► report: figures, CSV, a page
 //! ```
+//!
+//! **A day and a night** ([`shared`]): one endpoint and many trainings on the same GPUs.
 
 pub mod cluster;
 mod controller;
@@ -29,6 +31,7 @@ pub mod replay;
 pub mod report;
 mod run;
 pub mod shape;
+pub mod shared;
 pub mod trace;
 pub mod vitals;
 mod workload;

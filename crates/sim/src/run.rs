@@ -1,5 +1,7 @@
 //! One seeded run: a storm, then a calm in which everything must heal.
 
+mod serving;
+
 use std::collections::BTreeMap;
 
 use rand::{RngExt as _, SeedableRng as _};
@@ -14,6 +16,7 @@ use crate::controller::{Controller, Counts, Crash};
 use crate::net::{Link, ToController, Weather, chance};
 use crate::node::Node;
 use crate::workload::{USERS, random_policy, random_spec};
+use serving::Serving;
 
 const STEP_MS: u64 = 100;
 const HEARTBEAT_MS: u64 = 1000;
@@ -50,6 +53,8 @@ pub struct Storm {
     pub clock_jump: u32,
     /// People cancel, hold, release, drain and resume.
     pub meddling: u32,
+    /// So many endpoints come and go, in every fourth seed.
+    pub endpoints: usize,
 }
 
 impl Default for Storm {
@@ -72,6 +77,7 @@ impl Default for Storm {
             illness: 4,
             clock_jump: 3,
             meddling: 25,
+            endpoints: 2,
         }
     }
 }
@@ -146,6 +152,7 @@ struct World {
     before: State,
     /// Invariants are checked after every step.
     examined: bool,
+    serving: Serving,
 }
 
 impl World {
@@ -171,6 +178,7 @@ impl World {
             stale_seen: 0,
             before: State::default(),
             examined: true,
+            serving: Serving::new(seed, if seed.is_multiple_of(4) { storm.endpoints } else { 0 }),
             storm,
         }
     }
@@ -191,6 +199,7 @@ impl World {
             if self.requests.len() < self.storm.jobs && chance(&mut self.rng, 120) {
                 self.new_request();
             }
+            self.people_serve()?;
             self.tick()?;
         }
         Ok(())
@@ -214,6 +223,7 @@ impl World {
             self.wake_suspended()?;
             self.resume_taken_out()?;
             self.drop_sealed_days()?;
+            self.stop_endpoints()?;
             if self.healed().is_ok() {
                 return self.final_checks();
             }
@@ -392,6 +402,7 @@ impl World {
         self.deliver()?;
         if self.now.0.is_multiple_of(HEARTBEAT_MS) {
             self.command(Command::Tick)?;
+            self.routers()?;
         }
         if self.now.0.is_multiple_of(ACTIVITY_MS) {
             self.fall_idle()?;
@@ -635,6 +646,9 @@ impl World {
         if self.requests.iter().any(|r| r.answer.is_none()) {
             return Err("a submission is unanswered".into());
         }
+        if let Some(endpoint) = state.endpoints.values().next() {
+            return Err(format!("endpoint {} is there: {endpoint:?}", endpoint.name));
+        }
         if let Some(job) = state.jobs.values().find(|j| !j.is_over()) {
             return Err(format!("job {} is {:?}", job.id, job.tasks));
         }
@@ -655,8 +669,10 @@ impl World {
             .iter()
             .filter_map(|r| r.answer.as_ref()?.as_ref().ok())
             .collect::<Vec<_>>();
-        if acknowledged.len() != state.jobs.len() {
-            let found = format!("{} acknowledged, {} known", acknowledged.len(), state.jobs.len());
+        // Replicas nobody has asked for.
+        let known = state.jobs.values().filter(|j| j.replica_of.is_none()).count();
+        if acknowledged.len() != known {
+            let found = format!("{} acknowledged, {known} known", acknowledged.len());
             return Err(self.failure(found));
         }
         for job in state.jobs.values() {

@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 12] = Default::default();
+    let counts: [AtomicU64; 17] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -38,6 +38,8 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     let Counts { crash_loops, taken_out, broken, .. } = summary.counts;
                     let Counts { woken, refusals, not_woken, kept, days_dropped, .. } =
                         summary.counts;
+                    let Counts { replicas_ready, replicas_failed, rolled_out, .. } = summary.counts;
+                    let Counts { taken_back, endpoints_gone, .. } = summary.counts;
                     let all = [
                         resizes,
                         evictions,
@@ -51,6 +53,11 @@ fn every_seed_keeps_the_invariants_and_heals() {
                         broken,
                         kept,
                         days_dropped,
+                        replicas_ready,
+                        replicas_failed,
+                        rolled_out,
+                        taken_back,
+                        endpoints_gone,
                     ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
@@ -79,4 +86,9 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(9, SEEDS / 2, "attempts left a broken GPU or node");
     enough(10, SEEDS / 50, "attempts were lost while a person kept them suspended");
     enough(11, SEEDS / 2, "days left the ledger");
+    enough(12, SEEDS / 4, "replicas became ready");
+    enough(13, SEEDS / 4, "replicas failed");
+    enough(14, SEEDS / 20, "revisions took over");
+    enough(15, SEEDS / 20, "revisions were taken back");
+    enough(16, SEEDS / 4, "endpoints were stopped");
 }

@@ -101,6 +101,7 @@ fn the_tables_list_exactly_what_is_set() {
         spec.array = Some("0-9".parse::<ArraySpec>().unwrap());
         spec.time = Some(Span::secs(60));
         spec.workdir = Some("/work".into());
+        spec.service = Some(Box::default());
         let mut set: BTreeSet<String> = env(&gang).into_keys().collect();
         let own: BTreeSet<&str> = launcher_environment(launcher).iter().map(|(n, _)| *n).collect();
         let helped = BY_HELPERS.iter().filter(|name| own.contains(*name));
@@ -120,6 +121,19 @@ fn the_tables_list_exactly_what_is_set() {
         let set: BTreeSet<&str> = set.iter().map(String::as_str).collect();
         assert_eq!(set, listed, "{}", launcher.as_str());
     }
+}
+
+#[test]
+fn a_replica_learns_where_it_listens() {
+    let mut l = launch("7", 1);
+    Arc::make_mut(&mut l.spec).env.insert("PORT".into(), "80".into());
+    let job = env(&l);
+    assert_eq!((job["PORT"].as_str(), job.get("TUTTI_PORT")), ("80", None), "it is no service");
+    Arc::make_mut(&mut l.spec).service = Some(Box::default());
+    holds(&env(&l), &[("PORT", "4711"), ("TUTTI_PORT", "4711")]);
+    let fixed = tutti_model::ServiceSpec { port: Some(8080), ..Default::default() };
+    Arc::make_mut(&mut l.spec).service = Some(Box::new(fixed));
+    holds(&env(&l), &[("PORT", "8080"), ("TUTTI_PORT", "8080")]);
 }
 
 #[test]

@@ -284,6 +284,7 @@ impl Node {
     fn facts(&self) -> NodeFacts {
         let config = &self.config;
         NodeFacts {
+            files: Default::default(),
             name: config.name.clone(),
             address: config.address.clone(),
             cpus: config.cpus,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tutti_model::{
     Attempt, AttemptPhase, Capacity, Claim, EndReason, Ended, Generation, Goodput, Gpu, GpuIndex,
     GpuUse, Job, JobId, LeaseId, Link, Lot, Node, NodeBook, NodeId, Part, PartPlacement, Policy,
-    RowKey, RunBook, Slice, State, TaskId, Time, TimeClass, TimeSums, Window,
+    ReplicaPhase, RowKey, RunBook, Slice, State, TaskId, Time, TimeClass, TimeSums, Window,
 };
 
 use crate::carry_out::touched;
@@ -321,6 +321,11 @@ fn leases(state: &State, event: &Event) -> BTreeSet<LeaseId> {
             let lease = |n: u64| LeaseId { task: *task, generation: Generation(n) };
             state.goodput.runs.range(lease(0)..=lease(u64::MAX)).map(|(l, _)| *l).collect()
         }
+        Event::ReplicaChanged { job, .. } | Event::ReplicaFailed { job, .. } => {
+            let task = TaskId::single(*job);
+            let attempt = state.job(*job).and_then(|j| j.task(None)).and_then(|t| t.attempt());
+            attempt.map(|a| a.lease(task)).into_iter().collect()
+        }
         // Its GPUs may be others than before, or busy now.
         Event::NodeUp { node, .. } | Event::GpusIdle { node, .. } => on_nodes(state, &[*node]),
         _ => BTreeSet::new(),
@@ -328,9 +333,10 @@ fn leases(state: &State, event: &Event) -> BTreeSet<LeaseId> {
 }
 
 fn change_run(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
+    let served = serves(state, lease.task.job).then_some(TimeClass::Productive);
     let judged = match event {
-        Event::Requeued { cause, .. } => Some(class_of_retry(*cause)),
-        Event::TaskEnded { ended, .. } => Some(class_of_end(ended)),
+        Event::Requeued { cause, .. } => Some(served.unwrap_or(class_of_retry(*cause))),
+        Event::TaskEnded { ended, .. } => Some(served.unwrap_or(class_of_end(ended))),
         _ => None,
     };
     if let Some(class) = judged {
@@ -353,11 +359,29 @@ fn change_run(state: &mut State, lease: LeaseId, event: &Event, at: Time) {
         _ => None,
     };
     open_run(state, lease, on, at);
-    if let Event::Saved { point, .. } = event {
-        // An agent that was away reports it late.
-        let saved_at = point.as_ref().and_then(|p| p.at).unwrap_or(at);
-        state.goodput.judge(lease, saved_at, TimeClass::Productive);
+    match event {
+        Event::Saved { point, .. } => {
+            // An agent that was away reports it late.
+            let saved_at = point.as_ref().and_then(|p| p.at).unwrap_or(at);
+            state.goodput.judge(lease, saved_at, TimeClass::Productive);
+        }
+        // It has served until now.
+        Event::ReplicaChanged { phase, .. } if *phase != ReplicaPhase::Ready => {
+            state.goodput.judge(lease, at, TimeClass::Productive);
+        }
+        Event::ReplicaFailed { .. } => {
+            state.goodput.judge(lease, at, TimeClass::LostToFailure);
+        }
+        _ => {}
     }
+}
+
+/// A replica that was ready: what it has answered is not thrown away, however it comes to its end.
+fn serves(state: &State, job: JobId) -> bool {
+    let of = state.job(job).and_then(|j| j.replica_of.as_deref());
+    let endpoint = of.and_then(|of| state.endpoints.get(&of.endpoint));
+    let replica = endpoint.and_then(|e| e.replicas.get(&job));
+    replica.is_some_and(|r| r.phase == ReplicaPhase::Ready)
 }
 
 /// Thrown away for others, or through somebody's fault?

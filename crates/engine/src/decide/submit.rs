@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tutti_model::{Demand, Impossible, JobId, JobSpec, Priority, Role, Spread};
+use tutti_model::{Demand, Impossible, JobId, JobSpec, Priority, Role, SERVING_CLASS, Spread};
 
 use super::spec::check_spec;
 use super::{Decision, View, bad, need_role};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
 use crate::index::{DependencyState, dependency};
-use crate::reject::Rejected;
+use crate::reject::{EndpointRefused, Rejected};
 
 pub(super) fn submit(
     view: View<'_>,
@@ -26,14 +26,16 @@ pub(super) fn submit(
     if let Some(job) = known_key(view, user, spec, key)? {
         return Ok((Reply::Submitted { job, repeated: true }, Vec::new()));
     }
-    check_priority(actor, spec)?;
-    check_spec(spec)?;
-    check_class(view, actor, spec)?;
-    let team = team_of(view, actor, user, spec)?;
+    if spec.service.is_some() {
+        return Err(EndpointRefused::MustBeServed.into());
+    }
+    // It goes before standard work because somebody waits for an answer; nobody waits for a job.
+    if spec.class.as_deref() == Some(SERVING_CLASS) && actor.role < Role::Admin {
+        return Err(bad("class", format!("{SERVING_CLASS} is for endpoints: use `tutti serve`")));
+    }
+    let team = check(view, actor, user, spec)?;
     let job = JobId(view.state.next_job.max(1));
     check_dependencies(view, spec, job)?;
-    tutti_sched::impossible(view.state, &Demand::of(spec))?;
-    within_team_limit(view, &team, spec)?;
     let event = Event::JobSubmitted {
         job,
         user: user.to_owned(),
@@ -43,6 +45,22 @@ pub(super) fn submit(
         replica_of: None,
     };
     Ok((Reply::Submitted { job, repeated: false }, vec![event]))
+}
+
+/// What holds for everything that is to run. Says who pays.
+pub(super) fn check(
+    view: View<'_>,
+    actor: &Actor,
+    user: &str,
+    spec: &JobSpec,
+) -> Result<String, Rejected> {
+    check_priority(actor, spec)?;
+    check_spec(spec)?;
+    check_class(view, actor, spec)?;
+    let team = team_of(view, actor, user, spec)?;
+    tutti_sched::impossible(view.state, &Demand::of(spec))?;
+    within_team_limit(view, &team, spec)?;
+    Ok(team)
 }
 
 /// What is larger than its team may ever have would wait for ever.

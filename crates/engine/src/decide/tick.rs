@@ -10,6 +10,7 @@ use tutti_model::{
 use super::{View, forget, ledger, suspend};
 use crate::command::Reply;
 use crate::event::Event;
+use crate::serve;
 use crate::stall;
 
 /// A controller took over: nobody is connected yet, and everybody has time to come back.
@@ -113,5 +114,5 @@ pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
     let held = held_back(view).map(|(at, _)| at).min();
     let moving = suspend::next_deadline(view);
     let known = back_off.into_iter().chain(limit).chain(held).chain(moving);
-    known.chain(stall::next_restart(view)).min()
+    known.chain(stall::next_restart(view)).chain(serve::next_due(view)).min()
 }

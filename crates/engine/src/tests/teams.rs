@@ -69,7 +69,7 @@ fn classes_are_known_and_some_are_for_admins() {
     let refused = submit(&mut world, ada(), of("gold")).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "class: there is no class 'gold'; the classes are scavenger, standard, urgent"
+        "class: there is no class 'gold'; the classes are scavenger, serving, standard, urgent"
     );
 }
 

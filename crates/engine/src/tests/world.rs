@@ -239,7 +239,8 @@ impl World {
     pub fn run(&mut self, job: JobId) -> LeaseId {
         let lease = self.lease(TaskId::single(job));
         let nodes = self.nodes_of(job);
-        if nodes.len() > 1 {
+        let serves = self.engine.state().job(job).is_some_and(|j| j.spec.service.is_some());
+        if nodes.len() > 1 || serves {
             for &node in &nodes {
                 self.report(node, lease, ReportedPhase::Prepared { port: 4000 });
             }

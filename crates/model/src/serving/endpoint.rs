@@ -6,10 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{JobId, JobSpec, Replicas, ServiceSpec, Span, Time};
+use crate::{JobId, JobSpec, NodeId, Replicas, ServiceSpec, Span, Time};
 
 /// Revisions that are remembered, so that one can go back to them.
 pub const REVISIONS_MAX: usize = 10;
+/// Nodes that are remembered to have had an endpoint's files.
+pub const WARM_NODES_MAX: usize = 64;
 /// What happened to an endpoint lately.
 pub const CHRONICLE_MAX: usize = 40;
 
@@ -36,6 +38,15 @@ pub struct Endpoint {
     pub failures: u32,
     #[serde(default)]
     pub not_before: Time,
+    /// What the last of them died of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+    /// Where its replicas have been ready, newest last: its files are likely to be there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warm: Vec<NodeId>,
+    /// The key that it was made with: the same again gives the same endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// It ends when its replicas are gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
@@ -54,6 +65,13 @@ pub struct Revision {
     /// It was taken back, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_back: Option<String>,
+    /// Replicas of it that failed one after another without any that became ready.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

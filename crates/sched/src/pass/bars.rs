@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use tutti_model::{Job, Policy, Reservation, Shortage, Time, Verdict};
+use tutti_model::{Job, NodeId, Policy, Reservation, Shortage, Time, Verdict};
 
 use crate::ask::Ask;
 use crate::backfill::HeadRoom;
 use crate::candidates::Page;
-use crate::cluster::{Cluster, SlotNo};
+use crate::cluster::{Cluster, Share, SlotNo};
+use crate::fit;
 
 pub(crate) struct Bars<'b> {
     pub policy: &'b Policy,
@@ -35,6 +36,22 @@ impl<'b> Bars<'b> {
         !self.policy.reservations.is_empty()
             || self.spares.is_some_and(|s| !s.is_empty())
             || !self.models.is_empty()
+    }
+
+    /// Where its files are, if there is room there; else anywhere.
+    pub fn find(
+        &self,
+        page: &Page,
+        near: &BTreeSet<NodeId>,
+        avoid: &BTreeSet<NodeId>,
+    ) -> Option<Vec<Share>> {
+        let allows = |slot, gpus| self.allows(slot, gpus);
+        let close: BTreeSet<&NodeId> = near.difference(avoid).collect();
+        let is_close = |slot| close.contains(&self.cluster.get(slot).node);
+        let there = |slot, gpus| is_close(slot) && allows(slot, gpus);
+        let found = || fit::find(self.cluster, page, &there, avoid);
+        let found = if close.is_empty() { None } else { found() };
+        found.or_else(|| fit::find(self.cluster, page, &allows, avoid))
     }
 
     pub fn allows(&self, slot: SlotNo, gpus: u32) -> bool {

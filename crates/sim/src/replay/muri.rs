@@ -256,6 +256,7 @@ impl<'a> World<'a> {
             priority: Priority::NORMAL,
             rank: self.state.learned.service.rank(like, id),
             held: false,
+            replica_of: None,
             tasks: Tasks::One(Task::pending(submitted_at)),
         };
         self.state.jobs.insert(id, Arc::new(record));

@@ -1,0 +1,86 @@
+//! Why an endpoint is not as it should be.
+
+use tutti_model::{EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict};
+
+use super::exchange::{NO_ROOM, shares};
+use super::look::{Look, Seen, Standing};
+use crate::decide::View;
+
+pub(crate) fn verdict(view: View<'_>, name: &str) -> Option<EndpointVerdict> {
+    let endpoint = view.state.endpoints.get(name)?;
+    let look = Look::at(view, endpoint);
+    let load = look.memory.and_then(|m| m.load(view.now));
+    let why = |seen: &Seen<'_>| {
+        let why = not_ready(&look, seen)?;
+        Some(ReplicaVerdict { job: seen.id, revision: seen.replica.revision, why })
+    };
+    let failing = (endpoint.failures > 0).then(|| Failing {
+        failures: endpoint.failures,
+        last: endpoint.last_failure.clone().unwrap_or_default(),
+        next: endpoint.not_before,
+    });
+    Some(EndpointVerdict {
+        ready: look.ready().count() as u32,
+        want: endpoint.want,
+        routers: load.map_or(0, |l| l.routers),
+        replicas: look.replicas.iter().filter_map(why).collect(),
+        failing,
+        rollout: stuck(&look),
+    })
+}
+
+fn not_ready(look: &Look<'_>, seen: &Seen<'_>) -> Option<NotReady> {
+    let (now, placed_at) = (look.view.now, seen.attempt().map(|a| a.placed_at));
+    match seen.replica.phase {
+        ReplicaPhase::Ready => return None,
+        ReplicaPhase::Draining { until } => return Some(NotReady::Drains { until }),
+        ReplicaPhase::Coming => {}
+    }
+    Some(match seen.standing {
+        Standing::Waits { since } => waits(seen).unwrap_or(NotReady::Waits { since }),
+        Standing::Starts => NotReady::Starts { since: placed_at.unwrap_or(now) },
+        Standing::Runs { .. } => {
+            let since = seen.loads_since(now).unwrap_or(now);
+            let warm_up = look.endpoint.service().warm_up;
+            match super::replicas::ready_by(look, seen, warm_up) {
+                None => NotReady::Unseen { since },
+                Some(until) => {
+                    NotReady::Loads { since, until, said: seen.load.and_then(|l| l.why.clone()) }
+                }
+            }
+        }
+        Standing::Suspended => NotReady::Suspended,
+        Standing::Stops | Standing::Over => NotReady::Stops,
+    })
+}
+
+/// For something else than GPUs.
+fn waits(seen: &Seen<'_>) -> Option<NotReady> {
+    let job = seen.job?;
+    if job.is_held(None) {
+        return Some(NotReady::Held);
+    }
+    match job.task(None)?.phase {
+        Phase::Pending { not_before, .. } if not_before.0 > 0 => {
+            Some(NotReady::Retries { at: not_before })
+        }
+        _ => None,
+    }
+}
+
+/// The last replica that answers is not stopped for one that might.
+fn stuck(look: &Look<'_>) -> Option<String> {
+    let rollout = look.endpoint.rollout.as_ref()?;
+    let newest = look.endpoint.newest();
+    let waits = |r: &Seen<'_>| matches!(r.standing, Standing::Waits { since } if look.view.now.since(since) >= NO_ROOM);
+    let (new, old): (Vec<_>, Vec<_>) = look.live().partition(|r| r.replica.revision == newest);
+    let short = old.len() > shares(look).old as usize && new.iter().any(|r| waits(r));
+    (short && look.ready().count() <= 1).then(|| {
+        format!(
+            "revision {} waits for GPUs, and the last replica of revision {} is not stopped for it: \
+             make room for one more, or let the endpoint sleep meanwhile",
+            newest,
+            if newest == rollout.to { rollout.from } else { rollout.to }
+        )
+    })
+}

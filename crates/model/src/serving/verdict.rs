@@ -1,0 +1,143 @@
+//! Why an endpoint is not as it should be, as data and in words.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{JobId, Span, Time};
+
+/// What keeps an endpoint from answering with as many replicas as it wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndpointVerdict {
+    pub ready: u32,
+    pub want: u32,
+    /// Routers that spoke lately. None: nobody knows who answers.
+    pub routers: u32,
+    /// Replicas that are not ready, oldest first.
+    pub replicas: Vec<ReplicaVerdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<Failing>,
+    /// A rollout that does not get on, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaVerdict {
+    pub job: JobId,
+    pub revision: u32,
+    #[serde(flatten)]
+    pub why: NotReady,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum NotReady {
+    /// For GPUs: its job has a verdict of its own.
+    Waits {
+        since: Time,
+    },
+    /// Somebody holds its job.
+    Held,
+    /// Its last attempt failed, and it is started again then.
+    Retries {
+        at: Time,
+    },
+    Starts {
+        since: Time,
+    },
+    /// It runs and has not answered yet; it is given up then.
+    Loads {
+        since: Time,
+        until: Time,
+        /// What a router says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        said: Option<String>,
+    },
+    /// It runs, and no router has spoken.
+    Unseen {
+        since: Time,
+    },
+    Suspended,
+    Stops,
+    /// It is told to go, and finishes what it has until then.
+    Drains {
+        until: Time,
+    },
+}
+
+/// Replicas fail one after another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Failing {
+    pub failures: u32,
+    pub last: String,
+    /// When the next one is tried.
+    pub next: Time,
+}
+
+impl EndpointVerdict {
+    /// A sentence for everything that is not as it should be. Times are said as of now.
+    pub fn sentences(&self, now: Time) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.routers == 0 {
+            out.push("no router has spoken: start one with `tutti router`".to_owned());
+        }
+        if let Some(failing) = &self.failing {
+            out.push(failing.sentence(now));
+        }
+        out.extend(self.replicas.iter().map(|replica| replica.sentence(now)));
+        out.extend(self.rollout.clone());
+        out
+    }
+}
+
+impl Failing {
+    fn sentence(&self, now: Time) -> String {
+        let Failing { failures, last, next } = self;
+        let next = match next.since(now) {
+            Span(0) => "now".to_owned(),
+            wait => format!("in {wait}"),
+        };
+        format!("{failures} replicas failed one after another, the last: {last}; next {next}")
+    }
+}
+
+impl ReplicaVerdict {
+    fn sentence(&self, now: Time) -> String {
+        format!("replica {} {}", self.job, Said { why: &self.why, now })
+    }
+}
+
+struct Said<'a> {
+    why: &'a NotReady,
+    now: Time,
+}
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ago = |at: &Time| self.now.since(*at);
+        let until = |at: &Time| at.since(self.now);
+        match self.why {
+            NotReady::Waits { since } => write!(f, "waits for GPUs since {}", ago(since)),
+            NotReady::Held => f.write_str("is held: `tutti release` lets it start"),
+            NotReady::Retries { at } => write!(f, "failed and starts again in {}", until(at)),
+            NotReady::Starts { since } => write!(f, "starts since {}", ago(since)),
+            NotReady::Loads { since, until: by, said } => {
+                write!(f, "runs for {} and does not answer", ago(since))?;
+                if let Some(said) = said {
+                    write!(f, " ({said})")?;
+                }
+                write!(f, ", given up in {}", until(by))
+            }
+            NotReady::Unseen { since } => {
+                write!(f, "runs for {}, and no router has seen it", ago(since))
+            }
+            NotReady::Suspended => f.write_str("is suspended: others have its GPUs"),
+            NotReady::Stops => f.write_str("is being stopped"),
+            NotReady::Drains { until: by } => {
+                write!(f, "goes, and finishes what it has within {}", until(by))
+            }
+        }
+    }
+}
