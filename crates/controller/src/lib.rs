@@ -24,6 +24,7 @@
 //! | [`chronicle`] | what became of attempts, jobs and nodes |
 //! | [`dash`] | the pages, sessions of browsers, live streams |
 //! | [`watch`] | rules, alerts, and who is told |
+//! | [`serving`] | what routers say of endpoints |
 //! | [`stage`] | a simulated cluster behind the same port |
 //! | [`audit`], [`doctor`] | who did what; what is wrong |
 
@@ -47,6 +48,7 @@ mod lock;
 pub mod metrics;
 mod progress;
 pub mod reads;
+pub mod serving;
 mod stage;
 mod start;
 pub mod telemetry;

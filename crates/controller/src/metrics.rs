@@ -9,6 +9,7 @@
 //! megabytes.
 
 mod cluster;
+mod endpoint;
 mod gpu;
 mod host;
 mod text;
@@ -23,7 +24,9 @@ use tutti_model::{
 
 use crate::clock::patience;
 use crate::core::{Passes, World};
+use crate::serving::Routers;
 use crate::telemetry::{Newest, Store};
+use endpoint::EndpointScene;
 use text::Labels;
 
 pub use text::{CONTENT_TYPE, Text};
@@ -55,11 +58,13 @@ struct ClusterScene {
     seq: u64,
     sums: TimeSums,
     alerts: BTreeMap<WatchRule, u64>,
+    routers: usize,
+    endpoints: Vec<EndpointScene>,
 }
 
 impl Scene {
     /// Of these nodes; without names of all, and with the cluster's own values.
-    pub fn new(world: &World, only: Option<&[&str]>, now: Time) -> Scene {
+    pub fn new(world: &World, routers: &Routers, only: Option<&[&str]>, now: Time) -> Scene {
         let state = world.engine.state();
         let wanted = |node: &&Node| only.is_none_or(|names| names.contains(&&*node.facts.name));
         let cluster = only.is_none().then(|| ClusterScene {
@@ -68,6 +73,8 @@ impl Scene {
             seq: state.seq.0,
             sums: time_sums_at(state, now),
             alerts: world.alerts.counts(),
+            routers: routers.count(now),
+            endpoints: endpoint::scenes(world, routers, now),
         });
         Scene { nodes: state.nodes.values().filter(wanted).map(node_scene).collect(), cluster }
     }
@@ -85,6 +92,7 @@ impl Scene {
         let mut text = Text::new(take);
         if let Some(cluster) = &self.cluster {
             cluster::render(cluster, self, journal, &mut text);
+            endpoint::render(&cluster.endpoints, cluster.routers, &mut text);
         }
         let nodes: Vec<Shown<'_>> = self
             .nodes

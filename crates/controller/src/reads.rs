@@ -286,7 +286,10 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::JobHeld { job, .. }
         | Event::JobReleased { job, .. }
         | Event::PriorityChanged { job, .. }
-        | Event::WaitingEnded { job, .. } => vec![*job],
+        | Event::WaitingEnded { job, .. }
+        | Event::ReplicaChanged { job, .. }
+        | Event::ReplicaFailed { job, .. }
+        | Event::ReplicaGone { job, .. } => vec![*job],
         Event::JobsForgotten { jobs } => jobs.clone(),
         Event::Claimed { task, .. }
         | Event::Unclaimed { task }

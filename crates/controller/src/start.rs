@@ -26,6 +26,7 @@ use tutti_wire::pki::replace_file;
 use crate::api::{self, App, Execs, Hosts};
 use crate::archive::{self, ARCHIVE_DIR, Archive};
 use crate::audit::Audit;
+use crate::clock::now;
 use crate::config::ControllerConfig;
 use crate::core::{self, CallError, CoreError, LoadError, Started};
 use crate::dash::{self, Dash};
@@ -34,6 +35,7 @@ use crate::identity::{self, Identity};
 use crate::idle;
 use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
+use crate::serving::{self, Routers};
 use crate::telemetry::{Keeper, Store, keep};
 
 pub const JOURNAL_FILE: &str = "journal.redb";
@@ -156,6 +158,7 @@ pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> 
     let (handle, app) = open(config, inside).await?;
     tokio::spawn(dash::keep_pulse(Arc::clone(&app)));
     tokio::spawn(idle::watch(Arc::clone(&app)));
+    tokio::spawn(serving::keep(Arc::clone(&app)));
     let (core, stopping) = (app.core.clone(), handle.stop.subscribe());
     tokio::spawn(archive::keep(core, Arc::clone(&app.archive), stopping));
     tokio::spawn(crate::watch::keep_watch(app));
@@ -188,8 +191,10 @@ pub(crate) async fn open(
     let (stop, stopping) = watch::channel(false);
     let alerts = core.peek(|w| Arc::clone(&w.alerts)).map_err(CallError::Stopped)?;
     let folder = config.archive.clone().unwrap_or_else(|| config.data_dir.join(ARCHIVE_DIR));
+    let routers = Arc::new(Routers::open(&config.data_dir, now()));
     let app = Arc::new(App {
         alerts,
+        routers: Arc::clone(&routers),
         core: core.clone(),
         links: Arc::clone(&links),
         telemetry: Arc::clone(&telemetry),
@@ -224,7 +229,8 @@ pub(crate) async fn open(
     let [outer, inner] = listeners.clone();
     let mut serve = vec![tokio::spawn(outer.run(sockets))];
     serve.extend(local.map(|local| tokio::spawn(inner.run_local(local, addr.port()))));
-    let running = Running { core, ended, links, listeners, serve, audit_thread, keeper, stopping };
+    let running =
+        Running { core, ended, links, routers, listeners, serve, audit_thread, keeper, stopping };
     let main = tokio::spawn(running.until_stopped(config.data_dir));
     Ok((Handle { addr, stop, main }, app))
 }
@@ -286,6 +292,7 @@ struct Running {
     core: core::Core,
     ended: tokio::sync::oneshot::Receiver<Result<(), CoreError>>,
     links: Arc<Links>,
+    routers: Arc<Routers>,
     listeners: [Arc<Listener>; 2],
     serve: Vec<JoinHandle<()>>,
     audit_thread: std::thread::JoinHandle<()>,
@@ -305,6 +312,7 @@ impl Running {
             failed = &mut self.ended => failed.unwrap_or(Err(CoreError::Panicked)),
             () = asked => {
                 self.drain().await;
+                self.tell_served().await;
                 self.core.stop().await;
                 (&mut self.ended).await.unwrap_or(Err(CoreError::Panicked))
             }
@@ -326,6 +334,14 @@ impl Running {
             }
         }
         result.map_err(ControllerError::NotDurable)
+    }
+
+    /// What routers said last is in the journal as well.
+    async fn tell_served(&self) {
+        let told = serving::tell_served(&self.core, &self.routers);
+        if tokio::time::timeout(DRAIN_MAX, told).await.is_err() {
+            tracing::warn!("what endpoints served in the last minute is counted later");
+        }
     }
 
     /// Lets requests under way finish.

@@ -41,6 +41,8 @@ async fn every_route_needs_a_token_and_its_role() {
     let viewer = cluster.access("vera", "viewer").await;
     let user = cluster.access("ulla", "user").await;
     let join = cluster.token(json!({ "grants": "join", "node": null, "uses": null })).await;
+    let router = cluster.token(json!({ "grants": "router" })).await;
+    let key = cluster.token(json!({ "grants": "serve", "user": "eve" })).await;
     let (rest, last) = user.split_at(user.len() - 1);
     let wrong = format!("{rest}{}", if last == "0" { "1" } else { "0" });
     for (method, template, path) in operations() {
@@ -59,12 +61,13 @@ async fn every_route_needs_a_token_and_its_role() {
             async move { cluster.call_as(&token, &method, &path, None).await.status }
         };
         let (low, high) = match access {
-            Access::Join => (vec![&viewer, &user, &cluster.admin], vec![]),
-            Access::Role(Role::Admin) => (vec![&viewer, &user, &join], vec![]),
-            Access::Role(Role::User) => (vec![&viewer, &join], vec![&user]),
-            Access::Role(Role::Viewer) => (vec![&join], vec![&viewer, &user]),
+            Access::Join => (vec![&viewer, &user, &cluster.admin, &router], vec![]),
+            Access::Router => (vec![&viewer, &user, &join], vec![&router]),
+            Access::Role(Role::Admin) => (vec![&viewer, &user, &join, &router], vec![]),
+            Access::Role(Role::User) => (vec![&viewer, &join, &router], vec![&user]),
+            Access::Role(Role::Viewer) => (vec![&join, &router], vec![&viewer, &user]),
         };
-        for token in low {
+        for token in low.into_iter().chain([&key]) {
             assert_eq!(status(token.clone()).await, 403, "{method} {path}");
         }
         // The streams of /events never end by themselves; the table is tested above.

@@ -20,6 +20,9 @@ use crate::audit::Line;
 use crate::clock::now;
 use crate::dash::{self, Session};
 
+/// What routers call once a second.
+const REPORTS: &str = "POST /api/v1/routers";
+
 /// Both ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
@@ -54,6 +57,12 @@ pub struct Target(pub String);
 pub(crate) enum Holder {
     Caller(Caller),
     Joiner(Joiner),
+    /// Sends requests to replicas.
+    Router,
+    /// Asks endpoints, and nothing here.
+    Asker {
+        user: String,
+    },
 }
 
 /// A token that is good, and whose.
@@ -67,7 +76,8 @@ impl Known {
     pub(crate) fn user(&self) -> Option<String> {
         match &self.holder {
             Holder::Caller(c) => Some(c.actor.user.clone()),
-            Holder::Joiner(_) => None,
+            Holder::Asker { user } => Some(user.clone()),
+            Holder::Joiner(_) | Holder::Router => None,
         }
     }
 }
@@ -92,6 +102,8 @@ pub async fn door(
             match holder {
                 Holder::Caller(caller) => drop(request.extensions_mut().insert(caller)),
                 Holder::Joiner(joiner) => drop(request.extensions_mut().insert(joiner)),
+                // The table has opened nothing to them that needs to know more.
+                Holder::Router | Holder::Asker { .. } => {}
             }
             next.run(request).await
         }
@@ -145,6 +157,18 @@ fn closed(method: &Method, path: &str, route: &str) -> Problem {
 
 fn admit(access: Access, holder: Holder) -> Result<Holder, Problem> {
     match (access, holder) {
+        (_, Holder::Asker { .. }) => Err(asks_elsewhere()),
+        (Access::Router, Holder::Caller(caller)) if caller.actor.role < Role::Admin => {
+            Err(Problem::denied("this is for routers")
+                .hint("make a token for one with `tutti token create --router`"))
+        }
+        (Access::Router, Holder::Joiner(_)) => {
+            Err(Problem::denied("a join token lets agents join and nothing else"))
+        }
+        (Access::Role(_) | Access::Join, Holder::Router) => {
+            Err(Problem::denied("a router's token is for the paths of routers and nothing else"))
+        }
+        (Access::Router, holder @ (Holder::Router | Holder::Caller(_))) => Ok(holder),
         (Access::Role(needs), Holder::Caller(caller)) if caller.actor.role < needs => {
             let Actor { user, role } = &caller.actor;
             Err(Problem::denied(format!("this needs the role {needs}; {user} has {role}"))
@@ -158,6 +182,13 @@ fn admit(access: Access, holder: Holder) -> Result<Holder, Problem> {
         (Access::Role(_), holder @ Holder::Caller(_))
         | (Access::Join, holder @ Holder::Joiner(_)) => Ok(holder),
     }
+}
+
+/// What is said to somebody with a key of endpoints.
+pub(crate) fn asks_elsewhere() -> Problem {
+    Problem::denied("this key asks endpoints, through a router; it opens nothing here").hint(
+        "send requests to the router's address; for the API, ask an admin for an access token",
+    )
 }
 
 /// Who calls: by the token in the header or, from a page of ours, by the session in the cookie.
@@ -224,7 +255,8 @@ fn known(
     let holder = match stored.grant {
         Grant::Access { user, role } => Holder::Caller(Caller { actor: Actor { user, role } }),
         Grant::Join { .. } => Holder::Joiner(Joiner { token: stored.id.clone() }),
-        Grant::Serve { .. } | Grant::Router => return Err(wrong()),
+        Grant::Serve { user, .. } => Holder::Asker { user },
+        Grant::Router => Holder::Router,
     };
     Ok(Known { token: stored.id, hash: stored.hash, holder })
 }
@@ -233,6 +265,10 @@ fn known(
 pub(crate) fn audit(app: &App, method: &Method, mut line: Line, response: &Response) {
     let denied = matches!(response.status().as_u16(), 401 | 403);
     if (*method == Method::GET || *method == Method::HEAD) && !denied {
+        return;
+    }
+    // Routers speak every second, and change nothing.
+    if line.action == REPORTS && response.status().is_success() {
         return;
     }
     let extensions = response.extensions();

@@ -55,7 +55,8 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut unknown = None;
     let mut ignored = |path: serde_ignored::Path<'_>| {
-        unknown.get_or_insert_with(|| path.to_string());
+        // Its steps into what may be left out are of no interest to people.
+        unknown.get_or_insert_with(|| path.to_string().replace(".?", ""));
     };
     let mut track = serde_path_to_error::Track::new();
     let value = T::deserialize(serde_path_to_error::Deserializer::new(
@@ -133,6 +134,8 @@ mod tests {
     fn errors_name_the_key() {
         assert_eq!(message(r#"{"spec":{"run":"x","nodse":2}}"#), "spec.nodse: unknown key");
         assert_eq!(message(r#"{"spec":{"run":"x"},"usr":1}"#), "usr: unknown key");
+        let deep = r#"{"spec":{"run":"x","service":{"rollout":{"canray":1}}}}"#;
+        assert_eq!(message(deep), "spec.service.rollout.canray: unknown key");
         assert!(message(r#"{"spec":{"run":"x","nodes":"a"}}"#).starts_with("spec.nodes: "));
         assert!(message(r#"{"spec":{}}"#).contains("run"));
         assert!(message("{").starts_with("EOF"));

@@ -8,7 +8,7 @@ use axum::extract::State;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tutti_engine::{Event, Record};
-use tutti_model::{JobId, Role, Seq};
+use tutti_model::{JobId, JobSpec, Role, Seq};
 use utoipa::{IntoParams, ToSchema};
 
 use super::App;
@@ -118,12 +118,21 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
             Event::TokenAdded { token }
         }
         Event::JobSubmitted { job, user, spec, key: _, team, replica_of } => {
-            let spec = match caller.may_look_inside(user) {
-                true => Arc::clone(spec),
-                false => Arc::new(views::without_secrets(spec)),
-            };
+            let spec = spec_for(caller, user, spec);
             let (user, team, replica_of) = (user.clone(), team.clone(), replica_of.clone());
             Event::JobSubmitted { job: *job, user, spec, key: None, team, replica_of }
+        }
+        Event::EndpointCreated { user: author, .. } | Event::EndpointRevised { by: author, .. } => {
+            let mut event = record.event.clone();
+            if let Event::EndpointCreated { key, .. } = &mut event {
+                *key = None;
+            }
+            if let Event::EndpointCreated { spec, .. } | Event::EndpointRevised { spec, .. } =
+                &mut event
+            {
+                *spec = spec_for(caller, author, spec);
+            }
+            event
         }
         Event::PolicyChanged { policy, by } => {
             Event::PolicyChanged { policy: as_seen_by(policy, caller), by: by.clone() }
@@ -133,12 +142,50 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
     Some(Cow::Owned(Record { event, ..record.clone() }))
 }
 
+/// As it is to whoever wrote it and to admins.
+fn spec_for(caller: &Caller, author: &str, spec: &Arc<JobSpec>) -> Arc<JobSpec> {
+    match caller.may_look_inside(author) {
+        true => Arc::clone(spec),
+        false => Arc::new(views::without_secrets(spec)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tutti_engine::Actor;
     use tutti_model::{Policy, Time};
 
     use super::*;
+
+    #[test]
+    fn environments_of_endpoints_are_for_those_who_wrote_them() {
+        let env = [("API_KEY".to_owned(), "hush".to_owned())].into();
+        let spec = Arc::new(JobSpec { env, ..JobSpec::shell("serve") });
+        let (endpoint, by) = ("chat".to_owned(), "ada".to_owned());
+        let created = Event::EndpointCreated {
+            endpoint: endpoint.clone(),
+            user: by.clone(),
+            team: "default".to_owned(),
+            spec: Arc::clone(&spec),
+            by: by.clone(),
+            key: Some("once".to_owned()),
+            want: 1,
+        };
+        let (same_as, rollout) = (None, None);
+        let revised = Event::EndpointRevised { endpoint, revision: 2, spec, by, same_as, rollout };
+        for event in [created, revised] {
+            let record = Record { seq: Seq(1), at: Time(0), event };
+            let seen_by = |user: &str, role| {
+                let caller = Caller { actor: Actor { user: user.to_owned(), role } };
+                serde_json::to_string(&shown(&record, &caller).unwrap()).unwrap()
+            };
+            assert!(seen_by("ada", Role::User).contains("hush"));
+            assert!(seen_by("root", Role::Admin).contains("hush"));
+            let other = seen_by("bob", Role::User);
+            assert!(other.contains("API_KEY") && !other.contains("hush"), "{other}");
+            assert!(!other.contains("once"), "{other}");
+        }
+    }
 
     #[test]
     fn a_change_of_the_policy_does_not_tell_everybody_where_alerts_are_posted() {

@@ -17,6 +17,7 @@ use super::body::Params;
 use super::openapi::Problems;
 use super::problem::Problem;
 use crate::clock::now;
+use crate::core::World;
 use crate::metrics::{self, Scene};
 
 /// Pieces that may wait for a slow reader.
@@ -31,7 +32,8 @@ pub async fn metrics(
 ) -> Result<Response, Problem> {
     let names: Option<Vec<&str>> =
         query.nodes.as_ref().map(|names| names.split(',').map(str::trim).collect());
-    let scene = app.core.read(|world| Scene::new(world, names.as_deref(), now())).await?;
+    let look = |world: &World| Scene::new(world, &app.routers, names.as_deref(), now());
+    let scene = app.core.read(look).await?;
     let journal = app.core.journal_stats().await?;
     let journal = journal.inspect_err(|error| {
         tracing::warn!(%error, "the journal's size is not known");

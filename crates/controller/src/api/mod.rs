@@ -5,6 +5,7 @@ mod alerts;
 pub mod auth;
 mod body;
 mod cluster;
+mod endpoints;
 mod events;
 mod exec;
 mod health;
@@ -18,6 +19,7 @@ mod openapi;
 mod policy;
 pub(crate) mod problem;
 mod report;
+mod routers;
 mod routes;
 pub(crate) mod sse;
 mod submit;
@@ -44,6 +46,7 @@ use crate::clock::now;
 use crate::core::Core;
 use crate::dash::{self, Dash};
 use crate::links::Links;
+use crate::serving::Routers;
 use crate::telemetry::Store;
 use crate::watch::Board;
 
@@ -62,6 +65,8 @@ pub struct App {
     pub archive: Arc<Archive>,
     pub audit: Audit,
     pub alerts: Arc<Board>,
+    /// What routers say of endpoints.
+    pub routers: Arc<Routers>,
     pub ca: Arc<Ca>,
     pub hosts: Hosts,
     pub execs: Execs,
@@ -127,8 +132,16 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokens", get(tokens::list).post(tokens::create))
         .route("/tokens/{id}", delete(tokens::revoke))
         .route("/join", post(tokens::join));
+    let serving = Router::new()
+        .route("/endpoints", get(endpoints::list).post(endpoints::serve))
+        .route("/endpoints/{name}", get(endpoints::show))
+        .route("/endpoints/{name}/scale", post(endpoints::scale))
+        .route("/endpoints/{name}/rollback", post(endpoints::rollback))
+        .route("/endpoints/{name}/stop", post(endpoints::stop))
+        .route("/routes", get(routers::routes))
+        .route("/routers", post(routers::report));
     let api = Router::new()
-        .nest("/api/v1", jobs.merge(rest))
+        .nest("/api/v1", jobs.merge(rest).merge(serving))
         // Where Prometheus looks unless it is told otherwise.
         .route("/metrics", get(metrics::metrics))
         // Around what matches no route too: the door answers those.

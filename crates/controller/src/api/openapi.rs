@@ -14,8 +14,8 @@ use utoipa::{IntoResponses, OpenApi};
 
 use super::routes::{Access, access};
 use super::{
-    alerts, cluster, events, exec, health, jobs, load, logs, metrics, nodes, policy, report,
-    submit, telemetry, tokens,
+    alerts, cluster, endpoints, events, exec, health, jobs, load, logs, metrics, nodes, policy,
+    report, routers, submit, telemetry, tokens,
 };
 
 /// The errors that every route may answer with.
@@ -96,6 +96,14 @@ impl IntoResponses for Problems {
         tokens::create,
         tokens::revoke,
         tokens::join,
+        endpoints::list,
+        endpoints::show,
+        endpoints::serve,
+        endpoints::scale,
+        endpoints::rollback,
+        endpoints::stop,
+        routers::routes,
+        routers::report,
     ),
     components(schemas(ApiError, LogEvent, ExecEvent))
 )]
@@ -129,6 +137,7 @@ fn declare(operation: &mut Operation, access: Option<Access>) {
     let needs = match access {
         Some(Access::Role(role)) => format!("Needs the role {role}."),
         Some(Access::Join) => "Needs a join token.".to_owned(),
+        Some(Access::Router) => "Needs a router's token, or the role admin.".to_owned(),
         None => "Closed.".to_owned(),
     };
     let text = operation.description.take().map_or(needs.clone(), |d| format!("{d}\n\n{needs}"));

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use tutti_engine::{CantSuspend, Rejected};
+use tutti_engine::{CantSuspend, Mistake, Rejected};
 use tutti_model::Impossible;
 use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
 
@@ -155,6 +155,15 @@ impl From<Rejected> for Problem {
                 Some("this is a bug in the scheduler: nothing was started; please report it"),
             ),
             R::NameTaken(_) => (denied, None),
+            R::Endpoint(refused) => {
+                let make = match refused.mistake() {
+                    Mistake::NotFound => not_found,
+                    Mistake::Conflict => conflict,
+                    Mistake::Denied => denied,
+                    Mistake::Invalid => invalid,
+                };
+                (make, Some(refused.hint()))
+            }
             R::JoinRefused(_) => (denied, Some("make a new one with `tutti token create --join`")),
         };
         let problem = make(message);

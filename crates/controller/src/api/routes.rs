@@ -10,6 +10,8 @@ pub enum Access {
     Role(Role),
     /// A join token.
     Join,
+    /// A router's token, or an admin's.
+    Router,
 }
 
 const VIEWER: Access = Access::Role(Role::Viewer);
@@ -64,6 +66,14 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/tokens", ADMIN),
     (Method::DELETE, "/api/v1/tokens/{id}", ADMIN),
     (Method::POST, "/api/v1/join", Access::Join),
+    (Method::GET, "/api/v1/endpoints", VIEWER),
+    (Method::POST, "/api/v1/endpoints", USER),
+    (Method::GET, "/api/v1/endpoints/{name}", VIEWER),
+    (Method::POST, "/api/v1/endpoints/{name}/scale", USER),
+    (Method::POST, "/api/v1/endpoints/{name}/rollback", USER),
+    (Method::POST, "/api/v1/endpoints/{name}/stop", USER),
+    (Method::GET, "/api/v1/routes", Access::Router),
+    (Method::POST, "/api/v1/routers", Access::Router),
     (Method::GET, "/api/v1/doctor", ADMIN),
     (Method::POST, "/api/v1/shutdown", ADMIN),
 ];

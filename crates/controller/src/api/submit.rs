@@ -31,10 +31,7 @@ pub async fn submit(
     headers: HeaderMap,
     Strict(mut body): Strict<Submit>,
 ) -> Result<Response, Problem> {
-    if let Some(key) = headers.get(KEY_HEADER) {
-        let key = key.to_str().map_err(|_| Problem::invalid("Idempotency-Key: only ASCII"))?;
-        body.key = Some(key.to_owned());
-    }
+    body.key = given_key(&headers)?.or(body.key);
     let warnings = tutti_engine::warnings(&body.spec);
     let reply = app.core.call(command(&caller.actor, body)).await?;
     let submitted = submitted(reply, warnings);
@@ -43,6 +40,13 @@ pub async fn submit(
     let mut response = (status, Json(submitted)).into_response();
     response.extensions_mut().insert(target);
     Ok(response)
+}
+
+/// Names this request for ever, if it is named.
+pub(super) fn given_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(key) = headers.get(KEY_HEADER) else { return Ok(None) };
+    let key = key.to_str().map_err(|_| Problem::invalid("Idempotency-Key: only ASCII"))?;
+    Ok(Some(key.to_owned()))
 }
 
 /// Submits many jobs with one write to the disk. Each is taken or refused by itself, in order.

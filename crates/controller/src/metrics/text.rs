@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use tutti_model::{BUCKETS_MS, Histogram};
+
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Text is handed on when there is this much of it.
@@ -78,6 +80,36 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// A family of distributions, in seconds. All buckets, also those that have nothing: sums over series
+    /// need the same ones in each.
+    pub fn histograms<'h, L: AsRef<str>>(
+        &mut self,
+        (name, help): (&str, &str),
+        samples: impl Iterator<Item = (L, &'h Histogram)>,
+    ) {
+        let mut first = true;
+        for (labels, histogram) in samples {
+            if self.left {
+                return;
+            }
+            if std::mem::take(&mut first) {
+                self.line(format_args!("# HELP {name} {help}\n# TYPE {name} histogram\n"));
+            }
+            let labels = labels.as_ref();
+            let comma = if labels.is_empty() { "" } else { "," };
+            let mut upto = 0;
+            for (at, bound) in BUCKETS_MS.iter().enumerate() {
+                upto += histogram.counts.get(at).copied().unwrap_or(0);
+                let le = *bound as f64 / 1000.0;
+                self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{le}\"}} {upto}\n"));
+            }
+            let (count, sum) = (histogram.count(), histogram.sum_us as f64 / 1e6);
+            self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}\n"));
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+            self.line(format_args!("{name}_sum{labels} {sum}\n{name}_count{labels} {count}\n"));
+        }
+    }
+
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         self.piece.write_fmt(line).expect("a string takes all");
         if self.piece.len() >= PIECE {
@@ -113,6 +145,34 @@ mod tests {
         let wanted = "# HELP one First.\n# TYPE one gauge\none{a=\"x\\\"y\\\\z\\n\",b=\"2\"} 0.5\n\
                       # HELP two_total Second.\n# TYPE two_total counter\ntwo_total 12345678901\n";
         assert_eq!(all, wanted);
+    }
+
+    #[test]
+    fn buckets_of_a_histogram_add_up() {
+        let mut seen = Histogram::default();
+        [900, 1_500, 40_000, 500_000_000].into_iter().for_each(|micros| seen.add(micros));
+        let mut all = String::new();
+        let mut take = |piece: String| {
+            all += &piece;
+            true
+        };
+        let mut text = Text::new(&mut take);
+        text.histograms(("wait_seconds", "Waits."), [("e=\"a\"", &seen)].into_iter());
+        text.end();
+        for line in [
+            "# TYPE wait_seconds histogram",
+            "wait_seconds_bucket{e=\"a\",le=\"0.001\"} 1",
+            "wait_seconds_bucket{e=\"a\",le=\"0.002\"} 2",
+            "wait_seconds_bucket{e=\"a\",le=\"0.033\"} 2",
+            "wait_seconds_bucket{e=\"a\",le=\"0.05\"} 3",
+            "wait_seconds_bucket{e=\"a\",le=\"120\"} 3",
+            "wait_seconds_bucket{e=\"a\",le=\"+Inf\"} 4",
+            "wait_seconds_sum{e=\"a\"} 500.0424",
+            "wait_seconds_count{e=\"a\"} 4",
+        ] {
+            assert!(all.lines().any(|l| l == line), "{line} is not in\n{all}");
+        }
+        assert_eq!(all.lines().count(), 2 + BUCKETS_MS.len() + 3);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From the state to what people see. Looks only; the shapes are `wire::api`.
 
+mod endpoint;
 mod gpu;
 mod job;
 mod load;
@@ -8,6 +9,7 @@ mod page;
 mod report;
 mod words;
 
+pub use endpoint::{endpoint_detail, endpoint_row, endpoint_rows, endpoint_state, served};
 pub use gpu::{gpu_rows, held_gpus, node_names};
 pub use job::{detail, ended_row, progress, row, suspensions, without_secrets};
 pub use load::{HeldGpu, HeldNode, Holdings, holdings};

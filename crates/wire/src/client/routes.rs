@@ -1,5 +1,7 @@
 //! One method for every route of [`crate::api`].
 
+mod endpoints;
+
 use std::fmt::Display;
 use std::io::Read;
 

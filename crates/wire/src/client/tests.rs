@@ -8,7 +8,8 @@ use std::sync::mpsc;
 
 use serde_json::json;
 use tutti_model::{
-    BurnInFigures, GpuBenchFigures, Grant, JobId, Policy, Priority, Rank, Role, Seq, TaskId,
+    BurnInFigures, GpuBenchFigures, Grant, JobId, Policy, Priority, Rank, Role, RouterReport, Seq,
+    TaskId,
 };
 
 use self::server::{Answer, Server};
@@ -122,6 +123,7 @@ fn every_method_asks_for_its_route() {
     };
     let load = LoadQuery { nodes: Some("n1,n2".into()), jobs: None };
     let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
+    let serve = Serve { spec: job().spec, user: None, update: true, canary: None };
     let asked: Vec<(ClientError, &str)> = vec![
         (c.openapi().unwrap_err(), "GET /api/v1/openapi.json"),
         (c.cluster_info().unwrap_err(), "GET /api/v1/cluster"),
@@ -175,6 +177,20 @@ fn every_method_asks_for_its_route() {
             c.join(&JoinRequest { node: "n".into(), csr: "c".into() }).unwrap_err(),
             "POST /api/v1/join",
         ),
+        (c.endpoints().unwrap_err(), "GET /api/v1/endpoints"),
+        (c.endpoint_detail("a/b").unwrap_err(), "GET /api/v1/endpoints/a%2Fb"),
+        (c.serve(&serve).unwrap_err(), "POST /api/v1/endpoints"),
+        (
+            c.scale("chat", &ScaleRequest::default()).unwrap_err(),
+            "POST /api/v1/endpoints/chat/scale",
+        ),
+        (c.rollback("chat", Some(2)).unwrap_err(), "POST /api/v1/endpoints/chat/rollback"),
+        (c.stop_endpoint("chat").unwrap_err(), "POST /api/v1/endpoints/chat/stop"),
+        (
+            c.routes(&RoutesQuery { after: Some(7), seconds: Some(30) }).unwrap_err(),
+            "GET /api/v1/routes?after=7&seconds=30",
+        ),
+        (c.router_report(&RouterReport::default()).unwrap_err(), "POST /api/v1/routers"),
         (c.doctor().unwrap_err(), "GET /api/v1/doctor"),
         (c.shutdown().unwrap_err(), "POST /api/v1/shutdown"),
     ];

@@ -1,6 +1,8 @@
 //! What a type can't say: values that go together, and bounds. The engine checks again; here the
 //! same mistakes are told with their place in the file.
 
+mod service;
+
 use std::collections::BTreeMap;
 
 use tutti_model::{Command, JobSpec, Topology};
@@ -62,6 +64,7 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
     if let Some((key, why)) = contradiction(spec) {
         return refuse(key, why);
     }
+    service::check(root, spec)?;
     strings(root)?;
     environment(root)
 }

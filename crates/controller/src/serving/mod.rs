@@ -1,0 +1,79 @@
+//! What routers say, gathered: how much is asked of each endpoint now, how it went lately, and what it
+//! has served in all. In memory; the engine hears a level once a second and what was served once a
+//! minute.
+//!
+//! ```text
+//!  routers ── report, once a second ──► Routers ─┬─► loads ─► Command::Load    each second, or at once
+//!                                                ├─► accounts ─► Command::Served   each minute
+//!                                                └─► figures ─► api, pages, /metrics
+//! ```
+//! It decides nothing: how many replicas there are and which revision serves is the engine's.
+
+mod accounts;
+mod file;
+mod loads;
+mod routers;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tutti_engine::Command;
+
+use crate::api::App;
+use crate::clock::now;
+use crate::core::{Core, Stopped};
+
+pub use loads::Scene;
+pub use routers::{BadReport, News, ReplicaSeen, Routers, Seen};
+pub use tally::Point;
+
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+/// Turns between two times that the engine is told what was served.
+const TURNS_PER_SERVED: u32 = 60;
+
+/// Tells the engine what routers say, until the controller stops.
+pub async fn keep(app: Arc<App>) {
+    let mut stopping = app.stopping();
+    let mut every = tokio::time::interval(LOAD_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for turn in 1.. {
+        tokio::select! {
+            _ = every.tick() => {}
+            _ = stopping.wait_for(|s| *s) => return,
+        }
+        if tell_load(&app).await.is_err() {
+            return;
+        }
+        if turn % TURNS_PER_SERVED == 0 && tell_served(&app.core, &app.routers).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What is asked of every endpoint now. Nothing while there is none.
+pub async fn tell_load(app: &App) -> Result<(), Stopped> {
+    let scene = app.core.peek(|world| Scene::of(world.engine.state()))?;
+    let loads = app.routers.loads(&scene, now());
+    if loads.is_empty() {
+        return Ok(());
+    }
+    app.core.tell(vec![Command::Load { loads }]).await
+}
+
+/// What was served since the last time, and then on disk how far that was. Breaking off in between
+/// counts it twice; it is never lost.
+pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), Stopped> {
+    let Some(told) = routers.take_served(now()) else { return Ok(()) };
+    let served = told.served.into_iter();
+    let commands: Vec<Command> =
+        served.map(|(endpoint, more)| Command::Served { endpoint, more }).collect();
+    if !commands.is_empty() {
+        // One that is refused is of an endpoint that is gone.
+        core.call_many(commands).await?;
+    }
+    tokio::task::block_in_place(|| routers.save(&told.accounts));
+    Ok(())
+}
