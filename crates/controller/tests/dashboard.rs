@@ -66,7 +66,8 @@ impl Browser<'_> {
     }
 }
 
-const PAGES: &[&str] = &["/", "/queue", "/jobs", "/nodes", "/teams", "/cost", "/timeline"];
+const PAGES: &[&str] =
+    &["/", "/queue", "/jobs", "/endpoints", "/nodes", "/teams", "/cost", "/timeline"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_are_shown_the_way_in_and_nothing_else() {
@@ -292,6 +293,7 @@ async fn pages_are_live() {
     assert_eq!(cancelled.status, 200);
     for (path, word) in [
         ("/live?page=jobs", "event: rows"),
+        ("/live?page=endpoints", "event: rows"),
         ("/live?page=nodes", "event: rows"),
         ("/live?page=node&name=n1", "event: series"),
         ("/live?page=teams", "event: html"),
@@ -301,5 +303,41 @@ async fn pages_are_live() {
         listen(&browser, path, |said| said.contains(word)).await;
     }
     assert_eq!(browser.get("/live?page=nonsense").await.status, 404);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_has_a_page_and_its_replicas_lead_there() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 8, Ranks::Stay).await;
+    let ada = cluster.access("ada", "user").await;
+    let spec = json!({
+        "name": "chat", "run": "serve --port $PORT", "gpus_per_node": 2, "env": { "KEY": "hush" },
+        "service": { "replicas": 1, "models": ["llama"], "port": 8000 },
+    });
+    let body = Some(json!({ "spec": spec }));
+    assert_eq!(cluster.call_as(&ada, "POST", "/api/v1/endpoints", body).await.status, 201);
+    let (owner, other) = (
+        Browser::log_in(&cluster, &ada).await,
+        Browser::log_in(&cluster, &cluster.access("eve", "viewer").await).await,
+    );
+    let live = "/live?page=endpoint&name=chat";
+    let said = listen(&other, live, |said| said.contains("/nodes/n1")).await;
+    assert!(said.contains("event: html") && !said.contains("hush"), "{said}");
+    let mine = text(&owner.get("/endpoints/chat").await);
+    assert!(mine.contains("data-testid=\"replicas\"") && mine.contains("hush"), "{mine}");
+    let theirs = text(&other.get("/endpoints/chat").await);
+    assert!(theirs.contains("serve --port $PORT") && !theirs.contains("hush"), "{theirs}");
+    for (query, found) in [("", true), ("?q=llama+user:ada", true), ("?q=state:ready", false)] {
+        let list = text(&other.get(&format!("/endpoints{query}")).await);
+        assert_eq!(list.contains("href=\"/endpoints/chat\""), found, "{query}: {list}");
+    }
+    let detail = cluster.get("/api/v1/endpoints/chat").await;
+    let job = &detail["replicas"][0]["job"];
+    let page = text(&other.get(&format!("/jobs/{job}")).await);
+    assert!(page.contains("Replica of") && page.contains("/endpoints/chat"), "{page}");
+    assert_eq!(other.get("/endpoints/none").await.status, 404);
+    assert_eq!(other.get("/live?page=endpoint&name=none").await.status, 404);
     cluster.stop().await;
 }

@@ -34,6 +34,12 @@ const pictures = {
     { height: 130, say: amount("W", 0), lines: [["power", "power", "warn"]] },
     { height: 130, say: amount("°C", 0), lines: [["temp", "hottest GPU", "bad"]] },
   ],
+  endpoint: [
+    { height: 130, say: amount("/s", 1), lines: [["requests", "requests", "accent"], ["failed", "failed", "bad"]] },
+    { height: 130, say: amount("ms", 0), lines: [["first_byte", "first byte, p95", "warn"]] },
+    { height: 130, say: whole, lines: [["in_flight", "under way", "accent"], ["queued", "waiting", "bad"]] },
+    { height: 130, say: whole, lines: [["ready", "replicas that answer", "good"], ["want", "wanted", "sub"]] },
+  ],
   // As many lines as there are teams.
   shares: (series) => [{
     height: 210, say: (v) => (v == null ? "–" : String(v)),

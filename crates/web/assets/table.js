@@ -25,7 +25,8 @@ export function picked(id) {
 
 function choose(table, row) {
   const rows = chosen.get(table);
-  if (row.querySelector(".pick input").checked) rows.add(row);
+  // Not every list has boxes.
+  if (row.querySelector(".pick input")?.checked) rows.add(row);
   else rows.delete(row);
 }
 

@@ -19,11 +19,13 @@
 //! | [`assets`] | scripts, styles and uPlot, in the binary |
 //! | [`live`], [`grid`], [`gantt`] | what changes on a page, and how it is sent |
 //! | [`shell`], [`login`] | the frame of every page, and the door |
-//! | [`overview`], [`jobs`], [`job`], [`nodes`], [`teams`], [`cost`], [`alerts`], [`timeline`] | the pages |
+//! | [`overview`], [`jobs`], [`job`], [`endpoints`], [`endpoint`], [`nodes`], [`teams`], [`cost`], [`alerts`], [`timeline`] | the pages |
 
 pub mod alerts;
 pub mod assets;
 pub mod cost;
+pub mod endpoint;
+pub mod endpoints;
 pub mod gantt;
 pub mod grid;
 pub mod job;

@@ -2,7 +2,8 @@
 //! the attributes let the script say it in the reader's own time zone, and go on counting.
 
 use maud::{Markup, html};
-use tutti_model::{Bytes, JobState, NodeState, Span, TaskId, Time};
+use tutti_model::{Bytes, JobState, NodeState, ReplicaPhase, Span, TaskId, Time};
+use tutti_wire::api::EndpointState;
 
 /// The two largest units: `3d 4h`, `2h 5m`, `12s`.
 pub fn span(span: Span) -> String {
@@ -55,6 +56,32 @@ pub fn count(n: u64, what: &str) -> String {
 
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
+}
+
+/// The same where little counts: `0.4 %`, `12 %`.
+pub fn fine_percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p > 0.0 && p < 9.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+/// How often a second: `0`, `0.4`, `7.3`, `1,204`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        r if r < 0.05 => "0".to_owned(),
+        r if r < 9.95 => format!("{r:.1}"),
+        r => number(r.round() as u64),
+    }
+}
+
+/// How long somebody waited for an answer: `12 ms`, `1.4 s`, `2m 5s`.
+pub fn wait(wait: Span) -> String {
+    match wait.0 {
+        ms if ms < 1000 => format!("{ms} ms"),
+        ms if ms < 60_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        _ => span(wait),
+    }
 }
 
 /// `640 W`, `4.9 kW`: no finer than the eye can follow, so that a row is not sent for every watt.
@@ -140,6 +167,26 @@ pub fn node_state(state: NodeState) -> Markup {
     badge(state.as_str(), sign, state.as_str())
 }
 
+pub fn endpoint_state(state: EndpointState) -> Markup {
+    let sign = match state {
+        EndpointState::Ready => "●",
+        EndpointState::Partial => "◐",
+        EndpointState::Starting => "◔",
+        EndpointState::Asleep => "○",
+        EndpointState::Failing => "✕",
+        EndpointState::Stopping => "◕",
+    };
+    badge(state.as_str(), sign, state.as_str())
+}
+
+pub fn replica_phase(phase: ReplicaPhase) -> Markup {
+    match phase {
+        ReplicaPhase::Coming => badge("starting", "◔", "coming"),
+        ReplicaPhase::Ready => badge("ready", "●", "ready"),
+        ReplicaPhase::Draining { .. } => badge("draining", "◑", "draining"),
+    }
+}
+
 pub fn badge(class: &str, sign: &str, text: &str) -> Markup {
     html! { span.badge.(class) { span.sign aria-hidden="true" { (sign) } (text) } }
 }
@@ -150,6 +197,10 @@ pub fn job_link(id: TaskId) -> Markup {
 
 pub fn node_link(name: &str) -> Markup {
     html! { a href={ "/nodes/" (encoded(name)) } { (name) } }
+}
+
+pub fn endpoint_link(name: &str) -> Markup {
+    html! { a href={ "/endpoints/" (encoded(name)) } { (name) } }
 }
 
 /// Text as one part of an address, whatever it contains.
@@ -211,6 +262,10 @@ mod tests {
         assert_eq!([watts(72.4), watts(996.0), watts(4_930.0)], ["70 W", "1000 W", "4.9 kW"]);
         assert_eq!([milli(2000), milli(2500), milli(250)], ["2", "2.5", "0.25"]);
         assert_eq!([tenths(7_456), tenths(43_038), tenths(20)], ["7.5", "43", "0"]);
+        assert_eq!([rate(0.01), rate(0.42), rate(9.96), rate(1204.4)], ["0", "0.4", "10", "1,204"]);
+        let waits = [Span(12), Span(1440), Span(125_000)].map(wait);
+        assert_eq!(waits, ["12 ms", "1.4 s", "2m 5s"]);
+        assert_eq!([0.0, 0.004, 0.123].map(fine_percent), ["0 %", "0.4 %", "12 %"]);
         assert_eq!([count(1, "node"), count(2, "node")], ["1 node", "2 nodes"]);
     }
 

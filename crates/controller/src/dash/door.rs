@@ -90,7 +90,9 @@ pub async fn session(
             line.token = Some(known.token.clone());
             match known.holder {
                 Holder::Caller(caller) => caller,
-                Holder::Joiner(_) => return to_login(&request),
+                Holder::Joiner(_) | Holder::Router | Holder::Asker { .. } => {
+                    return to_login(&request);
+                }
             }
         }
         Err(problem) if problem.status == StatusCode::UNAUTHORIZED => {

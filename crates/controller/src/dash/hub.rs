@@ -34,6 +34,8 @@ pub enum Topic {
     Queue(String),
     Jobs(String),
     Job(TaskId),
+    Endpoints(String),
+    Endpoint(String),
     Nodes,
     Node(String),
     Teams,
@@ -49,6 +51,7 @@ impl Topic {
         Duration::from_secs(match self {
             Topic::Overview => 2,
             Topic::Nodes | Topic::Node(_) | Topic::Job(_) | Topic::Jobs(_) | Topic::Alerts => 5,
+            Topic::Endpoints(_) | Topic::Endpoint(_) => 5,
             Topic::Queue(_) | Topic::Teams => 10,
             Topic::Timeline | Topic::Cost(_) => 30,
         })

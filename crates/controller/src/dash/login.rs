@@ -12,7 +12,7 @@ use tutti_wire::token::TokenText;
 
 use super::door::page_of;
 use super::session::Session;
-use crate::api::auth::{Ends, Holder, Known, audit, by_token, line};
+use crate::api::auth::{Ends, Holder, Known, asks_elsewhere, audit, by_token, line};
 use crate::api::{App, Problem};
 use crate::clock::now;
 
@@ -99,6 +99,10 @@ fn check(app: &App, token: &str) -> Result<Known, Problem> {
         Holder::Joiner(_) => {
             Err(Problem::unauthorized("a join token lets agents join and nothing else"))
         }
+        Holder::Router => {
+            Err(Problem::unauthorized("a router's token is for the router and nothing else"))
+        }
+        Holder::Asker { .. } => Err(asks_elsewhere()),
     }
 }
 

@@ -14,6 +14,7 @@ mod door;
 mod forecasts;
 mod gather;
 mod hub;
+mod levels;
 mod login;
 mod pages;
 mod pulse;
@@ -31,11 +32,12 @@ use crate::api::App;
 use forecasts::Forecasts;
 use gather::nodes::Readings;
 use hub::Hub;
+use levels::Levels;
 use pulse::Ring;
 use session::Sessions;
 
 pub use door::{is_astray, no_page};
-pub use pulse::{beat, keep_pulse};
+pub use pulse::beat;
 pub use session::Session;
 
 /// What the pages keep between requests.
@@ -45,6 +47,7 @@ pub struct Dash {
     pulse: Ring,
     forecasts: Forecasts,
     readings: Readings,
+    levels: Levels,
 }
 
 impl Dash {
@@ -56,8 +59,14 @@ impl Dash {
             pulse: Ring::default(),
             forecasts: Forecasts::default(),
             readings: Readings::default(),
+            levels: Levels::default(),
         }
     }
+}
+
+/// Keeps the past of the cluster and of endpoints, until the controller stops.
+pub async fn keep_pulse(app: Arc<App>) {
+    tokio::join!(pulse::keep_pulse(Arc::clone(&app)), levels::keep_levels(app));
 }
 
 pub fn router(app: &Arc<App>) -> Router<Arc<App>> {
@@ -66,6 +75,8 @@ pub fn router(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/queue", get(pages::queue))
         .route("/jobs", get(pages::jobs))
         .route("/jobs/{id}", get(pages::job))
+        .route("/endpoints", get(pages::endpoints))
+        .route("/endpoints/{name}", get(pages::endpoint))
         .route("/nodes", get(pages::nodes))
         .route("/nodes/{name}", get(pages::node))
         .route("/teams", get(pages::teams))

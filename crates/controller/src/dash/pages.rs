@@ -127,6 +127,19 @@ pub async fn job(visit: Visit, Path(id): Path<String>) -> Response {
     visit.page(view, tutti_web::job::page)
 }
 
+pub async fn endpoints(visit: Visit, RawQuery(query): RawQuery) -> Response {
+    let q = asked(query.as_deref());
+    let view = gather::endpoints::list(&visit.app, &q).await;
+    visit.page(view, |reader, view| {
+        tutti_web::endpoints::list_page(reader, view, live("endpoints", &q))
+    })
+}
+
+pub async fn endpoint(visit: Visit, Path(name): Path<String>) -> Response {
+    let view = gather::endpoints::one(&visit.app, &name, Some(&visit.caller)).await;
+    visit.page(view, tutti_web::endpoint::page)
+}
+
 pub async fn nodes(visit: Visit) -> Response {
     let view = gather::nodes::list(&visit.app).await;
     visit.page(view, tutti_web::nodes::list_page)

@@ -33,6 +33,8 @@ impl Query {
             ("queue", _) => Topic::Queue(self.q),
             ("jobs", _) => Topic::Jobs(self.q),
             ("job", Some(id)) => Topic::Job(id),
+            ("endpoints", _) => Topic::Endpoints(self.q),
+            ("endpoint", _) => Topic::Endpoint(self.name),
             ("nodes", _) => Topic::Nodes,
             ("node", _) => Topic::Node(self.name),
             ("teams", _) => Topic::Teams,

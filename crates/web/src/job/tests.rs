@@ -41,6 +41,7 @@ fn view(state: JobState) -> View {
         simulated: true,
         inside: true,
         left: false,
+        replica_of: None,
     }
 }
 
@@ -56,6 +57,16 @@ fn everything_live_is_in_the_page_as_it_is_sent() {
         assert!(text.contains(&format!("id=\"{id}\">{html}")), "{id}");
     }
     assert!(text.contains("python train.py") && text.contains("page=job&amp;id=7"), "{text}");
+}
+
+#[test]
+fn a_replica_says_whose_it_is() {
+    let of = tutti_model::ReplicaOf { endpoint: "chat".into(), revision: 3 };
+    let replica = View { replica_of: Some(of), ..view(JobState::Running) };
+    let words = text(Role::Viewer, &replica);
+    assert!(words.contains("Replica of") && words.contains("href=\"/endpoints/chat\""), "{words}");
+    assert!(words.contains("revision 3"), "{words}");
+    assert!(!text(Role::Viewer, &view(JobState::Running)).contains("Replica of"));
 }
 
 #[test]

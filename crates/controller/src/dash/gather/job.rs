@@ -79,6 +79,8 @@ async fn archived(app: &App, id: TaskId, caller: &Caller) -> Result<View, Proble
         simulated,
         inside: caller.may_look_inside(&row.user),
         left: true,
+        // The archive does not say.
+        replica_of: None,
         detail,
     })
 }
@@ -132,6 +134,7 @@ fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
         simulated: parts.iter().any(simulated),
         inside,
         left: false,
+        replica_of: job.replica_of.as_deref().cloned(),
         detail,
     };
     let held = parts.iter().flat_map(|part| held(state, part)).collect();

@@ -2,6 +2,7 @@
 
 pub mod alerts;
 pub mod cost;
+pub mod endpoints;
 pub mod job;
 pub mod jobs;
 pub mod nodes;
@@ -23,6 +24,8 @@ pub async fn shown(app: &Arc<App>, topic: &Topic) -> Result<Shown, Problem> {
         Topic::Queue(q) => jobs::queue(app, q).await?.shown(),
         Topic::Jobs(q) => jobs::jobs(app, q).await?.shown(),
         Topic::Job(id) => job::view(app, *id, None).await?.shown(),
+        Topic::Endpoints(q) => endpoints::list(app, q).await?.shown(),
+        Topic::Endpoint(name) => endpoints::one(app, name, None).await?.shown(),
         Topic::Nodes => nodes::list(app).await?.shown(),
         Topic::Node(name) => nodes::one(app, name).await?.shown(),
         Topic::Teams => teams(app).await?.shown(),
