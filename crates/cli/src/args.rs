@@ -37,17 +37,23 @@ pub enum Verb {
     Controller(cmd::controller::ControllerArgs),
     /// Run this node's agent in the foreground
     Agent(cmd::agent::AgentArgs),
+    /// Run a router in the foreground: takes requests to endpoints and passes them to replicas
+    Router(cmd::router::RouterArgs),
     /// Submit a job and print its id
     Submit(cmd::submit::SubmitArgs),
     /// Submit a command, show its output, exit with its code
     Run(cmd::run::RunArgs),
+    /// Serve a model or any HTTP server to many users, and wait until it answers
+    Serve(cmd::serve::ServeArgs),
+    /// What is served: list, show, scale, update, roll back, stop
+    Endpoints(cmd::endpoints::EndpointsArgs),
     /// List jobs
     Ps(cmd::ps::PsArgs),
     /// All about one job
     Show(cmd::show::ShowArgs),
     /// Say how far this job is, from inside it
     Progress(cmd::progress::ProgressArgs),
-    /// Why a job is not running, and what would start it
+    /// Why a job is not running and what would start it, or why an endpoint does not answer
     Why(cmd::why::WhyArgs),
     /// Output of a job
     Logs(cmd::logs::LogsArgs),
@@ -91,6 +97,8 @@ pub enum Verb {
     Sim(cmd::sim::SimArgs),
     /// Train a small model: one rank of the reference trainer
     Train(Box<cmd::train::TrainArgs>),
+    /// Serve what was trained, over the OpenAI API
+    Infer(Box<cmd::infer::InferArgs>),
     /// Measure the cluster: speed between ranks, speed of GPUs, and what is slower than its like
     Bench(cmd::bench::BenchArgs),
     /// One rank of a measurement
@@ -189,6 +197,27 @@ mod tests {
             "tutti ps 12 12_3",
             "tutti progress --step 10 --loss 2.5 --tokens 4096 --saved 10 --path /ckpt/10",
             "tutti logs 12 -f --tail 5 --rank 0-3,7",
+            "tutti serve chat.toml",
+            "tutti serve chat.toml --update --canary 10 --detach --name chat -e A=B --json",
+            "tutti serve - --no-wait",
+            "tutti endpoints",
+            "tutti endpoints --watch",
+            "tutti endpoints list --json",
+            "tutti endpoints show chat --json",
+            "tutti endpoints scale chat 3",
+            "tutti endpoints scale chat 0..8",
+            "tutti endpoints scale chat --auto",
+            "tutti endpoints update chat chat.toml --canary 10 -d",
+            "tutti endpoints rollback chat --to 2",
+            "tutti endpoints stop chat",
+            "tutti why 12",
+            "tutti why chat",
+            "tutti router --listen 127.0.0.1:8080 --threads 2 --name r1 --table-file /t",
+            "tutti router --listen 0.0.0.0:443 --tls-cert c.pem --tls-key k.pem --address https://gpu",
+            "tutti up --router-listen 127.0.0.1:0",
+            "tutti up --no-router",
+            "tutti token create --router",
+            "tutti token create --serve app --requests-per-minute 60 --tokens-per-minute 9000 --concurrent 4 --endpoint chat --endpoint embed --expires 30d",
             "tutti exec 12 --rank 1 -- nvidia-smi -L",
             "tutti cancel 12 13",
             "tutti suspend 12 13_4",
@@ -215,6 +244,7 @@ mod tests {
             "tutti plan --check job.toml",
             "tutti plan --list models",
             "tutti train --data F --steps 9 --dp 2 --tp 2 --pp 2 --stages 3,5 --zero --checkpoint /c --every 5 --json",
+            "tutti infer --checkpoint /c --step 9 --model a --model b --listen 127.0.0.1:0 --device cuda:1 --max-batch 8",
             "tutti ckpt ls 12 --json",
             "tutti ckpt show /ckpt/run latest --tensors",
             "tutti ckpt verify s3://bucket/run 100 200 --mend",
@@ -253,6 +283,18 @@ mod tests {
             "tutti top --size 100x30",
             "tutti top 12 --view jobs",
             "tutti token create --join --role user",
+            "tutti token create --router --serve app",
+            "tutti token create --serve app --role user",
+            "tutti token create --concurrent 4",
+            "tutti serve",
+            "tutti serve chat.toml --canary 10",
+            "tutti serve chat.toml --update --canary 101",
+            "tutti endpoints scale chat",
+            "tutti endpoints scale chat 8..1",
+            "tutti endpoints scale chat 3 --auto",
+            "tutti endpoints --json --watch",
+            "tutti router --tls-cert c.pem",
+            "tutti up --no-router --router-listen 127.0.0.1:0",
             "tutti plan m --batch 0",
             "tutti plan m --precision int3",
             "tutti plan m --tokens many",

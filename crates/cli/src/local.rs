@@ -15,6 +15,7 @@ mod found;
 pub mod hardware;
 mod process;
 mod record;
+mod router;
 mod setup;
 mod stop;
 mod supervise;
@@ -39,6 +40,7 @@ use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;
 
+pub use router::RouterSetup;
 pub use setup::Setup;
 pub use stop::down;
 pub use supervise::StopSignals;
@@ -47,6 +49,7 @@ pub use supervise::StopSignals;
 const JOB_GRACE: Span = Span::secs(5);
 
 const CONTROLLER: &str = "controller";
+const ROUTER: &str = "router";
 
 /// Until the controller answers.
 const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
@@ -62,6 +65,8 @@ pub struct UpOptions {
     pub node_timeout: Option<Span>,
     /// Becomes the running policy before the first node joins.
     pub policy: Option<Policy>,
+    /// None: no router.
+    pub router: Option<RouterSetup>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +121,8 @@ pub fn this_node(hardware: &Hardware) -> Result<NodePlan, Fail> {
 pub struct RunningCluster {
     pub data_dir: PathBuf,
     pub endpoint: String,
+    /// Where requests to endpoints go.
+    pub router_url: Option<String>,
     pub nodes: Vec<NodePlan>,
     pub simulated: bool,
     pub client: Client,
@@ -125,6 +132,7 @@ pub struct RunningCluster {
     pub was_detached: bool,
     controller: Daemon,
     agents: Vec<Daemon>,
+    router: Option<Daemon>,
 }
 
 /// Starts the controller, waits until it answers, and starts the agents; of a cluster that runs in
@@ -154,14 +162,18 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     let listen = listens_again(listen, client.endpoint().port);
     controller.set_argument("--listen", listen.to_string());
     let (asked, nodes) = (options.listen, options.nodes.clone());
-    Setup { asked, listen, node_timeout: options.node_timeout, nodes }.write(&dir)?;
+    let (node_timeout, router) = (options.node_timeout, options.router);
+    let mut setup = Setup { asked, listen, node_timeout, nodes, router };
+    setup.write(&dir)?;
     let mut cluster = RunningCluster {
         endpoint: client.endpoint().authority(),
+        router_url: None,
         nodes: options.nodes.clone(),
         simulated: options.nodes.iter().any(|n| n.simulated_model.is_some()),
         client,
         controller,
         agents: Vec::new(),
+        router: None,
         data_dir: dir,
         ran_already: found.names(),
         was_detached: found.detached,
@@ -174,6 +186,10 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
                 return Err(fail);
             }
         }
+    }
+    if let Err(fail) = cluster.start_router(&mut setup, found.router) {
+        cluster.give_up();
+        return Err(fail);
     }
     cluster.write_record(None)?;
     Ok(cluster)
@@ -192,7 +208,8 @@ impl RunningCluster {
 
     /// Names of what `start` has started.
     pub fn started(&self) -> Vec<&str> {
-        let all = self.agents.iter().chain([&self.controller]).map(|d| d.name.as_str());
+        let all = self.agents.iter().chain([&self.controller]).chain(&self.router);
+        let all = all.map(|d| d.name.as_str());
         all.filter(|name| !self.ran_already.iter().any(|r| r == name)).collect()
     }
 
@@ -266,9 +283,10 @@ impl RunningCluster {
         self.write_record(None)
     }
 
-    /// Stops agents with their jobs, then the controller. Says what was stopped.
+    /// Stops the router, agents with their jobs, then the controller. Says what was stopped.
     pub fn stop(&mut self) -> Vec<String> {
-        let mut stopped = stop::stop_all(&mut self.agents);
+        let mut stopped = stop::stop_all(self.router.as_mut_slice());
+        stopped.extend(stop::stop_all(&mut self.agents));
         stopped.extend(stop::stop_orphans(&self.data_dir));
         stopped.extend(stop::stop_all(std::slice::from_mut(&mut self.controller)));
         UpRecord::remove(&self.data_dir);
@@ -277,7 +295,8 @@ impl RunningCluster {
 
     fn write_record(&self, supervisor: Option<Proc>) -> Result<(), Fail> {
         let agents = self.agents.iter().map(|a| (a.name.clone(), a.proc)).collect();
-        UpRecord { supervisor, controller: self.controller.proc, agents }.write(&self.data_dir)
+        let (controller, router) = (self.controller.proc, self.router.as_ref().map(|r| r.proc));
+        UpRecord { supervisor, controller, agents, router }.write(&self.data_dir)
     }
 }
 

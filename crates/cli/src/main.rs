@@ -5,8 +5,8 @@
 //! verb decides anything about jobs: that is the controller's engine.
 //!
 //! ```text
-//! args ─► cmd::* ─► session ─► controller        cmd::up ─► local ─► tutti controller, tutti agent
-//!            └────► show ─► stdout                cmd::{controller,agent} ─► their crates
+//! args ─► cmd::* ─► session ─► controller        cmd::up ─► local ─► tutti controller, agent, router
+//!            └────► show ─► stdout                cmd::{controller,agent,router} ─► their crates
 //! ```
 
 mod args;
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Agent(args) => cmd::agent::run(args),
         Verb::Controller(args) => cmd::controller::run(args),
+        Verb::Router(args) => cmd::router::run(cluster.as_deref(), args),
         verb => {
             terminal::die_quietly_on_closed_pipe();
             client(cluster.as_deref(), verb)
@@ -53,6 +54,8 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Up(args) => cmd::up::run(cluster, args),
         Verb::Down(args) => cmd::down::run(cluster, args),
         Verb::Submit(args) => cmd::submit::run(cluster, args),
+        Verb::Serve(args) => cmd::serve::run(cluster, args),
+        Verb::Endpoints(args) => cmd::endpoints::run(cluster, args),
         Verb::Run(args) => cmd::run::run(cluster, args),
         Verb::Ps(args) => cmd::ps::run(cluster, args),
         Verb::Show(args) => cmd::show::run(cluster, args),
@@ -79,6 +82,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Ckpt(args) => cmd::ckpt::run(cluster, args),
         Verb::Sim(args) => cmd::sim::run(cluster, args),
         Verb::Train(args) => cmd::train::run(*args),
+        Verb::Infer(args) => cmd::infer::run(*args),
         Verb::Bench(args) => cmd::bench::run(cluster, args),
         Verb::BenchRank(args) => cmd::bench::rank::run(args),
         Verb::BenchGpuRank => cmd::bench::gpu::rank::run(),
@@ -88,6 +92,6 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Rsh(args) => cmd::helper::rsh(args),
         Verb::Completions(args) => cmd::generate::completions(args),
         Verb::Man(args) => cmd::generate::man(args),
-        Verb::Agent(_) | Verb::Controller(_) => unreachable!("handled in main"),
+        Verb::Agent(_) | Verb::Controller(_) | Verb::Router(_) => unreachable!("handled in main"),
     }
 }

@@ -4,6 +4,8 @@ pub mod active;
 pub mod alerts;
 pub mod curve;
 pub mod doctor;
+pub mod endpoint;
+pub mod endpoints;
 pub mod gpus;
 pub mod job;
 pub mod jobs;
@@ -17,6 +19,7 @@ pub mod table;
 pub mod time;
 pub mod tokens;
 pub mod topology;
+pub mod urls;
 pub mod why;
 
 /// `1 node`, `3 nodes`.

@@ -5,7 +5,7 @@
 //! `summary` (afterwards); neither decides anything.
 //!
 //! ```text
-//! run ─► House (cluster in a dir of its own) ─► gang ─► array ─► chain ─► node_loss ─► totals
+//! run ─► House (cluster in a dir of its own) ─► gang ─► array ─► chain ─► node_loss ─► serving ─► totals
 //!            │                                    └─ Stage: submit, watch, read logs ─► View
 //!            └─ always stopped and removed, also on Ctrl-C and panic, unless --keep
 //! ```
@@ -16,6 +16,7 @@ mod gang;
 mod house;
 mod node_loss;
 mod report;
+mod serving;
 mod stage;
 mod summary;
 mod totals;
@@ -107,6 +108,7 @@ fn play(
     let array = scene(&mut stage, "array", array::play)?;
     let chain = scene(&mut stage, "chain", chain::play)?;
     let node_loss = scene(&mut stage, "node loss", |stage| node_loss::play(stage, &gang))?;
+    let serving = scene(&mut stage, "serving", serving::play)?;
     let totals = scene(&mut stage, "totals", totals::play)?;
     Ok(Report {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -116,6 +118,7 @@ fn play(
         array,
         chain,
         node_loss,
+        serving,
         totals,
         seconds: began.elapsed().as_secs_f64(),
         kept_in: None,
@@ -123,7 +126,7 @@ fn play(
 }
 
 fn start(house: &mut House, view: &View, stop: &StopSignals) -> Result<ClusterFigures, Fail> {
-    view.begin("cluster", &format!("starting a controller and {NODES} agents"));
+    view.begin("cluster", &format!("starting a controller, {NODES} agents and a router"));
     let began = Instant::now();
     let in_scene = |fail| named("cluster", fail);
     house.start().map_err(in_scene)?;

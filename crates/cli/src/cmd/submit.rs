@@ -77,6 +77,7 @@ fn describe(client: &Client, args: SubmitArgs) -> Result<Submit, Fail> {
             let mut parsed = read(&file)?;
             let arguments: Vec<String> = args.arguments.into_iter().chain(words).collect();
             give_arguments(&mut parsed, arguments, &file)?;
+            refuse_service(&parsed.spec, &file)?;
             parsed
         }
         (None, Some(line), _) => plain(JobSpec::shell(line)),
@@ -93,6 +94,16 @@ fn describe(client: &Client, args: SubmitArgs) -> Result<Submit, Fail> {
     set_array(&mut spec, args.array);
     spec.hold |= args.hold;
     Ok(Submit { spec, user: session::on_behalf(client), key: args.key })
+}
+
+/// As a job it would run once, and nobody would reach it.
+fn refuse_service(spec: &JobSpec, path: &Path) -> Result<(), Fail> {
+    if spec.service.is_none() {
+        return Ok(());
+    }
+    let shown = file::name(path);
+    Err(Fail::usage(format!("{shown} has a [service] table, so it is an endpoint and not a job"))
+        .hint(format!("serve it with tutti serve {shown}")))
 }
 
 fn plain(spec: JobSpec) -> jobfile::Parsed {
@@ -163,6 +174,15 @@ mod tests {
         assert_eq!(ended(JobState::Cancelled, None), 1);
         assert_eq!(ended(JobState::Cancelled, Some(0)), 1);
         assert_eq!(ended(JobState::Failed, Some(0)), 1);
+    }
+
+    #[test]
+    fn a_service_is_not_submitted() {
+        let spec = |text: &str| jobfile::parse(Some("x.toml"), text.as_bytes()).unwrap().spec;
+        let fail = refuse_service(&spec("run = 'x'\n[service]"), "x.toml".as_ref()).unwrap_err();
+        assert_eq!(fail.exit, 2);
+        assert_eq!(fail.hint.unwrap(), "serve it with tutti serve x.toml");
+        assert_eq!(refuse_service(&spec("run = 'x'"), "x.toml".as_ref()), Ok(()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tutti_model::{Grant, Role, Span};
+use tutti_model::{Grant, KeyLimits, Role, Span};
 use tutti_wire::api::NewToken;
 
 use crate::fail::Fail;
@@ -36,10 +36,10 @@ enum TokenVerb {
 #[derive(clap::Args)]
 struct CreateArgs {
     /// viewer, user or admin
-    #[arg(long, value_parser = role, default_value = "user", conflicts_with = "join")]
+    #[arg(long, value_parser = role, default_value = "user", conflicts_with_all = ["join", "router", "serve"])]
     role: Role,
     /// Whose token it is [default: you]
-    #[arg(long, conflicts_with = "join")]
+    #[arg(long, conflicts_with_all = ["join", "router", "serve"])]
     user: Option<String>,
     /// When it ends: 12h, 30d [default: never; 1h for --join]
     #[arg(long, value_name = "TIME")]
@@ -53,8 +53,44 @@ struct CreateArgs {
     /// How many nodes may use it
     #[arg(long, requires = "join", value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     uses: u32,
+    /// For a router: reads where replicas are and says how they do, nothing else
+    #[arg(long, conflicts_with_all = ["join", "serve"])]
+    router: bool,
+    /// A key for requests to endpoints, in this user's name, good for nothing else
+    #[arg(long, value_name = "USER", conflicts_with = "join")]
+    serve: Option<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[arg(long)]
     json: bool,
+}
+
+/// What a key may use up, in each router.
+#[derive(clap::Args)]
+struct LimitArgs {
+    /// Requests that the key may make
+    #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
+    requests_per_minute: Option<u32>,
+    /// Tokens that it may use, of prompts and answers together
+    #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens_per_minute: Option<u64>,
+    /// Requests that it may have at the same time
+    #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..))]
+    concurrent: Option<u32>,
+    /// Only for this endpoint; may be repeated
+    #[arg(long = "endpoint", value_name = "NAME", requires = "serve")]
+    endpoints: Vec<String>,
+}
+
+impl From<LimitArgs> for KeyLimits {
+    fn from(args: LimitArgs) -> KeyLimits {
+        KeyLimits {
+            requests_per_minute: args.requests_per_minute,
+            tokens_per_minute: args.tokens_per_minute,
+            concurrent: args.concurrent,
+            endpoints: args.endpoints,
+        }
+    }
 }
 
 /// Time to walk to another machine; a join token that lies around is a risk.
@@ -100,6 +136,13 @@ fn new_token(args: CreateArgs) -> Result<NewToken, Fail> {
     if args.join {
         let grant = Grant::Join { node: args.node, uses: Some(args.uses) };
         return Ok(NewToken { grant, expires_in: args.expires.or(Some(JOIN_EXPIRES)) });
+    }
+    if args.router {
+        return Ok(NewToken { grant: Grant::Router, expires_in: args.expires });
+    }
+    if let Some(user) = args.serve {
+        let grant = Grant::Serve { user, limits: args.limits.into() };
+        return Ok(NewToken { grant, expires_in: args.expires });
     }
     let user = match args.user {
         Some(user) => user,

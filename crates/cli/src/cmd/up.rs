@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::fail::Fail;
-use crate::local::{self, NodePlan, RunningCluster, Setup, UpOptions, hardware};
+use crate::local::{self, NodePlan, RouterSetup, RunningCluster, Setup, UpOptions, hardware};
 use crate::show::count;
 use crate::{session, terminal};
 
@@ -35,6 +35,12 @@ pub struct UpArgs {
     /// Address and port of the controller [default: 127.0.0.1:7171, or another port if taken]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Address and port of the router [default: 127.0.0.1:8080, or another port if taken]
+    #[arg(long, value_name = "ADDR", conflicts_with = "no_router")]
+    router_listen: Option<SocketAddr>,
+    /// No router: requests to endpoints go nowhere, or to one elsewhere
+    #[arg(long)]
+    no_router: bool,
     /// A node that was not heard for this long is lost
     #[arg(long, value_name = "TIME")]
     node_timeout: Option<tutti_model::Span>,
@@ -83,7 +89,13 @@ fn options(cluster: Option<&str>, args: UpArgs) -> Result<UpOptions, Fail> {
     };
     let listen = args.listen.or(before.as_ref().and_then(|b| b.asked));
     let node_timeout = args.node_timeout.or(before.as_ref().and_then(|b| b.node_timeout));
-    Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy })
+    let before = before.map_or_else(RouterSetup::usual, |b| b.router);
+    let router = match (args.no_router, args.router_listen) {
+        (true, _) => None,
+        (false, Some(asked)) => Some(RouterSetup::asked(asked)?),
+        (false, None) => before,
+    };
+    Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy, router })
 }
 
 fn nodes(args: &UpArgs) -> Result<Vec<NodePlan>, Fail> {
@@ -126,6 +138,9 @@ fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
             cluster.endpoint
         ),
     ];
+    if let Some(url) = &cluster.router_url {
+        lines.push(format!("  endpoints at {url} (tutti serve FILE makes one)"));
+    }
     if !cluster.ran_already.is_empty() {
         let (started, ran) = (cluster.started().join(", "), cluster.ran_already.join(", "));
         lines.insert(0, format!("started {started}; {ran} ran already"));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::process::{Daemon, Proc};
-use super::{CONTROLLER, RunningCluster};
+use super::{CONTROLLER, ROUTER, RunningCluster};
 use crate::fail::Fail;
 
 /// SIGKILL needs no longer, unless the machine is in trouble itself.
@@ -41,10 +41,11 @@ impl RunningCluster {
 
     /// The first process of the cluster that is gone, other than that of the `broken` node.
     pub fn died(&self, broken: Option<&str>) -> Option<Fail> {
-        let all = std::iter::once(&self.controller).chain(&self.agents);
+        let all = std::iter::once(&self.controller).chain(&self.agents).chain(&self.router);
         let dead = all.into_iter().find(|d| broken != Some(&d.name) && !d.proc.is_alive())?;
         let who = match dead.name.as_str() {
             CONTROLLER => "the controller".to_owned(),
+            ROUTER => "the router".to_owned(),
             node => format!("the agent of node {node}"),
         };
         Some(

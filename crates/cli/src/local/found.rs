@@ -13,13 +13,14 @@ use std::path::Path;
 use super::process::Proc;
 use super::record::UpRecord;
 use super::setup::Setup;
-use super::{CONTROLLER, UpOptions, stop, sweep};
+use super::{CONTROLLER, ROUTER, UpOptions, stop, sweep};
 use crate::fail::Fail;
 
 #[derive(Debug, Default)]
 pub struct Found {
     pub controller: Option<Proc>,
     pub agents: BTreeMap<String, Proc>,
+    pub router: Option<Proc>,
     /// Where the controller is, or was and is expected again.
     pub listen: Option<SocketAddr>,
     /// What runs was left to itself; no `tutti up` watched over it that may have died.
@@ -30,11 +31,14 @@ impl Found {
     /// Agents first, as everywhere.
     pub fn names(&self) -> Vec<String> {
         let controller = self.controller.map(|_| CONTROLLER.to_owned());
-        self.agents.keys().cloned().chain(controller).collect()
+        let router = self.router.map(|_| ROUTER.to_owned());
+        self.agents.keys().cloned().chain(controller).chain(router).collect()
     }
 
     fn is_whole(&self, setup: &Setup) -> bool {
-        self.controller.is_some() && setup.nodes.iter().all(|n| self.agents.contains_key(&n.name))
+        self.controller.is_some()
+            && setup.nodes.iter().all(|n| self.agents.contains_key(&n.name))
+            && (self.router.is_some() || setup.router.is_none())
     }
 }
 
@@ -45,6 +49,8 @@ pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
     for (name, proc) in stop::running(dir, record.as_ref()) {
         if name == CONTROLLER {
             found.controller = Some(proc);
+        } else if name == ROUTER {
+            found.router = Some(proc);
         } else {
             found.agents.insert(name, proc);
         }
@@ -86,7 +92,11 @@ fn refuse_change(
 ) -> Result<(), Fail> {
     let of_controller = !setup.listens_on(options.listen)
         || options.node_timeout.is_some_and(|t| Some(t) != setup.node_timeout);
-    let what = if options.nodes != setup.nodes {
+    let other_router =
+        found.router.is_some() && !options.router.is_some_and(|r| r.fits(setup.router.as_ref()));
+    let what = if other_router {
+        "another router, or none,"
+    } else if options.nodes != setup.nodes {
         "other nodes"
     } else if found.controller.is_some() && of_controller {
         "another controller"
@@ -140,12 +150,13 @@ mod tests {
             nodes: nodes(2),
             node_timeout: None,
             policy: None,
+            router: None,
         }
     }
 
     fn setup() -> Setup {
         let listen = "127.0.0.1:7999".parse().unwrap();
-        Setup { asked: None, listen, node_timeout: None, nodes: nodes(2) }
+        Setup { asked: None, listen, node_timeout: None, nodes: nodes(2), router: None }
     }
 
     fn gone() -> Proc {
@@ -163,9 +174,15 @@ mod tests {
     #[test]
     fn a_dir_in_use_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let whole = UpRecord { supervisor: None, controller: me(), agents: agents(me(), me()) };
-        let watched =
-            UpRecord { supervisor: Some(me()), controller: gone(), agents: agents(gone(), gone()) };
+        let router = None;
+        let whole =
+            UpRecord { supervisor: None, controller: me(), agents: agents(me(), me()), router };
+        let watched = UpRecord {
+            supervisor: Some(me()),
+            controller: gone(),
+            agents: agents(gone(), gone()),
+            router,
+        };
         for record in [whole, watched] {
             record.write(dir.path()).unwrap();
             setup().write(dir.path()).unwrap();
@@ -182,7 +199,9 @@ mod tests {
         let dir = dir.path();
         setup().write(dir).unwrap();
         assert!(look(dir, &options(dir)).unwrap().names().is_empty());
-        let record = UpRecord { supervisor: None, controller: gone(), agents: agents(me(), me()) };
+        let router = None;
+        let record =
+            UpRecord { supervisor: None, controller: gone(), agents: agents(me(), me()), router };
         record.write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
         assert_eq!(found.names(), ["n1", "n2"]);
@@ -192,7 +211,7 @@ mod tests {
         let moved = UpOptions { listen: Some(elsewhere), ..options(dir) };
         assert_eq!(look(dir, &moved).unwrap().listen, Some(elsewhere), "it does not run");
         let (supervisor, agents) = (Some(gone()), agents(me(), gone()));
-        UpRecord { supervisor, controller: me(), agents }.write(dir).unwrap();
+        UpRecord { supervisor, controller: me(), agents, router }.write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
         assert_eq!((found.names(), found.detached), (vec!["n1".into(), CONTROLLER.into()], false));
         for other in [moved, UpOptions { nodes: nodes(3), ..options(dir) }] {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::process::Proc;
-use super::{CONTROLLER, file};
+use super::{CONTROLLER, ROUTER, file};
 use crate::fail::Fail;
 
 const FILE: &str = "up.json";
@@ -16,6 +16,8 @@ pub struct UpRecord {
     pub supervisor: Option<Proc>,
     pub controller: Proc,
     pub agents: Vec<(String, Proc)>,
+    #[serde(default)]
+    pub router: Option<Proc>,
 }
 
 impl UpRecord {
@@ -32,9 +34,10 @@ impl UpRecord {
         let _ = std::fs::remove_file(dir.join(FILE));
     }
 
-    /// What of it still runs; agents first, in the order in which things are stopped.
+    /// What of it still runs, in the order in which things are stopped.
     pub fn alive(&self) -> Vec<(String, Proc)> {
-        let all = self.agents.iter().cloned();
+        let router = self.router.map(|proc| (ROUTER.to_owned(), proc));
+        let all = router.into_iter().chain(self.agents.iter().cloned());
         all.chain([(CONTROLLER.to_owned(), self.controller)])
             .filter(|(_, p)| p.is_alive())
             .collect()
@@ -50,8 +53,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(UpRecord::read(dir.path()).unwrap(), None);
         let gone = Proc { pid: 1, started: u64::MAX };
-        let record =
-            UpRecord { supervisor: None, controller: gone, agents: vec![("n1".into(), gone)] };
+        let record = UpRecord {
+            supervisor: None,
+            controller: gone,
+            agents: vec![("n1".into(), gone)],
+            router: None,
+        };
         record.write(dir.path()).unwrap();
         assert_eq!(UpRecord::read(dir.path()).unwrap(), Some(record.clone()));
         assert!(record.alive().is_empty());

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tutti_model::Span;
 
-use super::{NodePlan, file};
+use super::{NodePlan, RouterSetup, file};
 use crate::fail::Fail;
 
 const FILE: &str = "setup.json";
@@ -20,6 +20,9 @@ pub struct Setup {
     pub listen: SocketAddr,
     pub node_timeout: Option<Span>,
     pub nodes: Vec<NodePlan>,
+    /// None: it has none. One that was made before there were routers gets one.
+    #[serde(default = "RouterSetup::usual")]
+    pub router: Option<RouterSetup>,
 }
 
 impl Setup {
@@ -57,6 +60,7 @@ mod tests {
             listen: "127.0.0.1:7171".parse().unwrap(),
             node_timeout: Some(Span::secs(4)),
             nodes: in_racks(imagined_nodes(2, &hardware), 2),
+            router: RouterSetup::usual(),
         }
     }
 
@@ -66,6 +70,9 @@ mod tests {
         assert_eq!(Setup::read(dir.path()).unwrap(), None);
         setup().write(dir.path()).unwrap();
         assert_eq!(Setup::read(dir.path()).unwrap(), Some(setup()));
+        let mut old = serde_json::to_value(setup()).unwrap();
+        old.as_object_mut().unwrap().remove("router");
+        assert_eq!(serde_json::from_value::<Setup>(old).unwrap(), setup(), "of an older version");
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         let fail = Setup::read(dir.path()).unwrap_err();
         assert!(fail.hint.unwrap().starts_with("remove it"));

@@ -1,4 +1,4 @@
-//! Stopping: agents with their jobs first, then the controller, and nothing that is not ours.
+//! Stopping: the router first, agents with their jobs, then the controller, and nothing that is not ours.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::process::{Daemon, Proc};
 use super::record::UpRecord;
 use super::sweep::{self, Role};
-use super::{CONTROLLER, JOB_GRACE};
+use super::{CONTROLLER, JOB_GRACE, ROUTER};
 use crate::fail::{Fail, NOT_FOUND};
 use crate::show::count;
 
@@ -57,8 +57,12 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
         supervisor.wait_gone(patience() * 2);
     }
     let mut names: Vec<String> = running.iter().map(|(name, _)| name.clone()).collect();
-    let (controllers, agents): (Vec<_>, Vec<_>) =
+    let (controllers, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|(name, _)| name == CONTROLLER);
+    let (routers, agents): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|(name, _)| name == ROUTER);
+    // What it has is answered while there is still somebody to answer it.
+    stop_procs(&routers);
     stop_procs(&agents);
     names.extend(stop_orphans(&dir));
     stop_procs(&controllers);
@@ -72,7 +76,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
     Ok(names)
 }
 
-/// By the record and by command line: either alone could miss one. Agents first.
+/// By the record and by command line: either alone could miss one. The controller last.
 pub fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
     let mut all = record.map(UpRecord::alive).unwrap_or_default();
     for found in sweep::find(dir) {
@@ -117,8 +121,12 @@ mod tests {
         let ours = Proc::of(sleeper.id()).unwrap();
         let me = Proc::of(std::process::id()).unwrap();
         let not_me = Proc { started: me.started + 1, ..me };
-        let record =
-            UpRecord { supervisor: None, controller: not_me, agents: vec![("n1".into(), ours)] };
+        let record = UpRecord {
+            supervisor: None,
+            controller: not_me,
+            agents: vec![("n1".into(), ours)],
+            router: None,
+        };
         record.write(dir.path()).unwrap();
         let reaper = std::thread::spawn(move || sleeper.wait());
         assert_eq!(down(dir.path()).unwrap(), ["n1"]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::process::{Daemon, Proc};
-use super::{CONTROLLER, RunningCluster};
+use super::{CONTROLLER, ROUTER, RunningCluster};
 use crate::fail::Fail;
 use crate::terminal;
 
@@ -82,10 +82,11 @@ impl RunningCluster {
         let me = Proc::of(std::process::id());
         self.write_record(me)?;
         let mut pauses: Vec<Pause> =
-            (0..=self.agents.len()).map(|_| Pause::new(Instant::now())).collect();
+            (0..self.agents.len() + 2).map(|_| Pause::new(Instant::now())).collect();
         while !stop.asked() {
             let mut changed = false;
             let daemons = std::iter::once(&mut self.controller).chain(&mut self.agents);
+            let daemons = daemons.chain(&mut self.router);
             for (daemon, pause) in daemons.zip(&mut pauses) {
                 changed |= look_after(daemon, pause);
             }
@@ -106,6 +107,7 @@ fn look_after(daemon: &mut Daemon, pause: &mut Pause) -> bool {
             let wait = pause.died(now);
             let what = match daemon.name.as_str() {
                 CONTROLLER => "the controller".to_owned(),
+                ROUTER => "the router".to_owned(),
                 node => format!("the agent of {node}"),
             };
             let (message, secs) = (death.message, wait.as_secs_f32());

@@ -24,6 +24,7 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     Controller,
+    Router,
     Agent {
         node: String,
     },
@@ -37,6 +38,7 @@ impl Found {
     pub fn name(&self) -> String {
         match &self.role {
             Role::Controller => super::CONTROLLER.to_owned(),
+            Role::Router => super::ROUTER.to_owned(),
             Role::Agent { node } | Role::Helper { node } => node.clone(),
         }
     }
@@ -61,9 +63,18 @@ pub fn find(dir: &Path) -> Vec<Found> {
 fn role(cmdline: &[u8], comm: &str, dir: &Path) -> Option<Role> {
     let line = std::str::from_utf8(cmdline).ok()?;
     let words: Vec<&str> = line.split_terminator('\0').collect();
-    let at = words.iter().position(|w| *w == "--data-dir")?;
-    let its_dir = Path::new(words.get(at + 1)?);
-    match *words.get(1)? {
+    let verb = *words.get(1)?;
+    let value = |flag: &str| {
+        let at = words.iter().position(|w| *w == flag)?;
+        words.get(at + 1).map(Path::new)
+    };
+    // One that was started by hand has no such file, and is not ours to stop.
+    if verb == super::ROUTER {
+        let ours = value(super::router::ADDRESS_FLAG)? == dir.join(super::router::ADDRESS_FILE);
+        return ours.then_some(Role::Router);
+    }
+    let its_dir = value("--data-dir")?;
+    match verb {
         "controller" if its_dir == dir => Some(Role::Controller),
         "agent" if its_dir.parent()? == dir.join("nodes") => {
             let node = its_dir.file_name()?.to_str()?.to_owned();
@@ -123,7 +134,11 @@ mod tests {
         assert_eq!(is(agent, "tutti-shim"), Some(Role::Helper { node: node() }));
         let controller = "/bin/tutti controller --data-dir /data/c1 --listen 127.0.0.1:0";
         assert_eq!(is(controller, "tutti"), Some(Role::Controller));
+        let router = "/bin/tutti router --cluster /data/c1 --address-file /data/c1/router";
+        assert_eq!(is(router, "tutti"), Some(Role::Router));
         for other in [
+            "/bin/tutti router --cluster /data/c1 --listen 127.0.0.1:8080",
+            "/bin/tutti router --cluster /data/c1 --address-file /data/c2/router",
             "/bin/tutti controller --data-dir /data/c2",
             "/bin/tutti agent --data-dir /data/c10/nodes/n1",
             "/bin/tutti ps --data-dir /data/c1",

@@ -1,10 +1,10 @@
 //! `tutti token list`.
 
-use tutti_model::{Grant, Time};
+use tutti_model::{Grant, KeyLimits, Time};
 use tutti_wire::api::TokenRow;
 
 use super::table::{Grid, plain};
-use super::time;
+use super::{thousands, time};
 use crate::style::Style;
 
 pub fn table(tokens: &[TokenRow], now: Time, style: Style, width: Option<u16>) -> String {
@@ -33,9 +33,25 @@ pub fn grant(grant: &Grant) -> String {
             let uses = uses.map_or_else(String::new, |n| format!(", {n} left"));
             format!("join as {node}{uses}")
         }
-        Grant::Serve { user, .. } => format!("ask endpoints as {user}"),
+        Grant::Serve { user, limits } => {
+            let which = match limits.endpoints.is_empty() {
+                true => "endpoints".to_owned(),
+                false => limits.endpoints.join(", "),
+            };
+            format!("ask {which} as {user}{}", within(limits))
+        }
         Grant::Router => "route requests".to_owned(),
     }
+}
+
+fn within(limits: &KeyLimits) -> String {
+    let limits = [
+        (limits.requests_per_minute.map(u64::from), "requests/min"),
+        (limits.tokens_per_minute, "tokens/min"),
+        (limits.concurrent.map(u64::from), "at once"),
+    ];
+    let told = limits.iter().filter_map(|(n, what)| Some(format!(", {} {what}", thousands((*n)?))));
+    told.collect()
 }
 
 #[cfg(test)]
@@ -67,5 +83,22 @@ mod tests {
 k3jx09tq2m  user as ada               admin  never
 k3jx09tq2m  join as any node, 2 left  admin  in 1m30s"
         );
+    }
+
+    #[test]
+    fn keys_show_their_limits() {
+        let key = |limits| grant(&Grant::Serve { user: "app".into(), limits });
+        assert_eq!(key(KeyLimits::default()), "ask endpoints as app");
+        let limits = KeyLimits {
+            requests_per_minute: Some(60),
+            tokens_per_minute: Some(100_000),
+            concurrent: Some(4),
+            endpoints: vec!["chat".into(), "embed".into()],
+        };
+        assert_eq!(
+            key(limits),
+            "ask chat, embed as app, 60 requests/min, 100,000 tokens/min, 4 at once"
+        );
+        assert_eq!(grant(&Grant::Router), "route requests");
     }
 }

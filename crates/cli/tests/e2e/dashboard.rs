@@ -227,8 +227,18 @@ fn people_use_the_dashboard() {
     let held = cluster.submit(JobSpec { gpus: Some(8), hold: true, ..JobSpec::shell("true") });
     let running = until_file(&cluster, "fourth", "true");
     cluster.wait_state(running, JobState::Running);
-    let pages =
-        ["/", "/queue", "/jobs", "/nodes", "/nodes/n1", "/teams", "/cost", "/alerts", "/timeline"];
+    let pages = [
+        "/",
+        "/queue",
+        "/jobs",
+        "/endpoints",
+        "/nodes",
+        "/nodes/n1",
+        "/teams",
+        "/cost",
+        "/alerts",
+        "/timeline",
+    ];
     let mut pages: Vec<String> = pages.map(str::to_owned).into();
     pages.extend([done, held, running].map(|id| format!("/jobs/{id}")));
     no_barriers(&mut browser, &base, &pages, &axe);

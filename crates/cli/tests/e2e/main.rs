@@ -13,6 +13,7 @@
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
 //! | `plan` | layouts, times and prices without a GPU; job files that are checked against one |
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
+//! | `serve` | endpoints: they answer through a router, over deaths of router and controller |
 //! | `sharing` | teams, policies, parts of GPUs, racks, preemption of real processes |
 //! | `staged` | the dashboard of a simulated day |
 //! | `suspend` | jobs that make room and go on where they were |
@@ -37,6 +38,7 @@ mod burst;
 mod ckpt;
 mod dashboard;
 mod disk;
+mod endpoints;
 mod errors;
 mod faults;
 mod goodput;
@@ -47,6 +49,7 @@ mod partition;
 mod plan;
 mod progress;
 mod run;
+mod serve;
 mod sharing;
 mod staged;
 mod suspend;

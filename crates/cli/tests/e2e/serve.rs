@@ -49,7 +49,7 @@ impl Stage {
     }
 
     fn show(&self, name: &str) -> EndpointDetail {
-        self.cluster.client().endpoint_named(name).expect("the endpoint is known")
+        self.cluster.client().endpoint_detail(name).expect("the endpoint is known")
     }
 
     #[track_caller]
@@ -75,8 +75,8 @@ impl Stage {
 
     /// The rank of a replica, and where it runs.
     fn rank_of(&self, job: JobId) -> (i32, String) {
-        let detail = self.cluster.job(TaskId::single(job));
-        let node = detail.nodes.first().expect("it runs somewhere").node.clone();
+        let shown = self.cluster.job(TaskId::single(job));
+        let node = shown.parts.first().expect("it runs somewhere").node.clone();
         let wanted = format!("TUTTI_JOB_ID={job}\0").into_bytes();
         let is_it = |pid: i32| {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -91,10 +91,15 @@ impl Stage {
 /// Once it answers.
 fn start_router(cluster: &Cluster) -> (LiveCli, String) {
     let file = cluster.scratch().join("routes.json");
-    let args = ["router", "--listen", "127.0.0.1:0", "--table-file", file.to_str().unwrap()];
-    let mut router = cluster.cli(&args).spawn();
-    let line = router.next_line();
-    let address = line.rsplit("http://").next().expect("its address").trim().to_owned();
+    let (file, url) = (file.to_str().unwrap(), cluster.scratch().join("router"));
+    let _ = std::fs::remove_file(&url);
+    let mut args = vec!["router", "--listen", "127.0.0.1:0", "--table-file", file];
+    args.extend(["--address-file", url.to_str().unwrap()]);
+    let router = cluster.cli(&args).spawn();
+    let address = wait_for("the router listens", PATIENCE, || {
+        let text = std::fs::read_to_string(&url).ok()?;
+        Some(text.trim().strip_prefix("http://")?.to_owned())
+    });
     wait_until("the router answers", PATIENCE, || {
         ask(&address, "GET", "/-/healthy", "").is_ok_and(|said| said.status == 200)
     });
@@ -130,7 +135,7 @@ fn a_served_model_answers_through_the_router_and_goes_when_it_is_stopped() {
 
     let jobs: Vec<JobId> = stage.show("chat").replicas.iter().map(|r| r.job).collect();
     stage.cluster.cli(&["endpoints", "stop", "chat"]).ok();
-    wait_until("it is gone", PATIENCE, || stage.cluster.client().endpoint_named("chat").is_err());
+    wait_until("it is gone", PATIENCE, || stage.cluster.client().endpoint_detail("chat").is_err());
     for job in jobs {
         assert!(stage.cluster.wait_end(TaskId::single(job)).state.is_final());
     }
@@ -140,7 +145,11 @@ fn a_served_model_answers_through_the_router_and_goes_when_it_is_stopped() {
 #[test]
 fn a_sleeping_endpoint_holds_the_first_request_until_a_replica_is_ready() {
     let stage = Stage::new(1, 2);
-    stage.serve("nap", "env = { WARM_UP = \"0.5\" }", "replicas = [0, 2]\nzero_after = \"1s\"");
+    stage.serve(
+        "nap",
+        "env = { WARM_UP = \"0.5\" }",
+        "replicas = [0, 2]\nzero_after = \"1s\"\ndown_after = \"1s\"",
+    );
     stage.wait_show("nobody asks, so it sleeps", "nap", |e| {
         e.row.state == EndpointState::Asleep && e.replicas.is_empty()
     });
@@ -204,7 +213,11 @@ fn nothing_fails_but_the_streams_of_a_replica_that_is_killed() {
     stage.wait_ready("busy", 3);
     load.flows();
 
-    let next = stage.file("busy", "env = { VERSION = \"2\" }", "replicas = [1, 8]\ntarget_in_flight = 1000");
+    let next = stage.file(
+        "busy",
+        "env = { VERSION = \"2\" }",
+        "replicas = [1, 8]\ntarget_in_flight = 1000\ndown_after = \"1s\"\nzero_after = \"1s\"",
+    );
     stage.cluster.cli(&["endpoints", "update", "busy", next.to_str().unwrap()]).ok();
     stage.wait_show("all are new", "busy", |e| {
         e.row.ready == 3 && e.replicas.iter().all(|r| r.revision == 2)
@@ -223,9 +236,8 @@ fn nothing_fails_but_the_streams_of_a_replica_that_is_killed() {
     assert!(report.bad.is_empty(), "{report:#?}");
     assert!(report.answers > 100 && report.streams > 10, "{report:?}");
 
-    stage.cluster.cli(&["endpoints", "scale", "busy", "0"]).ok();
-    stage.wait_show("none is left", "busy", |e| e.replicas.is_empty());
     stage.cluster.cli(&["endpoints", "scale", "busy", "0..1"]).ok();
+    stage.wait_show("none is left", "busy", |e| e.replicas.is_empty());
     let said = post(&stage.address, r#"{"model": "busy"}"#);
     assert_eq!(said.status, 200, "held until the first replica was back: {said:?}");
 }
@@ -236,14 +248,17 @@ fn a_bad_revision_is_taken_back_by_itself() {
     let rule = "replicas = 2\n[service.rollout]\nbake = \"2s\"\nmin_requests = 5\n";
     stage.serve("safe", "", rule);
     let bad = stage.file("safe", "env = { FAIL = \"1\" }", rule);
-    stage.cluster.cli(&["endpoints", "update", "safe", bad.to_str().unwrap(), "--canary", "50"]).ok();
+    stage
+        .cluster
+        .cli(&["endpoints", "update", "safe", bad.to_str().unwrap(), "--canary", "50", "--detach"])
+        .ok();
     let back = wait_for("the canary is taken back", PATIENCE, || {
         post(&stage.address, r#"{"model": "safe"}"#);
         let shown = stage.show("safe");
         let taken = shown.revisions.iter().find(|r| r.number == 2)?.taken_back.clone();
         taken.filter(|_| shown.row.rollout.is_none())
     });
-    assert!(back.contains("error"), "{back}");
+    assert!(back.contains("fail"), "{back}");
     stage.wait_ready("safe", 2);
     for _ in 0..10 {
         assert_eq!(post(&stage.address, r#"{"model": "safe"}"#).status, 200);

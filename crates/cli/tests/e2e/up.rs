@@ -7,22 +7,22 @@ use tutti_testkit::{Cli, PATIENCE, Proc, kill_processes, processes_of, wait_unti
 use crate::TUTTI;
 
 /// A data dir whose processes die with the test.
-struct Place(tempfile::TempDir);
+pub struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         Place(tempfile::Builder::new().prefix("tutti-up-").tempdir().unwrap())
     }
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
     /// A verb that takes `--data-dir`.
-    fn tutti(&self, args: &[&str]) -> Cli {
+    pub fn tutti(&self, args: &[&str]) -> Cli {
         let dir = self.path().to_str().unwrap();
         Cli::new(Path::new(TUTTI), &[args, &["--data-dir", dir]].concat())
     }
     /// A verb that takes `--cluster`.
-    fn ask(&self, args: &[&str]) -> Cli {
+    pub fn ask(&self, args: &[&str]) -> Cli {
         Cli::new(Path::new(TUTTI), args).env("TUTTI_CLUSTER", self.path())
     }
 }

@@ -14,7 +14,7 @@ use crate::fail::Fail;
 pub fn play(stage: &mut Stage<'_>) -> Result<GangFigures, Fail> {
     let world = u32::from(GANG_NODES * GPUS_PER_NODE);
     stage.view.begin("gang", &format!("{world} ranks on {GANG_NODES} nodes, all or nothing"));
-    let spec = training::job(stage, "train", "undisturbed")?;
+    let spec = training::job(stage, "train", training::UNDISTURBED)?;
     let asked = Instant::now();
     let id = stage.submit(spec)?;
     let running = stage.until(&format!("job {id} to run"), || {

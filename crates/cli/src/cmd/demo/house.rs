@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{GPU_MODEL, GPUS_PER_NODE, NODES};
 use crate::fail::Fail;
 use crate::local::hardware::Hardware;
-use crate::local::{self, RunningCluster, UpOptions};
+use crate::local::{self, RouterSetup, RunningCluster, UpOptions};
 
 pub struct House {
     dir: PathBuf,
@@ -36,6 +36,7 @@ impl House {
             nodes: local::imagined_nodes(NODES, &hardware),
             node_timeout: None,
             policy: None,
+            router: Some(RouterSetup::any_port()),
         };
         self.cluster = Some(local::start(&options)?);
         Ok(())

@@ -17,6 +17,7 @@ pub struct Report {
     pub array: ArrayFigures,
     pub chain: ChainFigures,
     pub node_loss: NodeLossFigures,
+    pub serving: ServingFigures,
     pub totals: Totals,
     /// From the first process to the last check.
     pub seconds: f64,
@@ -107,6 +108,20 @@ pub struct NodeLossFigures {
     pub exit_code: i32,
     /// From the restart of the node's agent until the node was ready.
     pub node_back_seconds: f64,
+}
+
+/// What was trained, asked through the router.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServingFigures {
+    pub endpoint: String,
+    /// Of its replica.
+    pub job: TaskId,
+    /// From the command until a router had an answer of its health path.
+    pub ready_seconds: f64,
+    pub prompt: String,
+    pub answer: String,
+    pub answer_tokens: u32,
+    pub answer_seconds: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -51,6 +51,10 @@ impl<'a> Stage<'a> {
         Ok(Stage { cluster, view, stop, user, program, broken: None, shared })
     }
 
+    pub fn user(&self) -> Option<String> {
+        self.user.clone()
+    }
+
     pub fn client(&self) -> &Client {
         &self.cluster.client
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tutti_model::{JobState, Restarts};
 
-use super::report::{ChainFigures, GangFigures, NodeLossFigures, Report, Totals};
+use super::report::{ChainFigures, GangFigures, NodeLossFigures, Report, ServingFigures, Totals};
 use crate::show::{count, harmless};
 use crate::style::{Ink, Style};
 
@@ -51,7 +51,7 @@ fn scenes(r: &Report) -> Vec<(&'static str, String)> {
         (
             "cluster",
             format!(
-                "a controller and {} agents up in {}",
+                "a controller, {} agents and a router up in {}",
                 r.cluster.nodes,
                 seconds_text(r.cluster.up_seconds)
             ),
@@ -69,6 +69,7 @@ fn scenes(r: &Report) -> Vec<(&'static str, String)> {
                 r.node_loss.resumed_after_step, r.node_loss.curves[1]
             ),
         ),
+        ("serving", serving(&r.serving)),
         ("totals", totals(&r.totals)),
     ]
 }
@@ -129,6 +130,19 @@ fn node_loss(n: &NodeLossFigures) -> String {
         n.exit_code,
         n.killed_node,
         seconds_text(n.node_back_seconds)
+    )
+}
+
+fn serving(s: &ServingFigures) -> String {
+    format!(
+        "the trained model as an endpoint, ready {} after the command; asked \"{}\" through the router, \
+         it went on \"{}\": {} in {}, of a model that has seen {} steps",
+        seconds_text(s.ready_seconds),
+        s.prompt,
+        s.answer.escape_debug(),
+        count(s.answer_tokens.into(), "token"),
+        seconds_text(s.answer_seconds),
+        super::training::STEPS
     )
 }
 

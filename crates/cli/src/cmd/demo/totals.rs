@@ -10,9 +10,10 @@ use super::stage::{Stage, check};
 use super::{GPUS_PER_NODE, NODES};
 use crate::fail::Fail;
 
-/// Two gangs, the small job, 200 array tasks, and a chain of three; its fourth was cancelled.
+/// Two gangs, the small job, 200 array tasks, and a chain of three; its fourth was cancelled, and so
+/// was the endpoint's replica when the endpoint was stopped.
 const COMPLETED: u64 = 206;
-const CANCELLED: u64 = 1;
+const CANCELLED: u64 = 2;
 
 pub fn play(stage: &mut Stage<'_>) -> Result<Totals, Fail> {
     stage.view.begin("totals", "asking the controller for its account");

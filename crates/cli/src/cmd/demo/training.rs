@@ -12,6 +12,8 @@ use crate::fail::Fail;
 
 /// Pairs share each matrix, two stages share the layers, and two ranks see different data.
 pub const LAYOUT: &str = "2 × 2 × 2";
+/// Where the gang that nobody disturbs saves, below the shared directory.
+pub const UNDISTURBED: &str = "undisturbed";
 pub const STEPS: u64 = 300;
 /// Steps between checkpoints.
 pub const SAVE_EVERY: u64 = 20;

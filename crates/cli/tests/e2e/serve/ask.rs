@@ -18,7 +18,6 @@ const HANG: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Said {
     pub status: u16,
-    pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
@@ -73,7 +72,7 @@ fn read(mut from: impl BufRead) -> Result<Said, Broken> {
         })
     };
     match read {
-        Ok(()) => Ok(Said { status, headers, body }),
+        Ok(()) => Ok(Said { status, body }),
         Err(error) => Err(Broken { why: error.to_string(), body }),
     }
 }
@@ -153,7 +152,7 @@ impl Load {
             let now = count();
             now.0 > answers + 10 && now.1 > streams + 3 || self.bad()
         });
-        let bad = self.shared.bad.lock().expect("no holder panics");
+        let bad = self.shared.bad.lock().expect("no holder panics").clone();
         assert!(bad.is_empty(), "{bad:#?}");
     }
 
@@ -183,12 +182,20 @@ impl Shared {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(broken) if stream && self.was_doomed(&broken) => {}
-                other => {
-                    self.bad.lock().expect("no holder panics").push(format!("{other:?}"));
-                    return;
+                Ok(said) => {
+                    let text = String::from_utf8_lossy(&said.body).into_owned();
+                    return self.is_bad(format!("{}: {text}", said.status));
+                }
+                Err(broken) => {
+                    let text = String::from_utf8_lossy(&broken.body);
+                    return self.is_bad(format!("{} after {text:?}", broken.why));
                 }
             }
         }
+    }
+
+    fn is_bad(&self, what: String) {
+        self.bad.lock().expect("no holder panics").push(what);
     }
 
     /// It broke off after its first byte, on a replica that was killed.

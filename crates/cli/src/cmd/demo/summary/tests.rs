@@ -1,7 +1,9 @@
 use tutti_model::TaskId;
 
 use super::*;
-use crate::cmd::demo::report::{ArrayFigures, ChainJob, ClusterFigures, WaitingFigures};
+use crate::cmd::demo::report::{
+    ArrayFigures, ChainJob, ClusterFigures, ServingFigures, WaitingFigures,
+};
 
 fn id(n: u64) -> TaskId {
     TaskId::single(tutti_model::JobId(n))
@@ -91,6 +93,15 @@ fn report() -> Report {
         array,
         chain: chain_figures(),
         node_loss: loss_figures(),
+        serving: ServingFigures {
+            endpoint: "demo".into(),
+            job: id(9),
+            ready_seconds: 0.61,
+            prompt: "The ".into(),
+            answer: "the the\nthe".into(),
+            answer_tokens: 27,
+            answer_seconds: 0.034,
+        },
         totals: Totals {
             jobs: 8,
             tasks: states.map(|(s, n)| (s.to_owned(), n)).into(),
@@ -106,7 +117,7 @@ fn report() -> Report {
 fn the_summary_tells_the_whole_story() {
     let want = "\
 What happened on 5 nodes × 2 simulated GPUs, in 22 seconds:
-  cluster    a controller and 5 agents up in 0.42 s
+  cluster    a controller, 5 agents and a router up in 0.42 s
   gang       8 ranks on 4 nodes ran together 84 ms after submission and trained a transformer
              for 300 steps, 2 × 2 × 2 by data, tensor and pipeline: loss 5.54 to 2.5123, the
              same on every rank, 9876 tokens/s, exit code 0
@@ -121,6 +132,9 @@ What happened on 5 nodes × 2 simulated GPUs, in 22 seconds:
              undisturbed, exit code 0; n1 was ready again 0.25 s after its restart
   loss       until n1 died 5.545 █▆▄ 3.100
              and from step 100 on 3.205 ▃▂▁ 2.512
+  serving    the trained model as an endpoint, ready 0.61 s after the command; asked \"The \"
+             through the router, it went on \"the the\\nthe\": 27 tokens in 34 ms, of a model that
+             has seen 300 steps
   totals     8 jobs: 206 tasks completed, 0 failed, 1 cancelled; every exit code 0; restarts: 1
              for node failure, 0 for preemption, 0 for the job's own failure
 
@@ -184,7 +198,8 @@ fn paths_can_be_copied() {
 fn json_has_one_stable_shape() {
     let value = serde_json::to_value(report()).unwrap();
     let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-    let want = "array chain cluster gang kept_in node_loss seconds simulated_gpus totals version";
+    let want =
+        "array chain cluster gang kept_in node_loss seconds serving simulated_gpus totals version";
     assert_eq!(keys, want.split(' ').collect::<Vec<_>>());
     assert_eq!(value["node_loss"]["restarts"]["node_failure"], 1);
     assert_eq!(value["chain"]["jobs"][3]["state"], "cancelled");
