@@ -104,7 +104,6 @@ fn describe(client: &Client, wanted: Wanted) -> Result<Serve, Fail> {
     let name = name(wanted.name, &spec, &wanted.file)?;
     let flags = JobArgs { name: Some(name), env: wanted.common.env, ..JobArgs::default() };
     flags.apply(&mut spec, inherit)?;
-    files_from_here(&mut spec)?;
     let user = session::on_behalf(client);
     Ok(Serve { spec, user, update: wanted.update, canary: wanted.canary })
 }
@@ -138,20 +137,6 @@ fn name(flag: Option<String>, spec: &JobSpec, path: &Path) -> Result<String, Fai
             .hint("give --name, or write name = \"chat\" at the top of the file"));
     }
     Ok(fitting.to_owned())
-}
-
-/// A relative path is meant from here, where the job was written down.
-fn files_from_here(spec: &mut JobSpec) -> Result<(), Fail> {
-    let files = spec.service.as_mut().and_then(|s| s.files.as_mut());
-    let Some(files) = files.filter(|f| !f.starts_with('/')) else { return Ok(()) };
-    let here = std::env::current_dir()
-        .map_err(|e| Fail::usage(format!("the current directory can't be read: {e}")))?;
-    let whole = here.join(&*files);
-    let text = whole.to_str().ok_or_else(|| {
-        Fail::usage(format!("the path {} of 'files' is not UTF-8", whole.display()))
-    })?;
-    *files = text.to_owned();
-    Ok(())
 }
 
 #[cfg(test)]

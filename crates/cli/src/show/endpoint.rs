@@ -1,7 +1,9 @@
 //! `tutti endpoints show`: one endpoint, and why it is not as it should be.
 
-use tutti_model::{JobState, ReplicaPhase, Time};
-use tutti_wire::api::{EndpointDetail, Figures, ReplicaRow, RevisionRow, RouterRow, ServedView};
+use tutti_model::{JobState, ReplicaPhase, RolloutStage, Time};
+use tutti_wire::api::{
+    EndpointDetail, EndpointRow, Figures, ReplicaRow, RevisionRow, RouterRow, ServedView,
+};
 
 use super::endpoints::{bounds, ink, latency, percent, rate, rollout};
 use super::plan::{money, short_count};
@@ -24,7 +26,7 @@ pub fn detail(e: &EndpointDetail, now: Time, style: Style, width: Option<u16>) -
     if !e.replicas.is_empty() {
         parts.push(replicas(&e.replicas, now, style, width));
     }
-    parts.push(revisions(&e.revisions, row.revision, now, style, width));
+    parts.push(revisions(e, now, style, width));
     if !e.chronicle.is_empty() {
         parts.push(chronicle(e, now));
     }
@@ -89,7 +91,14 @@ fn router_line(router: &RouterRow, now: Time) -> String {
         ..5_000 => String::new(),
         _ => format!(", silent for {}", time::short(heard)),
     };
-    format!("{}{behind}{silent}", urls::base(&router.address))
+    let name = called(&router.router).map_or_else(String::new, |name| format!(" ({name})"));
+    format!("{}{name}{behind}{silent}", urls::base(&router.address))
+}
+
+/// What somebody called it, without what tells it from itself before a restart.
+fn called(router: &str) -> Option<&str> {
+    let (name, random) = router.rsplit_once('-')?;
+    (random.len() == 16 && random.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
 /// Of the last minute.
@@ -196,20 +205,10 @@ fn note(r: &ReplicaRow) -> String {
     parts.join("; ")
 }
 
-fn revisions(
-    rows: &[RevisionRow],
-    current: u32,
-    now: Time,
-    style: Style,
-    width: Option<u16>,
-) -> String {
+fn revisions(e: &EndpointDetail, now: Time, style: Style, width: Option<u16>) -> String {
     let mut grid = Grid::new(&[">REV", ">AGE", "BY", "NOTE", "COMMAND"], style);
-    for r in rows {
-        let (note, ink) = match &r.taken_back {
-            Some(why) => (format!("taken back: {why}"), Ink::Red),
-            None if r.number == current => ("serves".to_owned(), Ink::Green),
-            None => ("-".to_owned(), Ink::Dim),
-        };
+    for r in &e.revisions {
+        let (note, ink) = standing(r, &e.row);
         grid.row([
             plain(r.number.to_string()),
             plain(time::short(now.since(r.at))),
@@ -219,6 +218,26 @@ fn revisions(
         ]);
     }
     grid.render(width)
+}
+
+/// During a rollout both serve, until the old one has no replica left.
+fn standing(r: &RevisionRow, row: &EndpointRow) -> (String, Ink) {
+    let stage = row.rollout.as_ref().filter(|rollout| rollout.to == r.number).map(|r| r.stage);
+    let all_new =
+        matches!(row.rollout.as_ref().map(|r| r.stage), Some(RolloutStage::Watching { .. }));
+    match (&r.taken_back, stage) {
+        (Some(why), _) => (format!("taken back: {why}"), Ink::Red),
+        (None, Some(RolloutStage::Watching { .. })) => {
+            ("serves, on probation".to_owned(), Ink::Green)
+        }
+        (None, Some(RolloutStage::Canary { percent, .. })) => {
+            (format!("gets {percent}%"), Ink::Cyan)
+        }
+        (None, Some(RolloutStage::Rolling)) => ("comes".to_owned(), Ink::Cyan),
+        (None, Some(RolloutStage::Back)) => ("goes".to_owned(), Ink::Yellow),
+        (None, None) if r.number == row.revision && !all_new => ("serves".to_owned(), Ink::Green),
+        (None, None) => ("-".to_owned(), Ink::Dim),
+    }
 }
 
 fn chronicle(e: &EndpointDetail, now: Time) -> String {

@@ -169,7 +169,7 @@ fn up_starts_what_is_missing_and_jobs_go_on() {
     place.ask(&["ps"]).call().exited(75).says(&["can't be reached", "tutti up"]);
     // As the hint has it, so all that it was started with must be known.
     let mended = place.ask(&["up"]).call();
-    mended.exited(0).says(&["started controller; n1, n2 ran already", "2 nodes", "8 GPUs"]);
+    mended.exited(0).says(&["started controller; n1, n2, router ran already", "2 nodes", "8 GPUs"]);
     assert_eq!(endpoint(), first, "clients find it where it was");
     assert!(named(&place, " controller ").cmdline.contains(" --node-timeout 30s"));
 
@@ -177,8 +177,14 @@ fn up_starts_what_is_missing_and_jobs_go_on() {
     place.tutti(&["up", "--nodes", "3", "--simulate", "-d"]).call().exited(2).says(&["n1"]);
     // With the flags of the first start, too.
     let up = [&UP[..], &["--racks", "2"]].concat();
-    place.tutti(&up).call().exited(0).says(&["started n2; n1, controller ran already"]);
+    place.tutti(&up).call().exited(0).says(&["started n2; n1, controller, router ran already"]);
     assert!(named(&place, " --name n2 ").cmdline.contains("rack=r2"));
+
+    let router = || std::fs::read_to_string(place.path().join("router")).unwrap();
+    let was = router();
+    kill(&named(&place, " router "));
+    place.tutti(&up).call().exited(0).says(&["started router; n1, n2, controller ran already"]);
+    assert_eq!(router(), was, "those who ask find it where it was");
     place.tutti(&up).call().exited(2).says(&["already runs", "tutti down"]);
 
     wait_until("both jobs are known to run", PATIENCE, running);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tutti_model::{JobId, JobState, ReplicaPhase, TaskId, Time};
-use tutti_wire::api::{EndpointDetail, ReplicaRow, Serving};
+use tutti_wire::api::{EndpointDetail, JobQuery, ReplicaRow, Serving};
 use tutti_wire::client::Client;
 
 use super::standing::{self, Standing, Told};
@@ -47,7 +47,7 @@ pub fn until_it_answers(
             terminal::complain(&answers(&endpoint, after));
             Ok(ExitCode::SUCCESS)
         }
-        End::Failed(endpoint, why) => Err(watch.failed(&endpoint, &why)),
+        End::Failed(endpoint, why) => Err(watch.failed(&endpoint, serving, &why)),
     }
 }
 
@@ -126,16 +126,39 @@ impl Watch<'_> {
         self.seen.extend(endpoint.replicas.iter().filter(stays).map(|r| r.job));
     }
 
-    fn failed(&self, endpoint: &EndpointDetail, why: &str) -> Fail {
-        let name = &endpoint.row.name;
-        let newest = endpoint.replicas.iter().map(|r| r.job).max();
-        let hint = match self.last_failed.or(newest) {
-            Some(job) => {
-                format!("tutti logs {job} has what it said; tutti endpoints stop {name} gives up")
+    fn failed(&self, endpoint: &EndpointDetail, serving: &Serving, why: &str) -> Fail {
+        let (name, revision) = (&endpoint.row.name, serving.revision);
+        let of_it =
+            endpoint.replicas.iter().filter(|r| r.revision == revision).map(|r| r.job).max();
+        let job = self.last_failed.or_else(|| self.failed_unseen(name)).or(of_it);
+        let why = harmless(why);
+        let (message, end) = match endpoint.row.ready {
+            0 => {
+                let end = format!("; tutti endpoints stop {name} gives up");
+                (format!("{name} does not answer: {why}"), end)
             }
-            None => format!("tutti endpoints show {name} has the whole story"),
+            // Others serve on.
+            _ => {
+                (format!("{name} answers, but not with revision {revision}: {why}"), String::new())
+            }
         };
-        Fail::new(format!("{name} does not answer: {}", harmless(why))).hint(hint)
+        Fail::new(message).hint(match job {
+            Some(job) => format!("tutti logs {job} has what it said{end}"),
+            None => format!("tutti endpoints show {name} has the whole story{end}"),
+        })
+    }
+
+    /// One that came and went between two looks.
+    fn failed_unseen(&self, name: &str) -> Option<JobId> {
+        let query = JobQuery {
+            name: Some(name.to_owned()),
+            state: Some(JobState::Failed.as_str().to_owned()),
+            newest: true,
+            limit: Some(1),
+            ..JobQuery::default()
+        };
+        let newest = self.client.jobs(&query).ok()?.jobs.into_iter().next()?;
+        (newest.name == name).then_some(newest.id.job)
     }
 }
 

@@ -30,18 +30,6 @@ fn a_name_is_the_flags_the_keys_or_the_files() {
     }
 }
 
-#[test]
-fn files_are_meant_from_here() {
-    let files = |text: &str| {
-        let mut spec = parsed(&format!("run = 'x'\n[service]\nfiles = '{text}'"));
-        files_from_here(&mut spec).unwrap();
-        spec.service.unwrap().files.unwrap()
-    };
-    let here = std::env::current_dir().unwrap();
-    assert_eq!(files("/models/a"), "/models/a");
-    assert_eq!(Path::new(&files("models/a")), here.join("models/a"));
-}
-
 /// Every recipe is a file that `tutti serve` takes.
 #[test]
 fn recipes_are_endpoints() {

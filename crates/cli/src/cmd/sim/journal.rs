@@ -115,8 +115,7 @@ impl Copy {
     ) -> Result<Copy, Fail> {
         let bad = |what: &str, e: std::io::Error| Fail::new(format!("can't {what}: {e}"));
         let head = || head(file).map_err(|e| bad(&format!("read {}", file.display()), e));
-        let dir = std::env::temp_dir().join(format!("tutti-sim-{}", std::process::id()));
-        std::fs::create_dir(&dir).map_err(|e| bad(&format!("make {}", dir.display()), e))?;
+        let dir = crate::local::temporary_dir("tutti-sim")?;
         let mut copy = Copy { path: dir.join("journal.redb"), dir, torn: false };
         let before = head()?;
         copy_file(file, &copy.path).map_err(|e| bad(&format!("copy {}", file.display()), e))?;

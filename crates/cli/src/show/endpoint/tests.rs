@@ -1,4 +1,4 @@
-use tutti_model::{Happening, JobId, JobSpec, OwnLoad, Served, Span};
+use tutti_model::{Happening, JobId, JobSpec, OwnLoad, Rollout, Served, Span};
 use tutti_wire::api::EndpointState;
 
 use super::super::endpoints::tests::row;
@@ -61,7 +61,7 @@ fn whole() -> EndpointDetail {
         },
     );
     e.routers.push(RouterRow {
-        router: "r".into(),
+        router: "east-1-0123456789abcdef".into(),
         address: "127.0.0.1:8080".into(),
         heard_at: Time(40_000),
         current: true,
@@ -91,7 +91,7 @@ fn everything_is_told() {
         "endpoint chat  partial",
         "  why         1 of 2 replicas waits for GPUs",
         "  replicas    1 of 2 ready, 4 GPUs each, bounds 1..8",
-        "  router      http://127.0.0.1:8080, silent for 21s",
+        "  router      http://127.0.0.1:8080 (east-1), silent for 21s",
         "  requests    12.4/s, 0% failed, 0/s refused, 1,800 tokens/s",
         "  first byte  p50 120ms, p95 340ms",
         "  per token   p50 21ms",
@@ -133,4 +133,19 @@ fn names_can_t_paint_the_screen() {
     e.chronicle[0].text = "c\x1b[2J".into();
     let text = detail(&e, Time(61_000), Style::PLAIN, None) + &why(&e, Style::PLAIN);
     assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn revisions_say_which_of_them_serve() {
+    let of = |number: u32, stage: Option<RolloutStage>| {
+        let mut e = endpoint(EndpointState::Ready, Vec::new());
+        e.row.rollout = stage.map(|stage| Rollout { from: 3, to: 4, began_at: Time(0), stage });
+        standing(&RevisionRow { number, ..e.revisions[0].clone() }, &e.row).0
+    };
+    assert_eq!([of(2, None), of(3, None)], ["-", "serves"]);
+    let canary = RolloutStage::Canary { percent: 10, since: None };
+    assert_eq!([of(3, Some(canary)), of(4, Some(canary))], ["serves", "gets 10%"]);
+    let watching = RolloutStage::Watching { until: Time(9) };
+    assert_eq!([of(3, Some(watching)), of(4, Some(watching))], ["-", "serves, on probation"]);
+    assert_eq!(of(4, Some(RolloutStage::Back)), "goes");
 }
