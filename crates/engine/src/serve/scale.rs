@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  requests ──► replicas that they need ──┬─ least over `up_after`   more than there are: so many
-//!                                         └─ most over `down_after`  fewer: so many, and none only
-//!                                                                    after `zero_after` of nothing
+//!                                         ├─ most over `down_after`  fewer: so many, but one
+//!                                         └─ nothing in `zero_after` none
 //! ```
 
 use tutti_model::{Replicas, ServiceSpec, Span, Time};
@@ -21,7 +21,9 @@ pub fn wanted(
     now: Time,
 ) -> Option<(u32, String)> {
     let most = bounds.max.max(floor);
-    let need = |requests: u32| requests.div_ceil(service.target_in_flight.max(1));
+    // A replica gets no more than its most, whatever is aimed at.
+    let each = service.target_in_flight.min(service.max_in_flight.unwrap_or(u32::MAX)).max(1);
+    let need = |requests: u32| requests.div_ceil(each);
     let other = |n: u32, why: String| (n != want).then_some((n, why));
     if want < floor || want > most {
         return other(want.clamp(floor, most), format!("there must be {floor} to {most}"));
@@ -37,20 +39,19 @@ pub fn wanted(
         let why = format!("at least {least} requests at a time for {}", service.up_after);
         return other(need(least).min(most), why);
     }
-    let (_, peak) = over(service.down_after)?;
-    let fewer = need(peak).clamp(floor, most);
-    if fewer == 0 {
-        let nothing = over(service.zero_after.max(service.down_after));
-        return match nothing {
-            Some((_, 0)) => other(0, format!("no request for {}", service.zero_after)),
-            _ if want > 1 => other(1, format!("no request for {}", service.down_after)),
-            _ => None,
-        };
+    if floor == 0 && matches!(over(service.zero_after), Some((_, 0))) {
+        return other(0, format!("no request for {}", service.zero_after));
     }
+    let (_, peak) = over(service.down_after)?;
+    let fewer = need(peak).clamp(floor.max(1), most.max(1));
     if fewer >= want {
         return None;
     }
-    other(fewer, format!("at most {peak} requests at a time for {}", service.down_after))
+    let asked = match peak {
+        0 => "no request".to_owned(),
+        _ => format!("at most {peak} requests at a time"),
+    };
+    other(fewer, format!("{asked} for {}", service.down_after))
 }
 
 #[cfg(test)]
@@ -103,6 +104,7 @@ mod tests {
             ("one stays while it may be asked again", 4, (0, 8), &[(0, 21)], Some(1)),
             ("the last goes later", 1, (0, 8), &[(0, 60)], None),
             ("none after long", 1, (0, 8), &[(0, 61)], Some(0)),
+            ("all go at once if the last may go sooner", 4, (0, 8), &[(0, 61)], Some(0)),
             ("one request keeps it awake", 1, (0, 8), &[(1, 1), (0, 60)], None),
             ("never fewer than the least", 4, (2, 8), &[(0, 100)], Some(2)),
             ("bounds hold at once", 1, (3, 8), &[(0, 1)], Some(3)),
@@ -113,6 +115,24 @@ mod tests {
             let found = wanted(want, &service(), bounds, bounds.min, Some(&memory), now);
             assert_eq!(found.map(|(n, _)| n), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn the_last_may_go_sooner_than_the_others() {
+        let service = ServiceSpec { zero_after: Span::secs(5), ..service() };
+        let bounds = Replicas { min: 0, max: 8 };
+        let (memory, now) = heard(&[(1, 1), (0, 6)]);
+        let found = wanted(1, &service, bounds, 0, Some(&memory), now);
+        assert_eq!(found.map(|(n, _)| n), Some(0));
+    }
+
+    #[test]
+    fn what_a_replica_may_not_have_is_not_aimed_at() {
+        let service = ServiceSpec { max_in_flight: Some(4), ..service() };
+        let bounds = Replicas { min: 0, max: 8 };
+        let (memory, now) = heard(&[(16, 6)]);
+        let found = wanted(1, &service, bounds, 0, Some(&memory), now);
+        assert_eq!(found.map(|(n, _)| n), Some(4));
     }
 
     #[test]
