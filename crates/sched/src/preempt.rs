@@ -261,7 +261,9 @@ fn usable_slots(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> BTreeSet<SlotNo> {
         }
     };
     let slots = 0..cluster.slots.len() as SlotNo;
-    slots.filter(|&no| is_covered(no) && pass.may_take(no, who.job, who.page, who.task)).collect()
+    let ports = pass.port_taken(who.job);
+    let open = |no| pass.may_take(no, who.job, who.page, who.task, &ports);
+    slots.filter(|&no| is_covered(no) && open(no)).collect()
 }
 
 fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>, suspends: bool) -> Vec<Candidate<'a>> {
