@@ -124,6 +124,7 @@ pub(crate) fn endpoint(warm: &[u32]) -> Endpoint {
         bounds: None,
         replicas: Default::default(),
         failures: 0,
+        failed_at: Time(0),
         not_before: Time(0),
         last_failure: None,
         warm: warm.iter().copied().map(NodeId).collect(),

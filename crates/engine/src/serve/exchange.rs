@@ -137,7 +137,8 @@ fn missing(look: &Look<'_>, wanted: usize, new: &[&Seen<'_>]) -> Vec<Event> {
             Event::ReplicaChanged { endpoint: look.name(), job: r.id, phase, why }
         })
         .collect();
-    if endpoint.failures > 0 {
+    let recovers = look.ready().any(|r| r.replica.since >= endpoint.failed_at);
+    if endpoint.failures > 0 && !recovers {
         let tried = new.iter().any(|r| !r.is_ready());
         lacking = lacking.min(usize::from(!tried));
     }

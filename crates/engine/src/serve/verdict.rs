@@ -14,7 +14,8 @@ pub(crate) fn verdict(view: View<'_>, name: &str) -> Option<EndpointVerdict> {
         let why = not_ready(&look, seen)?;
         Some(ReplicaVerdict { job: seen.id, revision: seen.replica.revision, why })
     };
-    let failing = (endpoint.failures > 0).then(|| Failing {
+    let lacks = (look.ready().count() as u32) < endpoint.want;
+    let failing = (endpoint.failures > 0 && lacks).then(|| Failing {
         failures: endpoint.failures,
         last: endpoint.last_failure.clone().unwrap_or_default(),
         next: endpoint.not_before,
