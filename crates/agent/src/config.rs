@@ -45,6 +45,8 @@ pub struct AgentConfig {
     pub log_limits: LogLimits,
     pub log_retention: LogRetention,
     pub labels: BTreeMap<String, String>,
+    /// Files and directories that replicas load from; those that exist are told.
+    pub files: Vec<String>,
     /// Take the ranks along on SIGTERM, after this grace. None: they run on, and the next agent
     /// adopts them.
     pub kill_jobs_on_term: Option<Span>,
@@ -132,6 +134,7 @@ impl AgentConfig {
             log_limits: LogLimits::default(),
             log_retention: LogRetention::default(),
             labels: BTreeMap::new(),
+            files: Vec::new(),
             kill_jobs_on_term: None,
             sample_every: crate::telemetry::EVERY,
             huge_pages: true,

@@ -2,6 +2,7 @@
 //! what it answers. One task owns everything here; only reading and writing streams is elsewhere.
 
 mod active;
+mod files;
 mod health;
 mod image;
 mod launch;
@@ -43,6 +44,7 @@ use crate::progress::place::Places;
 use crate::telemetry::{self, Telemetry};
 use crate::zygote::Zygote;
 use active::Checking;
+use files::Files;
 use health::Watch;
 use lookup::Lookups;
 use mps::Sharing;
@@ -140,6 +142,7 @@ pub(crate) struct Node {
     /// What the controller was last told that parts have on GPUs.
     told_memory: BTreeMap<LeaseId, Bytes>,
     uplink: Uplink,
+    files: Files,
     watch: Watch,
     requests: Requests,
     telemetry: Telemetry,
@@ -190,6 +193,7 @@ impl Node {
             told_memory: BTreeMap::new(),
             watch: Watch::new(&config)?,
             uplink: Uplink::new(&config.data_dir, Arc::new(identity))?,
+            files: Files::watch(&config.files),
             requests: Requests::default(),
             telemetry,
             suspending: Suspending::find(&config),
@@ -280,6 +284,7 @@ impl Node {
                 Some(looked) = self.releasing.next() => self.on_looked(looked),
                 Some(checked) = self.checking.next() => self.on_checked(checked),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
+                () = self.files.changed() => {}
                 news = self.watch.next() => self.watch.take(news),
                 failed = self.zygote.next() => self.on_zygote(failed)?,
                 Some(samples) = self.telemetry.next() => {

@@ -37,6 +37,22 @@ fn an_agent_joins_and_says_what_it_has() {
 }
 
 #[test]
+fn an_agent_says_which_of_its_files_are_there() {
+    let mut controller = Controller::start();
+    let dir = TempDir::new();
+    let here = dir.path().display().to_string();
+    let options = [format!("files={here}"), format!("files={here}/gone")];
+    let options = options.each_ref().map(String::as_str);
+    let _agent = Agent::start(&controller, &dir.path().join("node"), &options);
+    // It looks while it connects: if that takes longer, it greets again.
+    let mut told = controller.wait_for_greeting().facts.files;
+    while told.is_empty() {
+        told = controller.wait_for_greeting().facts.files;
+    }
+    assert_eq!(told, [here]);
+}
+
+#[test]
 fn exit_codes_and_signals_are_exact() {
     let mut c = cluster(&[]);
     for (generation, line, status) in [

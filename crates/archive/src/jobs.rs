@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Amounts, ArraySpec, EndReason, IndexRanges, JobId, JobSpec, JobState, Milli, Priority,
-    ReportLine, Restarts, SavedPoint, Span, TaskId, Time, TimeClass,
+    ReplicaOf, ReportLine, Restarts, SavedPoint, Span, TaskId, Time, TimeClass,
 };
 use tutti_wire::api::{JobDetail, JobRow, SuspensionRow};
 
@@ -51,6 +51,8 @@ pub struct More {
     /// Where the GPU-hours of the whole job went, at the prices of the day; with the first of its rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<ReportLine>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_of: Option<ReplicaOf>,
 }
 
 impl JobEntry {
@@ -73,6 +75,7 @@ impl JobEntry {
             stopped_before: more.stopped_before,
             suspensions: more.suspensions,
             goodput: more.goodput,
+            replica_of: more.replica_of,
         })
     }
 }

@@ -61,6 +61,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             suspensions: Vec::new(),
             stopped_before: Some("n1 was lost".into()),
             goodput: None,
+            replica_of: None,
         }),
     }
 }

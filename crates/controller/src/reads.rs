@@ -182,7 +182,7 @@ impl Reads {
                     whole.insert(*job);
                 }
                 Event::JobsForgotten { jobs } => jobs.iter().for_each(|&j| self.remove(j)),
-                event => tasks.extend(task_of(event)),
+                event => tasks.extend(event.task()),
             }
         }
         for task in tasks {
@@ -261,24 +261,6 @@ impl Reads {
     }
 }
 
-/// The task whose state a record may change.
-pub fn task_of(event: &Event) -> Option<TaskId> {
-    match event {
-        Event::Placed { task, .. } | Event::TaskEnded { task, .. } => Some(*task),
-        Event::PartPrepared { lease, .. }
-        | Event::PartRunning { lease, .. }
-        | Event::PartDone { lease, .. }
-        | Event::PartLost { lease, .. }
-        | Event::Stopping { lease, .. }
-        | Event::Suspending { lease, .. }
-        | Event::PartSuspended { lease, .. }
-        | Event::Waking { lease, .. }
-        | Event::PartWoken { lease, .. }
-        | Event::Requeued { lease, .. } => Some(lease.task),
-        _ => None,
-    }
-}
-
 /// Every job that a record is about.
 pub fn jobs_of(event: &Event) -> Vec<JobId> {
     match event {
@@ -289,6 +271,7 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::WaitingEnded { job, .. }
         | Event::ReplicaChanged { job, .. }
         | Event::ReplicaFailed { job, .. }
+        | Event::ReplicaSteady { job, .. }
         | Event::ReplicaGone { job, .. } => vec![*job],
         Event::JobsForgotten { jobs } => jobs.clone(),
         Event::Claimed { task, .. }
@@ -304,7 +287,7 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::LetGo { lease } => {
             vec![lease.task.job]
         }
-        event => task_of(event).map(|t| t.job).into_iter().collect(),
+        event => event.task().map(|t| t.job).into_iter().collect(),
     }
 }
 

@@ -134,6 +134,7 @@ fn change(state: &mut State, record: &Record) {
         | Event::EndpointWants { .. }
         | Event::ReplicaChanged { .. }
         | Event::ReplicaFailed { .. }
+        | Event::ReplicaSteady { .. }
         | Event::ReplicaGone { .. }
         | Event::RolloutBegan { .. }
         | Event::RolloutMoved { .. }

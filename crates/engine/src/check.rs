@@ -5,11 +5,13 @@
 //! dropped claims ─► placements, one by one ─► new claims, one by one
 //!                     ask:   what the spec wants            ask
 //!                     books: what is there for it           books, without the victims
+//!                     ports: nobody else listens there      ports
 //!                     quota: what the team may have         victims: why these, and no others
 //! ```
 
 mod ask;
 mod books;
+mod ports;
 mod quota;
 mod start;
 mod suspend;
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tutti_model::{ClaimCause, Job, NewClaim, Placement, Plan, State, TaskId, Time, Wake};
 
 use books::{Books, Tenant};
+use ports::Ports;
 use quota::Quota;
 pub use violation::Violation;
 
@@ -68,6 +71,7 @@ struct Checker<'a> {
     now: Time,
     books: Books<'a>,
     quota: Quota<'a>,
+    ports: Ports,
     /// Running tasks of arrays.
     started: BTreeMap<tutti_model::JobId, u32>,
     /// Tasks that were placed, or have claimed room, in this plan.
@@ -83,6 +87,7 @@ impl<'a> Checker<'a> {
             now,
             books: Books::new(state, &plan.dropped),
             quota: Quota::new(state),
+            ports: Ports::new(state, &plan.dropped),
             started: BTreeMap::new(),
             seen: BTreeSet::new(),
             victims: BTreeSet::new(),
@@ -101,10 +106,12 @@ impl<'a> Checker<'a> {
         self.one_more(job)?;
         ask::is_met(self.state, job, id, parts)?;
         start::not_reserved(self.state, job, id, parts, self.now)?;
+        self.ports.are_free(job, id, parts)?;
         self.books.claim_ends(id);
         self.books.fits_now(id, parts, job.spec.exclusive)?;
         self.quota.within_limit(job, id, parts)?;
         self.books.place(id, parts, job.spec.exclusive);
+        self.ports.take(job, id, parts.iter().map(|p| p.node));
         self.quota.placed(job, id, parts);
         Ok(())
     }
@@ -152,6 +159,7 @@ impl<'a> Checker<'a> {
         if !wake::is_suspended(job, id) {
             ask::is_met(self.state, job, id, parts)?;
         }
+        self.ports.are_free(job, id, parts)?;
         self.justified(claim)?;
         suspend::memory_fits(self.state, &self.books, claim)?;
         self.books.fits_later(claim, job.spec.exclusive)?;
@@ -162,6 +170,7 @@ impl<'a> Checker<'a> {
         }
         self.quota.within_limit_later(job, claim)?;
         self.books.keep_for(claim, job.spec.exclusive);
+        self.ports.take(job, id, parts.iter().map(|p| p.node));
         claim.victims.iter().for_each(|victim| self.quota.victim_goes(victim));
         // What nobody is stopped for may be far away, and is nobody's guarantee yet.
         if claim.cause != ClaimCause::Overdue {

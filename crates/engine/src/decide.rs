@@ -124,6 +124,13 @@ fn need_role(actor: &Actor, needs: Role) -> Result<(), Rejected> {
     Ok(())
 }
 
+/// For whom the actor acts: only an admin for somebody else.
+fn on_behalf<'a>(actor: &'a Actor, user: Option<&'a str>) -> Result<&'a str, Rejected> {
+    let user = user.unwrap_or(&actor.user);
+    need_role(actor, if user == actor.user { Role::User } else { Role::Admin })?;
+    Ok(user)
+}
+
 /// The job, if the actor may act on it: its owner, or an admin.
 fn own_job<'a>(view: View<'a>, actor: &Actor, id: JobId) -> Result<&'a Job, Rejected> {
     need_role(actor, Role::User)?;

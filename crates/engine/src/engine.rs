@@ -356,19 +356,6 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::TokenUsed { .. }
         | Event::TokenRevoked { .. }
         | Event::GpusIdle { .. }
-        | Event::EndpointCreated { .. }
-        | Event::EndpointRevised { .. }
-        | Event::EndpointBounded { .. }
-        | Event::EndpointWants { .. }
-        | Event::ReplicaChanged { .. }
-        | Event::ReplicaFailed { .. }
-        | Event::ReplicaGone { .. }
-        | Event::RolloutBegan { .. }
-        | Event::RolloutMoved { .. }
-        | Event::RolloutEnded { .. }
-        | Event::EndpointStopping { .. }
-        | Event::EndpointGone { .. }
-        | Event::EndpointServed { .. }
         | Event::LedgerSettled
         | Event::LedgerDropped { .. } => false,
         // Room that was kept there may have to be found elsewhere.
@@ -377,6 +364,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         Event::PartHolds { .. } => !state.index.queue.is_empty(),
         // Only what runs may grow.
         Event::PartRunning { lease, .. } => state.index.elastic.contains(&lease.task),
-        _ => true,
+        // What an endpoint wants becomes jobs first.
+        event => event.endpoint().is_none(),
     }
 }

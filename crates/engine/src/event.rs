@@ -333,10 +333,15 @@ pub enum Event {
         endpoint: String,
         job: JobId,
         why: String,
-        /// In a row, without any that became ready.
+        /// In a row, without any that stayed ready.
         failures: u32,
         /// No other one is started before.
         not_before: Time,
+    },
+    /// It came after the last failure and has been ready for a while: the next failure is the first one.
+    ReplicaSteady {
+        endpoint: String,
+        job: JobId,
     },
     /// Its job is over.
     ReplicaGone {
@@ -377,6 +382,47 @@ pub enum Event {
         endpoint: String,
         more: Served,
     },
+}
+
+impl Event {
+    /// The task that it changes the standing of.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Event::Placed { task, .. } | Event::TaskEnded { task, .. } => Some(*task),
+            Event::PartPrepared { lease, .. }
+            | Event::PartRunning { lease, .. }
+            | Event::PartDone { lease, .. }
+            | Event::PartLost { lease, .. }
+            | Event::Stopping { lease, .. }
+            | Event::Suspending { lease, .. }
+            | Event::PartSuspended { lease, .. }
+            | Event::Waking { lease, .. }
+            | Event::PartWoken { lease, .. }
+            | Event::Requeued { lease, .. } => Some(lease.task),
+            _ => None,
+        }
+    }
+
+    /// The endpoint that it changes.
+    pub fn endpoint(&self) -> Option<&String> {
+        match self {
+            Event::EndpointCreated { endpoint, .. }
+            | Event::EndpointRevised { endpoint, .. }
+            | Event::EndpointBounded { endpoint, .. }
+            | Event::EndpointWants { endpoint, .. }
+            | Event::ReplicaChanged { endpoint, .. }
+            | Event::ReplicaFailed { endpoint, .. }
+            | Event::ReplicaSteady { endpoint, .. }
+            | Event::ReplicaGone { endpoint, .. }
+            | Event::RolloutBegan { endpoint, .. }
+            | Event::RolloutMoved { endpoint, .. }
+            | Event::RolloutEnded { endpoint, .. }
+            | Event::EndpointStopping { endpoint, .. }
+            | Event::EndpointGone { endpoint }
+            | Event::EndpointServed { endpoint, .. } => Some(endpoint),
+            _ => None,
+        }
+    }
 }
 
 /// What an attempt that is tried again has come to.

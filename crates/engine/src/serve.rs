@@ -44,6 +44,7 @@ pub(crate) fn settle(view: View<'_>, name: &str) -> Vec<Event> {
         false => &[
             replicas::gone,
             replicas::phases,
+            |look| replicas::steady(look).into_iter().collect(),
             |look| wants(look).into_iter().collect(),
             |look| rollout::advance(look).into_iter().collect(),
             replicas::overdue,
@@ -90,39 +91,18 @@ fn least(endpoint: &Endpoint, now: Time) -> u32 {
 
 /// The endpoint that must be looked at after this event was applied.
 pub(crate) fn touched(state: &State, event: &Event) -> Option<String> {
-    match event {
-        Event::EndpointCreated { endpoint, .. }
-        | Event::EndpointRevised { endpoint, .. }
-        | Event::EndpointBounded { endpoint, .. }
-        | Event::EndpointWants { endpoint, .. }
-        | Event::ReplicaChanged { endpoint, .. }
-        | Event::ReplicaFailed { endpoint, .. }
-        | Event::ReplicaGone { endpoint, .. }
-        | Event::RolloutBegan { endpoint, .. }
-        | Event::RolloutMoved { endpoint, .. }
-        | Event::RolloutEnded { endpoint, .. }
-        | Event::EndpointStopping { endpoint, .. } => Some(endpoint.clone()),
-        _ if state.endpoints.is_empty() => None,
-        _ => endpoint_of(state, job_of(event)?).map(|e| e.name.clone()),
+    if state.endpoints.is_empty() {
+        return None;
     }
+    let of_job = || endpoint_of(state, job_of(event)?).map(|e| &e.name);
+    event.endpoint().or_else(of_job).cloned()
 }
 
 /// The job whose standing an event changes.
 pub(crate) fn job_of(event: &Event) -> Option<JobId> {
     match event {
         Event::JobSubmitted { job, .. } => Some(*job),
-        Event::Placed { task, .. } | Event::TaskEnded { task, .. } => Some(task.job),
-        Event::PartRunning { lease, .. }
-        | Event::PartPrepared { lease, .. }
-        | Event::PartDone { lease, .. }
-        | Event::PartLost { lease, .. }
-        | Event::Stopping { lease, .. }
-        | Event::Suspending { lease, .. }
-        | Event::PartSuspended { lease, .. }
-        | Event::Waking { lease, .. }
-        | Event::PartWoken { lease, .. }
-        | Event::Requeued { lease, .. } => Some(lease.task.job),
-        _ => None,
+        event => event.task().map(|task| task.job),
     }
 }
 
@@ -144,7 +124,8 @@ fn due(look: &Look<'_>) -> Option<Time> {
     });
     let lacks = endpoint.failures > 0 && (look.live().count() as u32) < endpoint.want;
     let retry = lacks.then_some(endpoint.not_before);
+    let steady = replicas::steady_at(look).map(|(at, _)| at);
     let hours = hours::next_turn(endpoint.service(), look.view.now);
-    let times = of_replica.chain(retry).chain(hours).chain(rollout::next_turn(look));
+    let times = of_replica.chain(retry).chain(steady).chain(hours).chain(rollout::next_turn(look));
     times.filter(|at| *at > look.view.now).min()
 }

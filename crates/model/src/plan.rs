@@ -245,6 +245,9 @@ pub struct Blocked {
     /// Kept for a job that is before it in line, or as a spare.
     #[serde(default)]
     pub kept: u32,
+    /// Somebody there listens on the fixed port that it would listen on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub port: u32,
     pub gpus_busy: u32,
     pub cpus_busy: u32,
     pub mem_busy: u32,
@@ -263,6 +266,10 @@ pub struct Blocked {
     pub alone: u32,
     /// Lost, away or cleaning up.
     pub away: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// The long answer of `tutti why`.

@@ -112,6 +112,11 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// The port of a service that is the same wherever it runs.
+    pub fn fixed_port(&self) -> Option<u16> {
+        self.service.as_deref()?.port
+    }
+
     /// The smallest job: one shell line on one node, no GPU.
     pub fn shell(line: impl Into<String>) -> JobSpec {
         JobSpec::new(Command::Shell(line.into()))

@@ -113,6 +113,19 @@ fn parse_clock_span(s: &str) -> Option<u64> {
     days.unwrap_or(0).checked_mul(86_400)?.checked_add(secs)?.checked_mul(1000)
 }
 
+impl Span {
+    /// For people: its two largest units, and nothing below a second.
+    pub fn short(self) -> Span {
+        const HOUR: u64 = 3_600_000;
+        let grain = match self.0 {
+            ms if ms < HOUR => 1000,
+            ms if ms < 24 * HOUR => 60_000,
+            _ => HOUR,
+        };
+        Span(self.0 - self.0 % grain)
+    }
+}
+
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0;

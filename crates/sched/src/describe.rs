@@ -279,6 +279,11 @@ fn reasons(b: &Blocked) -> Vec<Reason> {
         (b.fenced, "fenced", "with GPUs that are fenced: `tutti nodes` says why"),
         (b.away, "away", "lost, away or cleaning up"),
         (b.reserved, "reserved", "reserved for others or for maintenance"),
+        (
+            b.port,
+            "with its port taken",
+            "with a replica on the same fixed `port`: without `port` one is picked for each",
+        ),
         (b.kept, "kept for others", "kept for a job before it, or as a spare"),
         (
             b.labels,

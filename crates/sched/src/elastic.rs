@@ -17,14 +17,11 @@ const AT_ONCE: usize = 4;
 
 /// Grows running elastic jobs into nodes that are idle and that no waiting job could use.
 pub(crate) fn grow(pass: &mut Pass<'_, '_>) {
-    let wants_room = |v: &Verdict| {
-        matches!(
-            v,
-            Verdict::Busy(_)
-                | Verdict::Behind { .. }
-                | Verdict::NodesUnavailable(_)
-                | Verdict::Suspended { .. }
-        )
+    let wants_room = |v: &Verdict| match v {
+        // One that lacks a port has all the room it could use.
+        Verdict::Busy(shortage) => shortage.blocked.port == 0,
+        Verdict::Behind { .. } | Verdict::NodesUnavailable(_) | Verdict::Suspended { .. } => true,
+        _ => false,
     };
     if pass.state.index.elastic.is_empty() || pass.verdicts().any(wants_room) {
         return;
@@ -82,9 +79,10 @@ fn grow_one<'a>(pass: &mut Pass<'a, '_>, job: &'a Job, task: TaskId, attempt: &A
     let most = job.spec.elastic.as_ref().map_or(0, |e| e.max_nodes) as usize;
     let gpus = page.ask.least().gpus;
     let ask = page.ask.clone();
+    let ports = pass.port_taken(job);
     let near = fitting.into_iter().filter(|&no| {
         Some(pass.view.cluster.get(no).path.at(within)) == home
-            && pass.may_take(no, job, page_no, task)
+            && pass.may_take(no, job, page_no, task, &ports)
     });
     let mut more: Vec<_> =
         near.take(most - attempt.parts.len()).map(|slot| Share { slot, gpus }).collect();

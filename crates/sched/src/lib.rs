@@ -36,6 +36,7 @@ mod impossible;
 mod lanes;
 mod near;
 mod pass;
+mod ports;
 mod preempt;
 #[cfg(test)]
 mod props;

@@ -45,37 +45,14 @@ fn holds(dir: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{case, gpus};
+    use crate::testing::{NOW, case, class, endpoint, gpus};
     use tutti_model::{
-        Endpoint, JobId, JobSpec, Replica, ReplicaOf, ReplicaPhase, Served, ServiceSpec, Time,
+        AttemptPhase, Endpoint, JobId, JobSpec, Replica, ReplicaOf, ReplicaPhase, ServiceSpec, Time,
     };
 
     fn served(files: &str) -> JobSpec {
         let service = ServiceSpec { files: Some(files.into()), ..ServiceSpec::default() };
         JobSpec { service: Some(Box::new(service)), ..gpus(1) }
-    }
-
-    fn endpoint(warm: &[u32]) -> Endpoint {
-        Endpoint {
-            name: "chat".into(),
-            user: "ada".into(),
-            team: "default".into(),
-            created_at: Time(0),
-            revisions: Default::default(),
-            current: 1,
-            rollout: None,
-            want: 1,
-            bounds: None,
-            replicas: Default::default(),
-            failures: 0,
-            not_before: Time(0),
-            last_failure: None,
-            warm: warm.iter().copied().map(NodeId).collect(),
-            key: None,
-            stopping: false,
-            served: Served::default(),
-            chronicle: Vec::new(),
-        }
     }
 
     #[test]
@@ -126,5 +103,22 @@ mod tests {
         assert_eq!(warm().placed(), "1@n2:0");
         let avoided = warm().change_task(|t| t.avoid = [NodeId(2)].into());
         assert_eq!(avoided.placed(), "1@n1:0", "it failed there");
+    }
+
+    #[test]
+    fn of_equal_victims_those_near_the_files_go() {
+        let c = |minutes: [u64; 2]| {
+            let mut c = case().nodes(2, 1).change_node(2, |n| n.facts.files = vec!["/m".into()]);
+            for (node, minutes) in (1..).zip(minutes) {
+                let since = Time(NOW.0 - minutes * 60_000);
+                c = c.running(class("scavenger", gpus(1)), &[(node, &[0])]);
+                c = c.change_task(|t| {
+                    t.attempt_mut().unwrap().phase = AttemptPhase::Running { since }
+                });
+            }
+            c.submit(class("urgent", served("/m/a"))).claimed()
+        };
+        assert_eq!(c([10, 10]), "3@n2:0 class [2]");
+        assert_eq!(c([10, 11]), "3@n1:0 class [1]", "what others lose counts for more");
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct Pass<'a, 'v> {
     pub dropped: BTreeSet<TaskId>,
     /// Tasks that this plan stops.
     pub victims: BTreeSet<TaskId>,
-    what_if: WhatIf,
+    pub what_if: WhatIf,
     lanes: Vec<LaneView<'a>>,
     heads: Vec<HeadRoom>,
     /// Nodes that stay free for gangs that lost one.
@@ -110,6 +110,8 @@ enum Tried {
     StandsBack(Verdict),
     /// There is room, but it is reserved, kept as a spare or of a model its team has enough of.
     Barred(Verdict),
+    /// There is room, but somebody else there listens on its port.
+    PortTaken(Verdict),
     /// Its team may not have more.
     AtTeamLimit(Verdict),
     NoRoom,
@@ -479,6 +481,7 @@ impl<'a> Pass<'a, '_> {
         barred: &[usize],
     ) -> Result<Vec<PartPlacement>, Tried> {
         let LaneView { page: page_no, team, .. } = self.lanes[turn.lane];
+        let ports = self.port_taken(turn.job);
         let View { cluster, book, valuer } = &mut *self.view;
         let page = book.read(page_no, cluster, valuer);
         let bars = Bars {
@@ -491,6 +494,7 @@ impl<'a> Pass<'a, '_> {
             ask: &page.ask,
             ends,
             models: barred,
+            ports: &ports,
         };
         let mut avoid = crowded(self.state, turn.job, &self.plan.placements);
         avoid.extend(turn.avoid);
@@ -499,6 +503,10 @@ impl<'a> Pass<'a, '_> {
             if fit::find(cluster, page, &|_, _| true, &AVOID_NONE).is_none() {
                 self.full.insert(page_no, None);
                 return Err(Tried::NoRoom);
+            }
+            let other_port = |slot, gpus| bars.allows_another_port(slot, gpus);
+            if !ports.is_empty() && fit::find(cluster, page, &other_port, &AVOID_NONE).is_some() {
+                return Err(Tried::PortTaken(bars.verdict(page)));
             }
             let standing = |slot, _| bars.allows_but_for_heads(slot);
             let behind =

@@ -18,6 +18,7 @@ use tutti_model::{
 use crate::candidates::PageNo;
 use crate::cluster::{Cluster, HeldPart, Slot, SlotNo, Standing};
 use crate::fit;
+use crate::near::near;
 use crate::pass::{Pass, View};
 use crate::teams::{TeamNo, Teams, by_model};
 use hunt::{Hunt, Rights, Set};
@@ -82,14 +83,8 @@ pub(crate) fn search<'a>(
             _ => None,
         };
         let claimant = Claimant { task, job, team, rank, page, cause, guarantor };
-        // Where memory is too short for those who would be suspended, all are stopped.
-        let claim = for_cause(pass, &claimant, true).or_else(|| {
-            let mut nodes = pass.state.nodes.values();
-            let any = nodes.any(|n| n.facts.can_suspend);
-            any.then(|| for_cause(pass, &claimant, false)).flatten()
-        });
-        let Some(claim) = claim else { continue };
-        let cost = claim.victims.iter().map(|v| v.cost).sum();
+        let Some(claim) = near_or_anywhere(pass, &claimant) else { continue };
+        let cost = cost_of(&claim);
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, claim));
         }
@@ -97,23 +92,57 @@ pub(crate) fn search<'a>(
     best.map(|(_, claim)| claim)
 }
 
-fn for_cause<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>, suspends: bool) -> Option<NewClaim> {
+fn cost_of(claim: &NewClaim) -> u64 {
+    claim.victims.iter().map(|v| v.cost).sum()
+}
+
+/// Where its files are, unless that costs others more.
+fn near_or_anywhere<'a>(pass: &mut Pass<'a, '_>, who: &Claimant<'a>) -> Option<NewClaim> {
     if !could_help(pass, who) {
         return None;
     }
+    let may_use = usable_slots(pass, who);
+    let near = near(pass.state, who.job);
+    let is_near = |slot: &SlotNo| near.contains(&pass.view.cluster.get(*slot).node);
+    let close: BTreeSet<SlotNo> = may_use.iter().copied().filter(is_near).collect();
+    let anywhere = stopping(pass, who, &may_use)?;
+    if close.is_empty() || close == may_use {
+        return Some(anywhere);
+    }
+    let there = stopping(pass, who, &close).filter(|c| cost_of(c) <= cost_of(&anywhere));
+    Some(there.unwrap_or(anywhere))
+}
+
+/// Where memory is too short for those who would be suspended, all are stopped.
+fn stopping<'a>(
+    pass: &mut Pass<'a, '_>,
+    who: &Claimant<'a>,
+    may_use: &BTreeSet<SlotNo>,
+) -> Option<NewClaim> {
+    for_cause(pass, who, may_use, true).or_else(|| {
+        let any = pass.state.nodes.values().any(|n| n.facts.can_suspend);
+        any.then(|| for_cause(pass, who, may_use, false)).flatten()
+    })
+}
+
+fn for_cause<'a>(
+    pass: &mut Pass<'a, '_>,
+    who: &Claimant<'a>,
+    may_use: &BTreeSet<SlotNo>,
+    suspends: bool,
+) -> Option<NewClaim> {
     let candidates = candidates(pass, who, suspends);
     let leaving = leaving(pass);
     if candidates.is_empty() && leaving.is_empty() {
         return None;
     }
-    let may_use = usable_slots(pass, who);
     let View { cluster, book, valuer } = &mut *pass.view;
     book.read(who.page, cluster, valuer);
     let page = book.page(who.page);
     let (chosen, fitting, later) = cluster.with_slots(leaving.clone(), |cluster| {
         let models = &cluster.models;
         let rights = Rights { teams: &pass.teams, models, guarantor: who.guarantor };
-        let hunt = Hunt::new(cluster, page, &candidates, &may_use, rights);
+        let hunt = Hunt::new(cluster, page, &candidates, may_use, rights);
         let most = pass.policy.preemption.victims_max;
         let chosen = hunt.cheapest(most.saturating_mul(hunt.parts()))?;
         let (fitting, later) = (hunt.fitting(&chosen), hunt.later(&chosen));
@@ -232,7 +261,9 @@ fn usable_slots(pass: &Pass<'_, '_>, who: &Claimant<'_>) -> BTreeSet<SlotNo> {
         }
     };
     let slots = 0..cluster.slots.len() as SlotNo;
-    slots.filter(|&no| is_covered(no) && pass.may_take(no, who.job, who.page, who.task)).collect()
+    let ports = pass.port_taken(who.job);
+    let open = |no| pass.may_take(no, who.job, who.page, who.task, &ports);
+    slots.filter(|&no| is_covered(no) && open(no)).collect()
 }
 
 fn candidates<'a>(pass: &Pass<'a, '_>, who: &Claimant<'a>, suspends: bool) -> Vec<Candidate<'a>> {

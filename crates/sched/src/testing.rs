@@ -110,6 +110,31 @@ pub(crate) fn exclusive(spec: JobSpec) -> JobSpec {
 }
 
 /// So many GPUs of any model.
+/// One that has no replicas, and whose files are likely on these nodes.
+pub(crate) fn endpoint(warm: &[u32]) -> Endpoint {
+    Endpoint {
+        name: "chat".into(),
+        user: "ada".into(),
+        team: "default".into(),
+        created_at: Time(0),
+        revisions: Default::default(),
+        current: 1,
+        rollout: None,
+        want: 1,
+        bounds: None,
+        replicas: Default::default(),
+        failures: 0,
+        failed_at: Time(0),
+        not_before: Time(0),
+        last_failure: None,
+        warm: warm.iter().copied().map(NodeId).collect(),
+        key: None,
+        stopping: false,
+        served: Served::default(),
+        chronicle: Vec::new(),
+    }
+}
+
 pub(crate) fn quota(any: u32) -> GpuQuota {
     GpuQuota { any, models: BTreeMap::new() }
 }

@@ -5,7 +5,7 @@ mod story;
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{Forecast, JobState, ReplicaOf, SavedPoint, Time};
+use tutti_model::{Forecast, JobState, SavedPoint, Time};
 use tutti_wire::api::{JobDetail, JobRow, ProgressDetail, ProgressPoint, RankRow};
 
 use crate::live::Shown;
@@ -37,8 +37,6 @@ pub struct View {
     pub inside: bool,
     /// It is known from the archive alone: nothing of it changes any more.
     pub left: bool,
-    /// It serves an endpoint.
-    pub replica_of: Option<ReplicaOf>,
 }
 
 /// Why it waits, in words.
@@ -98,7 +96,7 @@ impl View {
                 (fact("User", html! {
                     (row.user) @if let Some(team) = &row.team { span.sub { " of " (team) } }
                 }))
-                @if let Some(of) = &self.replica_of {
+                @if let Some(of) = &self.detail.replica_of {
                     (fact("Replica of", html! {
                         span data-testid="replica-of" {
                             (words::endpoint_link(&of.endpoint))

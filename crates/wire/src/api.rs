@@ -62,8 +62,8 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench, Grant,
     Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState,
-    Place, Priority, RankExit, ReportLine, Restarts, Role, SavedPoint, Span, SuspendCause, TaskId,
-    Time, Verdict,
+    Place, Priority, RankExit, ReplicaOf, ReportLine, Restarts, Role, SavedPoint, Span,
+    SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -288,6 +288,9 @@ pub struct JobDetail {
     /// What the whole job made of its GPUs; none if it never had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<ReportLine>,
+    /// The endpoint that it serves, or served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_of: Option<ReplicaOf>,
 }
 
 /// One time that a job gave its GPUs up.

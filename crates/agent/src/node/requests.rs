@@ -20,6 +20,12 @@ pub struct Requests {
     early_input: HashMap<LeaseId, EarlyInput>,
 }
 
+impl Requests {
+    pub fn are_none(&self) -> bool {
+        self.waiters.is_empty() && self.execs.is_empty()
+    }
+}
+
 #[derive(Default)]
 struct EarlyInput {
     bytes: usize,

@@ -281,10 +281,9 @@ impl Node {
         }
     }
 
-    fn facts(&self) -> NodeFacts {
+    fn facts(&mut self) -> NodeFacts {
         let config = &self.config;
         NodeFacts {
-            files: Default::default(),
             name: config.name.clone(),
             address: config.address.clone(),
             cpus: config.cpus,
@@ -296,6 +295,7 @@ impl Node {
             runtimes: self.runtimes.iter().map(|f| f.runtime.name().to_owned()).collect(),
             agent_version: env!("CARGO_PKG_VERSION").into(),
             labels: self.labels(),
+            files: self.files.tell(),
             hardware: config.hardware.clone(),
             can_suspend: self.suspending.can(),
             can_move: self.suspending.can_move(),
@@ -356,6 +356,7 @@ impl Node {
                     self.compare_clocks(now);
                 }
                 self.check_certificate(now);
+                self.tell_files(now);
             }
             _ => {}
         }
@@ -377,9 +378,13 @@ impl Node {
             self.uplink.check_certificate_at = now + CHECK_CERTIFICATE;
             if self.uplink.renewal().is_some() {
                 tracing::info!("the node's certificate is due; connecting anew");
-                self.uplink.state = State::Waiting { until: now };
-                self.requests_gone();
+                self.connect_anew(now);
             }
         }
+    }
+
+    pub(super) fn connect_anew(&mut self, now: Instant) {
+        self.uplink.state = State::Waiting { until: now };
+        self.requests_gone();
     }
 }

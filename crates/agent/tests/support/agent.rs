@@ -101,6 +101,7 @@ fn main() {
             let measurer: Arc<dyn Measurer> = Arc::new(Answers(file.into()));
             measurer
         }),
+        files: options.iter().filter_map(|o| o.strip_prefix("files=")).map(String::from).collect(),
         log_limits: LogLimits { segment_bytes: 64 << 10, segments: 4 },
         kill_jobs_on_term: has("kill-jobs").then_some(Span::millis(300)),
         ..AgentConfig::new(

@@ -50,6 +50,10 @@ pub struct AgentArgs {
     /// A label of the node; may be repeated
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// A file or directory with models, in full; may be repeated. While it is there, replicas that load
+    /// from it (`files` in the job file) come here first
+    #[arg(long = "files", value_name = "PATH", value_parser = whole_path)]
+    files: Vec<String>,
     /// How jobs are kept apart: auto (as far as this host can, where the devices are real), on
     /// (simulated devices too), required (no job starts while something is missing), off
     #[arg(long, value_name = "MODE", default_value = "auto")]
@@ -139,6 +143,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.checks = named.or(usual).map(ChecksConfig::new);
     config.active_checks = args.active_checks;
     config.labels = args.labels.into_iter().collect::<BTreeMap<_, _>>();
+    config.files = args.files;
     config.kill_jobs_on_term = args.stop_jobs;
     config.huge_pages = !args.no_huge_pages;
     config.share_without_mps = args.share_without_mps;
@@ -176,6 +181,14 @@ fn own_address(controller: &Controller) -> Result<IpAddr, Fail> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).map_err(unknown)?;
     socket.connect((endpoint.host.as_str(), endpoint.port)).map_err(unknown)?;
     Ok(socket.local_addr().map_err(unknown)?.ip())
+}
+
+/// Job files name their files in full, and an agent's own directory means nothing to them.
+fn whole_path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err(format!("write the whole path: /…/{text}")),
+    }
 }
 
 fn label(text: &str) -> Result<(String, String), String> {

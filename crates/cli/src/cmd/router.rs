@@ -20,7 +20,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::watch;
 use tutti_model::{RouteTable, Span};
-use tutti_serve::{Router, RouterConfig, table_file};
+use tutti_serve::{Router, RouterConfig, StartError, table_file};
 use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
 use tutti_wire::pki;
 use tutti_wire::token::BadToken;
@@ -99,7 +99,7 @@ pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     let known = feed.tables.borrow().clone();
     let tls = config.tls.is_some();
     let router = Router::start(RouterConfig { table_file: Some(file), ..config }, taken)
-        .map_err(|e| Fail::new(chain(&e)))?;
+        .map_err(not_started)?;
     let url = match &args.address {
         Some(known) if known.contains("://") => known.trim_end_matches('/').to_owned(),
         Some(host) => format!("{}://{host}", scheme(tls)),
@@ -115,6 +115,18 @@ pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     wait_for(&signals)?;
     stop(&args, &reports, signals)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn not_started(error: StartError) -> Fail {
+    let fail = Fail::new(chain(&error));
+    match error {
+        StartError::Listen { address, .. } => fail.hint(format!(
+            "--listen {} picks a free port; tutti up may have started a router there already \
+             (its --no-router starts none)",
+            SocketAddr::new(address.ip(), 0)
+        )),
+        _ => fail,
+    }
 }
 
 /// Who knows nothing yet has nothing to do before this. A wrong token does not mend itself.
@@ -266,6 +278,14 @@ mod tests {
         assert_eq!(url("[::1]:443".parse().unwrap(), true), "https://[::1]:443");
         let everywhere = url("0.0.0.0:8080".parse().unwrap(), true);
         assert!(everywhere.starts_with("https://") && !everywhere.contains("0.0.0.0"));
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_told_with_a_way_out() {
+        let source = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+        let fail = not_started(StartError::Listen { address: "[::1]:80".parse().unwrap(), source });
+        assert!(fail.message.contains("can't listen on [::1]:80"), "{fail}");
+        assert!(fail.hint.unwrap().contains("--listen [::1]:0 "));
     }
 
     #[test]

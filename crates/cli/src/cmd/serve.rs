@@ -97,7 +97,7 @@ fn left(serving: &Serving) -> String {
 }
 
 fn describe(client: &Client, wanted: Wanted) -> Result<Serve, Fail> {
-    let parsed = read(&wanted.file)?;
+    let parsed = read(&wanted.file).map_err(|fail| misnamed(fail, &wanted.file))?;
     parsed.warnings.iter().for_each(|w| terminal::warn(w));
     let Parsed { mut spec, inherit, .. } = parsed;
     need_service(&spec, &wanted.file)?;
@@ -106,6 +106,17 @@ fn describe(client: &Client, wanted: Wanted) -> Result<Serve, Fail> {
     flags.apply(&mut spec, inherit)?;
     let user = session::on_behalf(client);
     Ok(Serve { spec, user, update: wanted.update, canary: wanted.canary })
+}
+
+/// Some give the name of what they serve.
+fn misnamed(fail: Fail, path: &Path) -> Fail {
+    match file::is_stdin(path) || path.exists() {
+        true => fail,
+        false => fail.hint(
+            "write the path of a job file with a [service] table, such as examples/serve/http.toml; \
+             tutti endpoints lists what is served",
+        ),
+    }
 }
 
 fn need_service(spec: &JobSpec, path: &Path) -> Result<(), Fail> {

@@ -72,7 +72,7 @@ fn facts(e: &EndpointDetail, now: Time) -> Vec<(&'static str, String)> {
         add("router", router_line(router, now));
     }
     if e.routers.is_empty() {
-        add("router", "none has been heard: tutti router starts one".to_owned());
+        add("router", "none".to_owned());
     }
     add("now", format!("{} in flight, {} queued", row.in_flight, row.queued));
     for (key, value) in figures(&row.figures) {

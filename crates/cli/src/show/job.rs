@@ -42,6 +42,11 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
         }
     };
     add("note", row.note.clone());
+    let serves = job.replica_of.as_ref();
+    add(
+        "endpoint",
+        serves.map_or_else(String::new, |of| format!("{}, revision {}", of.endpoint, of.revision)),
+    );
     if let Some(counts) = &row.array {
         add("tasks", array(counts));
     }
@@ -230,7 +235,7 @@ fn parts(parts: &[PartRow], style: Style, width: Option<u16>) -> String {
 mod tests {
     use super::super::jobs::tests::row;
     use super::*;
-    use tutti_model::{Bytes, Elastic, JobSpec, JobState, Milli, Restarts};
+    use tutti_model::{Bytes, Elastic, JobSpec, JobState, Milli, ReplicaOf, Restarts};
 
     #[test]
     fn all_about_a_job() {
@@ -272,6 +277,7 @@ mod tests {
                 cut_at: None,
             }],
             stopped_before: Some("GPU 3 of n2 was broken".into()),
+            replica_of: Some(ReplicaOf { endpoint: "chat".into(), revision: 2 }),
         };
         let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
         for want in [
@@ -280,6 +286,7 @@ mod tests {
             "(1m ago)",
             "attempt    2; restarts: 1 after node failures",
             "before     GPU 3 of n2 was broken",
+            "endpoint   chat, revision 2",
             "run        python train.py …",
             "suspended  attempt 2, ",
             " for job 9, for 41s: 30.00 GiB out in 4s, back in 2s",

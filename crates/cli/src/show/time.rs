@@ -5,13 +5,7 @@ use tutti_model::{Span, Time};
 /// The two largest units: `3m12s`, `2d4h`; `0s` for less than a second. As flags and files have it,
 /// and as every other span of an answer is written, only not finer than it is worth.
 pub fn short(span: Span) -> String {
-    const HOUR: u64 = 3_600_000;
-    let grain = match span.0 {
-        ms if ms < HOUR => 1000,
-        ms if ms < 24 * HOUR => 60_000,
-        _ => HOUR,
-    };
-    Span(span.0 - span.0 % grain).to_string()
+    span.short().to_string()
 }
 
 /// In the caller's time zone, to the second.

@@ -54,6 +54,14 @@ pub struct Joiner {
 #[derive(Clone)]
 pub struct Target(pub String);
 
+impl Target {
+    pub fn of(self, answer: impl IntoResponse) -> Response {
+        let mut response = answer.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
 pub(crate) enum Holder {
     Caller(Caller),
     Joiner(Joiner),

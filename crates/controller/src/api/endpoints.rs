@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
 use tutti_engine::{Actor, Command, EndpointRefused, Rejected, Reply};
@@ -97,9 +97,7 @@ fn serving(reply: Reply) -> Serving {
 /// The audit line says which revision.
 fn named(serving: &Serving, status: StatusCode) -> Response {
     let target = Target(format!("endpoint {} revision {}", serving.name, serving.revision));
-    let mut response = (status, Json(serving)).into_response();
-    response.extensions_mut().insert(target);
-    response
+    target.of((status, Json(serving)))
 }
 
 /// Bounds of replicas in place of the file's; without any, as the file says. One that is not given

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use http::{HeaderMap, StatusCode};
 use tutti_engine::{Actor, Command, Rejected, Reply};
@@ -37,9 +37,7 @@ pub async fn submit(
     let submitted = submitted(reply, warnings);
     let status = if submitted.repeated { StatusCode::OK } else { StatusCode::CREATED };
     let target = Target(format!("job {}", submitted.id));
-    let mut response = (status, Json(submitted)).into_response();
-    response.extensions_mut().insert(target);
-    Ok(response)
+    Ok(target.of((status, Json(submitted))))
 }
 
 /// Names this request for ever, if it is named.
@@ -70,9 +68,7 @@ pub async fn submit_batch(
     let results: Vec<SubmitResult> =
         answers.into_iter().zip(warnings).map(|(answer, w)| result(answer, w)).collect();
     let target = Target(batch_target(&results));
-    let mut response = Json(results).into_response();
-    response.extensions_mut().insert(target);
-    Ok(response)
+    Ok(target.of(Json(results)))
 }
 
 fn command(actor: &Actor, submit: Submit) -> Command {

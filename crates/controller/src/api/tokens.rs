@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use http::StatusCode;
 use tutti_engine::Command;
@@ -68,9 +68,7 @@ pub async fn create(
     app.core.call(command).await?;
     let target = Target(format!("token {}", token.id));
     let created = CreatedToken { row: row(token), secret: text.to_string() };
-    let mut response = (StatusCode::CREATED, Json(created)).into_response();
-    response.extensions_mut().insert(target);
-    Ok(response)
+    Ok(target.of((StatusCode::CREATED, Json(created))))
 }
 
 fn check(grant: &Grant) -> Result<(), Problem> {
@@ -117,7 +115,5 @@ pub async fn join(
     let node = request.node;
     app.core.call(Command::UseJoinToken { id: joiner.token, node: node.clone() }).await?;
     let answer = JoinResponse { certificate, ca: app.ca.pem().to_owned() };
-    let mut response = Json(answer).into_response();
-    response.extensions_mut().insert(Target(format!("node {node}")));
-    Ok(response)
+    Ok(Target(format!("node {node}")).of(Json(answer)))
 }

@@ -101,6 +101,7 @@ fn entry(
                 .and_then(|past| past.stopped.as_deref())
                 .map(|why| cause_words(names, why)),
             goodput: None,
+            replica_of: job.replica_of.as_deref().cloned(),
         }),
         row,
     }

@@ -6,7 +6,7 @@ use tutti_engine::{Actor, Engine, Event, Record, Reply, apply};
 use tutti_journal::{Journal, MemoryJournal};
 use tutti_model::{
     ArraySpec, Bill, EndReason, Ended, GPU_HOUR, Gpu, GpuIndex, JobSpec, JobState, NodeFacts,
-    NodeId, Outcome, Rank, Restarts, Role, RowKey, Seq, TimeClass,
+    NodeId, Outcome, Rank, ReplicaOf, Restarts, Role, RowKey, Seq, TimeClass,
 };
 
 use super::*;
@@ -60,6 +60,7 @@ impl Past {
 
     fn job(&mut self, id: u64, spec: JobSpec) -> JobId {
         let (job, user) = (JobId(id), "ada".to_owned());
+        let of = Some(ReplicaOf { endpoint: "chat".into(), revision: 3 });
         let (key, team) = (None, Some("vision".to_owned()));
         self.put(Event::JobSubmitted {
             job,
@@ -67,7 +68,7 @@ impl Past {
             spec: Arc::new(spec),
             key,
             team,
-            replica_of: None,
+            replica_of: of.filter(|_| id == 2).map(Box::new),
         });
         job
     }
@@ -154,6 +155,8 @@ fn what_is_archived_reads_as_it_did() {
     assert_eq!((written.jobs.len(), written.bad.len()), (3, 0));
     let task = table.find("3_7".parse().unwrap()).unwrap().unwrap();
     assert_eq!(task.goodput.map(|line| line.held_hours), Some(8.0), "of the whole array");
+    let served = table.find("2".parse().unwrap()).unwrap().unwrap().replica_of;
+    assert_eq!(served, Some(ReplicaOf { endpoint: "chat".into(), revision: 3 }));
     for id in ["1", "2", "3_0", "3_7", "3_50", "3"] {
         let id: TaskId = id.parse().unwrap();
         let job = state.job(id.job).unwrap();

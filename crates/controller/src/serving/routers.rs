@@ -55,6 +55,8 @@ pub enum BadReport {
 /// An endpoint as routers see it now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
+    /// Routers that spoke lately, whatever they said.
+    pub routers: u32,
     pub in_flight: u32,
     pub queued: u32,
     pub figures: Figures,
@@ -243,8 +245,9 @@ impl Book {
             pending: self.accounts.pending(endpoint),
             ..Seen::default()
         };
-        let live = self.routers.values().filter_map(|router| router.live(now));
-        for said in live.filter_map(|report| report.endpoints.get(endpoint)) {
+        for report in self.routers.values().filter_map(|router| router.live(now)) {
+            seen.routers += 1;
+            let Some(said) = report.endpoints.get(endpoint) else { continue };
             seen.in_flight += said.in_flight;
             seen.queued += said.queued;
             for (id, replica) in &said.replicas {

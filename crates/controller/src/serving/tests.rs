@@ -190,6 +190,7 @@ fn figures_are_of_the_last_minute() {
     let later = routers.seen("chat", at(300));
     assert_eq!(later.figures.requests_per_second, 0.0);
     assert_eq!((later.in_flight, later.traffic.requests), (0, 1800));
+    assert_eq!((routers.seen("other", at(120)).routers, later.routers), (1, 0), "it is silent");
 }
 
 #[test]

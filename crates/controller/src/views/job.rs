@@ -308,6 +308,7 @@ pub fn detail(
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
         suspensions: task.map_or_else(Vec::new, |t| suspensions(state, t)),
         goodput: Some(super::job_line(state, job.id, now)).filter(|line| line.held_hours > 0.0),
+        replica_of: job.replica_of.as_deref().cloned(),
         stopped_before: task
             .and_then(|t| t.past().stopped.as_deref())
             .map(|why| stopped_before(state, why)),

@@ -27,6 +27,7 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
                 bounds: None,
                 replicas: BTreeMap::new(),
                 failures: 0,
+                failed_at: Time(0),
                 not_before: Time(0),
                 last_failure: None,
                 warm: Vec::new(),
@@ -42,21 +43,10 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
         Event::ReplicaChanged { endpoint, job, phase, why } => {
             replica_changed(state, endpoint, *job, *phase, why.as_deref(), at);
         }
-        Event::ReplicaFailed { endpoint, .. }
-        | Event::ReplicaGone { endpoint, .. }
-        | Event::EndpointRevised { endpoint, .. }
-        | Event::EndpointBounded { endpoint, .. }
-        | Event::EndpointWants { endpoint, .. }
-        | Event::RolloutBegan { endpoint, .. }
-        | Event::RolloutMoved { endpoint, .. }
-        | Event::RolloutEnded { endpoint, .. }
-        | Event::EndpointStopping { endpoint, .. }
-        | Event::EndpointServed { endpoint, .. } => {
-            if let Some(endpoint) = state.endpoints.get_mut(endpoint) {
-                change(endpoint, event, at);
-            }
+        event => {
+            let endpoint = event.endpoint().and_then(|name| state.endpoints.get_mut(name));
+            endpoint.into_iter().for_each(|endpoint| change(endpoint, event, at));
         }
-        _ => {}
     }
 }
 
@@ -85,11 +75,19 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
                 revision.failures += 1;
             }
             endpoint.failures = *failures;
+            endpoint.failed_at = at;
             endpoint.not_before = *not_before;
             endpoint.last_failure = Some(why.clone());
             let wait = not_before.since(at);
             let text = format!("replica {job} failed ({failures} in a row), next in {wait}: {why}");
             endpoint.note(at, text);
+        }
+        Event::ReplicaSteady { job, .. } => {
+            endpoint.failures = 0;
+            endpoint.not_before = Time(0);
+            let revision = endpoint.replicas.get(job).map(|r| r.revision);
+            let revision = revision.and_then(|r| endpoint.revisions.get_mut(&r));
+            revision.into_iter().for_each(|revision| revision.failures = 0);
         }
         Event::ReplicaGone { job, gpu_ms, cost_micro, why, .. } => {
             endpoint.replicas.remove(job);
@@ -237,15 +235,9 @@ fn replica_changed(
     };
     let Some(endpoint) = state.endpoints.get_mut(name) else { return };
     let Some(replica) = endpoint.replicas.get_mut(&job) else { return };
-    let revision = replica.revision;
     replica.phase = phase;
     replica.since = at;
     if phase == ReplicaPhase::Ready {
-        endpoint.failures = 0;
-        endpoint.not_before = Time(0);
-        if let Some(revision) = endpoint.revisions.get_mut(&revision) {
-            revision.failures = 0;
-        }
         endpoint.warm.retain(|node| !nodes.contains(node));
         endpoint.warm.extend(nodes);
         let over = endpoint.warm.len().saturating_sub(WARM_NODES_MAX);

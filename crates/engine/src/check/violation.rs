@@ -29,6 +29,8 @@ pub enum Violation {
     Fenced(TaskId, NodeId, GpuIndex),
     #[error("{0}: GPU {2} of node {1} has too little memory")]
     GpuTooSmall(TaskId, NodeId, GpuIndex),
+    #[error("{0}: {3} has port {2} of node {1}")]
+    PortTaken(TaskId, NodeId, u16, TaskId),
     #[error("{0}: node {1} has or lacks a label that it must not")]
     WrongLabels(TaskId, NodeId),
     #[error("{0}: spans more than one {1}")]

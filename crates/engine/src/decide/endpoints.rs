@@ -7,7 +7,7 @@ use tutti_model::{
 };
 
 use super::service::{check_bounds, check_service};
-use super::{Decision, View, bad, done, need_role, submit};
+use super::{Decision, View, bad, done, need_role, on_behalf, submit};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
 use crate::reject::{EndpointRefused, Rejected};
@@ -20,11 +20,7 @@ pub(super) fn serve(
     user: Option<&str>,
     key: Option<&str>,
 ) -> Decision {
-    need_role(actor, Role::User)?;
-    let user = user.unwrap_or(&actor.user);
-    if user != actor.user {
-        need_role(actor, Role::Admin)?;
-    }
+    let user = on_behalf(actor, user)?;
     let name = check_service(spec)?;
     let spec = in_its_class(view, spec);
     if let Some(known) = view.state.endpoints.get(name) {

@@ -99,9 +99,6 @@ fn check_words(service: &ServiceSpec) -> Result<(), Rejected> {
 
 fn check_rollout(service: &ServiceSpec) -> Result<(), Rejected> {
     let rule = &service.rollout;
-    if rule.surge == 0 {
-        return Err(bad("rollout.surge", "0 can't exchange anything: at least 1"));
-    }
     if rule.canary > 100 {
         return Err(EndpointRefused::BadCanary(rule.canary).into());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tutti_model::{Demand, Impossible, JobId, JobSpec, Priority, Role, SERVING_CLASS, Spread};
 
 use super::spec::check_spec;
-use super::{Decision, View, bad, need_role};
+use super::{Decision, View, bad, on_behalf};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
 use crate::index::{DependencyState, dependency};
@@ -18,11 +18,7 @@ pub(super) fn submit(
     user: Option<&str>,
     key: Option<&str>,
 ) -> Decision {
-    need_role(actor, Role::User)?;
-    let user = user.unwrap_or(&actor.user);
-    if user != actor.user {
-        need_role(actor, Role::Admin)?;
-    }
+    let user = on_behalf(actor, user)?;
     if let Some(job) = known_key(view, user, spec, key)? {
         return Ok((Reply::Submitted { job, repeated: true }, Vec::new()));
     }

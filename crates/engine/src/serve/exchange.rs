@@ -1,7 +1,7 @@
 //! As many replicas of each revision as there should be: those that are missing are submitted, those
 //! that are too many go, and what is exchanged is exchanged without fewer that answer.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use tutti_model::{JobId, ReplicaOf, ReplicaPhase, RolloutStage, Span, Time};
 
@@ -18,19 +18,22 @@ pub(super) struct Shares {
     pub old: u32,
     /// At most so many together, while they are exchanged.
     pub most: u32,
+    /// None may be there on top: an old one goes before a new one comes.
+    pub one_for_one: bool,
 }
 
 pub(super) fn shares(look: &Look<'_>) -> Shares {
     let endpoint = look.endpoint;
     let want = endpoint.want;
-    let surge = endpoint.service().rollout.surge.max(1);
+    let surge = endpoint.service().rollout.surge;
+    let one_for_one = surge == 0;
     match endpoint.rollout.as_ref().map(|r| r.stage) {
         Some(RolloutStage::Canary { percent, .. }) if want > 0 => {
             let new = (want * percent).div_ceil(100).clamp(1, want);
             let old = (want + surge).saturating_sub(new).clamp(1, want);
-            Shares { new, old, most: old + new }
+            Shares { new, old, most: old + new, one_for_one }
         }
-        _ => Shares { new: want, old: 0, most: want + surge },
+        _ => Shares { new: want, old: 0, most: want + surge, one_for_one },
     }
 }
 
@@ -46,7 +49,8 @@ pub(super) fn exchange(look: &Look<'_>) -> Vec<Event> {
     events.extend(old_ones(look, &shares, &new, &old));
     // While they are exchanged, those on their way out still have their GPUs.
     let going = look.replicas.iter().filter(|r| r.drains()).count();
-    let room = match old.is_empty() {
+    let exchanges = shares.one_for_one && look.endpoint.rollout.is_some();
+    let room = match old.is_empty() && !exchanges {
         true => shares.new as usize,
         false => (shares.most as usize).saturating_sub(old.len() + going),
     };
@@ -70,21 +74,40 @@ fn old_ones(look: &Look<'_>, shares: &Shares, new: &[&Seen<'_>], old: &[&Seen<'_
     let ready = look.ready().count();
     let spare = ready.saturating_sub(look.endpoint.want as usize);
     let mut going = silent + spare.min(too_many - silent);
-    let stuck = going == 0 && too_many > 0 && ready > 1 && finds_no_room(look, new);
-    going += usize::from(stuck);
+    let stays = going == 0 && too_many > 0;
+    let first = stays && shares.one_for_one && may_go_first(look, new, old);
+    let stuck = stays && !shares.one_for_one && ready > 1 && finds_no_room(look, new);
+    going += usize::from(first || stuck);
     let newest = look.endpoint.newest();
-    let why = match stuck {
-        true => format!("there is no room for revision {newest} beside it"),
-        false => format!("revision {newest} takes its place"),
+    let why = match (stuck, first) {
+        (true, _) => format!("there is no room for revision {newest} beside it"),
+        (_, true) => format!("it makes room for revision {newest}"),
+        _ => format!("revision {newest} takes its place"),
     };
     leave.into_iter().take(going).map(|r| drain(look, r, &why)).collect()
+}
+
+/// One old replica at a time makes room: the one before is gone, and who came for it is ready. A new one
+/// that waits on top of all that are wanted came when it still might, and gets that room.
+fn may_go_first(look: &Look<'_>, new: &[&Seen<'_>], old: &[&Seen<'_>]) -> bool {
+    let (there, want) = (new.len() + old.len(), look.endpoint.want as usize);
+    let settled = match there.cmp(&want) {
+        Ordering::Less => false,
+        Ordering::Equal => new.iter().all(|r| r.is_ready()),
+        Ordering::Greater => !new.iter().any(|r| comes(r)),
+    };
+    settled && !look.replicas.iter().any(Seen::drains) && look.view.now >= look.endpoint.not_before
+}
+
+/// It has GPUs and does not answer yet.
+fn comes(seen: &Seen<'_>) -> bool {
+    !seen.is_ready() && !matches!(seen.standing, Standing::Waits { .. })
 }
 
 /// A new one waits for GPUs, none is on its way, and nobody has left for a while.
 fn finds_no_room(look: &Look<'_>, new: &[&Seen<'_>]) -> bool {
     let now = look.view.now;
     let waits = |r: &Seen<'_>| matches!(r.standing, Standing::Waits { since } if now.since(since) >= NO_ROOM);
-    let comes = |r: &Seen<'_>| !r.is_ready() && !matches!(r.standing, Standing::Waits { .. });
     let left = look.memory.and_then(|m| m.drained_at()).unwrap_or(Time(0));
     new.iter().any(|r| waits(r))
         && !new.iter().any(|r| comes(r))
@@ -114,7 +137,8 @@ fn missing(look: &Look<'_>, wanted: usize, new: &[&Seen<'_>]) -> Vec<Event> {
             Event::ReplicaChanged { endpoint: look.name(), job: r.id, phase, why }
         })
         .collect();
-    if endpoint.failures > 0 {
+    let recovers = look.ready().any(|r| r.replica.since >= endpoint.failed_at);
+    if endpoint.failures > 0 && !recovers {
         let tried = new.iter().any(|r| !r.is_ready());
         lacking = lacking.min(usize::from(!tried));
     }

@@ -4,7 +4,8 @@
 //!  submitted ─► coming ─► ready ─► draining ─► gone
 //!                 ▲ │       │ its attempt ended, or it does not answer
 //!                 └─┼───────┘
-//!                   └─► failed: never ready within `warm_up`, or its job is over
+//!                   └─► failed: never ready within `warm_up`, or its job is over; the next one comes
+//!                       later each time, until one has been ready for a minute
 //! ```
 
 use tutti_model::{
@@ -22,6 +23,9 @@ const SILENT: Span = Span::secs(10);
 /// The first wait after a failure; doubles with every further one.
 const BACK_OFF: Span = Span::secs(1);
 const BACK_OFF_MAX: Span = Span::secs(300);
+
+/// One that has been ready for so long has not failed.
+const STEADY: Span = Span::secs(60);
 
 /// Jobs that are over.
 pub(super) fn gone(look: &Look<'_>) -> Vec<Event> {
@@ -124,10 +128,27 @@ pub(super) fn phases(look: &Look<'_>) -> Vec<Event> {
     look.live().filter_map(change).collect()
 }
 
+/// After failures: a replica that came since and stays.
+pub(super) fn steady(look: &Look<'_>) -> Option<Event> {
+    let (at, job) = steady_at(look)?;
+    (at <= look.view.now).then(|| Event::ReplicaSteady { endpoint: look.name(), job })
+}
+
+/// When the first of them has been ready for long enough.
+pub(super) fn steady_at(look: &Look<'_>) -> Option<(Time, JobId)> {
+    let endpoint = look.endpoint;
+    if endpoint.failures == 0 {
+        return None;
+    }
+    let since = look.ready().map(|seen| (seen.replica.since, seen.id));
+    let first = since.filter(|(since, _)| *since >= endpoint.failed_at).min();
+    first.map(|(since, job)| (since.plus(STEADY), job))
+}
+
 fn became_ready(look: &Look<'_>, seen: &Seen<'_>) -> Option<String> {
     seen.load.filter(|l| l.ready)?;
     let took = look.view.now.since(seen.loads_since(look.view.now)?);
-    Some(format!("it took {took}"))
+    Some(format!("it took {}", took.short()))
 }
 
 fn lost(look: &Look<'_>, seen: &Seen<'_>) -> Option<String> {

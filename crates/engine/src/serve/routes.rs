@@ -131,21 +131,14 @@ impl RouteScope {
         };
         RouteScope(match event {
             Event::TokenAdded { .. } | Event::TokenRevoked { .. } => Scope::Keys(keys(state)),
-            Event::EndpointCreated { endpoint, .. }
-            | Event::EndpointRevised { endpoint, .. }
-            | Event::EndpointWants { endpoint, .. }
-            | Event::ReplicaChanged { endpoint, .. }
-            | Event::ReplicaGone { endpoint, .. }
-            | Event::RolloutBegan { endpoint, .. }
-            | Event::RolloutMoved { endpoint, .. }
-            | Event::RolloutEnded { endpoint, .. }
-            | Event::EndpointStopping { endpoint, .. }
-            | Event::EndpointGone { endpoint } => named(endpoint),
+            Event::EndpointCreated { endpoint, .. } => named(endpoint),
             _ if state.endpoints.is_empty() => Scope::Nothing,
             Event::NodeUp { .. } => Scope::All(Box::new(route_table(state))),
-            _ => job_of(event)
-                .and_then(|job| endpoint_of(state, job))
-                .map_or(Scope::Nothing, |e| named(&e.name)),
+            _ => {
+                let of_job = || job_of(event).and_then(|job| endpoint_of(state, job));
+                let name = event.endpoint().or_else(|| of_job().map(|e| &e.name));
+                name.map_or(Scope::Nothing, named)
+            }
         })
     }
 

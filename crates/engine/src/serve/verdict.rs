@@ -14,7 +14,8 @@ pub(crate) fn verdict(view: View<'_>, name: &str) -> Option<EndpointVerdict> {
         let why = not_ready(&look, seen)?;
         Some(ReplicaVerdict { job: seen.id, revision: seen.replica.revision, why })
     };
-    let failing = (endpoint.failures > 0).then(|| Failing {
+    let lacks = (look.ready().count() as u32) < endpoint.want;
+    let failing = (endpoint.failures > 0 && lacks).then(|| Failing {
         failures: endpoint.failures,
         last: endpoint.last_failure.clone().unwrap_or_default(),
         next: endpoint.not_before,
@@ -74,13 +75,17 @@ fn stuck(look: &Look<'_>) -> Option<String> {
     let newest = look.endpoint.newest();
     let waits = |r: &Seen<'_>| matches!(r.standing, Standing::Waits { since } if look.view.now.since(since) >= NO_ROOM);
     let (new, old): (Vec<_>, Vec<_>) = look.live().partition(|r| r.replica.revision == newest);
-    let short = old.len() > shares(look).old as usize && new.iter().any(|r| waits(r));
-    (short && look.ready().count() <= 1).then(|| {
+    let shares = shares(look);
+    let short = old.len() > shares.old as usize && new.iter().any(|r| waits(r));
+    let stuck = short && !shares.one_for_one && look.ready().count() <= 1;
+    let other = if newest == rollout.to { rollout.from } else { rollout.to };
+    stuck.then(|| {
         format!(
-            "revision {} waits for GPUs, and the last replica of revision {} is not stopped for it: \
-             make room for one more, or let the endpoint sleep meanwhile",
-            newest,
-            if newest == rollout.to { rollout.from } else { rollout.to }
+            "there is no room for revision {newest} beside the last replica of revision {other}, which \
+             is not stopped for it: free room for one more, or write `surge = 0` under \
+             [service.rollout] and `tutti endpoints update {} FILE`, and requests wait while they are \
+             exchanged",
+            look.endpoint.name
         )
     })
 }

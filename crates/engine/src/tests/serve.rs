@@ -158,7 +158,7 @@ fn phases(world: &World) -> Vec<ReplicaPhase> {
     world.replicas().into_iter().map(|(_, r)| r.phase).collect()
 }
 
-fn said(world: &World, words: &str) -> bool {
+pub fn said(world: &World, words: &str) -> bool {
     world.endpoint().chronicle.iter().any(|h| h.text.contains(words))
 }
 
@@ -327,63 +327,6 @@ fn a_replica_that_does_not_answer_any_more_is_given_up_after_its_time_to_warm_up
     assert!(said(&world, "it was not ready within"));
     world.serve_on(3, &mute);
     assert_eq!(world.ready(), [JobId(2)]);
-}
-
-fn crash(world: &mut World) {
-    let running: Vec<JobId> = world
-        .replicas()
-        .into_iter()
-        .map(|(id, _)| id)
-        .filter(|id| world.state_of(*id) == JobState::Running)
-        .collect();
-    for job in running {
-        let lease = world.lease(TaskId::single(job));
-        for node in world.nodes_of(job) {
-            world.done(node, lease, &[(0, ExitStatus::Code(3))]);
-        }
-    }
-}
-
-#[test]
-fn replicas_that_fail_one_after_another_wait_longer_and_longer() {
-    let mut world = World::new(&[8]);
-    world.serve(chat(4, 4));
-    let mute = Routers { mute: (1..100).map(JobId).collect(), ..Routers::default() };
-    world.start_and_stop();
-    crash(&mut world);
-    assert_eq!(world.endpoint().failures, 1, "four at once are one failure");
-    assert_eq!(world.replicas(), []);
-    let mut gaps = Vec::new();
-    for _ in 0..5 {
-        let began = world.now;
-        while world.replicas().is_empty() {
-            world.serve_on(1, &mute);
-        }
-        gaps.push(world.now.since(began).0.div_ceil(1000));
-        assert_eq!(world.replicas().len(), 1, "one at a time is tried");
-        world.start_and_stop();
-        crash(&mut world);
-    }
-    assert_eq!(gaps, [1, 2, 4, 8, 16]);
-    assert!(said(&world, "6 in a row"), "{:?}", world.endpoint().chronicle);
-    assert!(world.endpoint().last_failure.as_deref().unwrap().contains("exit code 3"));
-    world.wait(40, &[]);
-    world.serve_on(3, &Routers::default());
-    assert_eq!((world.endpoint().failures, world.ready().len()), (0, 4), "one became ready");
-}
-
-#[test]
-fn the_wait_after_failures_has_an_end() {
-    let mut world = World::new(&[8]);
-    world.serve(chat(1, 1));
-    for _ in 0..14 {
-        world.start_and_stop();
-        crash(&mut world);
-        let wait = world.endpoint().not_before.since(world.now);
-        assert!(wait <= Span::secs(300), "{wait}");
-        world.wait(wait.0.div_ceil(1000), &[]);
-    }
-    assert_eq!(world.replicas().len(), 1);
 }
 
 #[test]

@@ -45,13 +45,7 @@ fn four(gpus: &[u16], spec: JobSpec) -> World {
 fn an_exchange_never_has_fewer_that_answer() {
     let mut world = four(&[8], chat(4, 4));
     assert_eq!(world.update(revised(4, 4), None), 2);
-    let (mut least, mut most) = (usize::MAX, 0);
-    for _ in 0..20 {
-        world.serve_on(1, &quiet());
-        least = least.min(world.ready().len());
-        most = most.max(world.replicas().len());
-    }
-    assert_eq!((least, most), (4, 5), "one on top while they are exchanged");
+    assert_eq!(extremes(&mut world, 20), (4, 5), "one on top while they are exchanged");
     assert_eq!((ready_of(&world, 1), ready_of(&world, 2)), (0, 4));
     assert!(matches!(stage(&world), Some(RolloutStage::Watching { .. })), "{:?}", stage(&world));
     world.serve_on(60, &quiet());
@@ -76,6 +70,89 @@ fn where_there_is_no_room_one_goes_first_but_never_the_last() {
     world.update(revised(1, 1), None);
     world.serve_on(300, &quiet());
     assert_eq!((ready_of(&world, 1), ready_of(&world, 2)), (1, 0), "it would answer nothing");
+}
+
+fn one_for_one(spec: JobSpec) -> JobSpec {
+    with_service(spec, |s| s.rollout.surge = 0)
+}
+
+/// The fewest that answer and the most that are there, over so many seconds.
+fn extremes(world: &mut World, seconds: u64) -> (usize, usize) {
+    let (mut least, mut most) = (usize::MAX, 0);
+    for _ in 0..seconds {
+        world.serve_on(1, &quiet());
+        (least, most) = (least.min(world.ready().len()), most.max(world.replicas().len()));
+    }
+    (least, most)
+}
+
+#[test]
+fn without_surge_an_old_one_goes_first_one_at_a_time() {
+    let mut world = four(&[8], chat(4, 4));
+    world.update(one_for_one(revised(4, 4)), None);
+    assert_eq!(extremes(&mut world, 30), (3, 4), "never one more, though there is room");
+    assert_eq!((ready_of(&world, 1), ready_of(&world, 2)), (0, 4));
+    let mut world = World::new(&[1]);
+    world.serve(chat(1, 1));
+    world.serve_on(1, &quiet());
+    world.update(one_for_one(revised(1, 1)), None);
+    assert_eq!(extremes(&mut world, 10), (0, 1));
+    assert_eq!(ready_of(&world, 2), 1);
+}
+
+#[test]
+fn without_surge_nobody_else_goes_while_the_new_one_waits_or_fails() {
+    let mut world = four(&[4], chat(4, 4));
+    world.update(one_for_one(revised(4, 4)), None);
+    let mute = Routers { mute: (5..50).map(JobId).collect(), ..quiet() };
+    world.serve_on(50, &mute);
+    assert_eq!((ready_of(&world, 1), world.replicas().len()), (3, 4), "it loads");
+    world.serve_on(60, &mute);
+    assert_eq!((stage(&world), world.endpoint().current), (None, 1), "it was never ready");
+    world.serve_on(2, &quiet());
+    assert_eq!(ready_of(&world, 1), 4);
+}
+
+#[test]
+fn who_is_stuck_is_told_the_way_out_and_it_works() {
+    let mut world = World::new(&[1]);
+    world.serve(chat(1, 1));
+    world.serve_on(1, &quiet());
+    world.update(revised(1, 1), None);
+    world.serve_on(31, &quiet());
+    let verdict = world.engine.endpoint_verdict("chat", world.now).unwrap();
+    let words = verdict.rollout.unwrap();
+    let way_out = ["no room for revision 2", "`surge = 0`", "tutti endpoints update chat FILE"];
+    assert!(way_out.iter().all(|part| words.contains(part)), "{words}");
+    assert_eq!(world.update(one_for_one(revised(1, 1)), None), 3);
+    world.serve_on(10, &quiet());
+    assert_eq!((ready_of(&world, 3), world.replicas().len()), (1, 1));
+    assert_eq!(world.engine.endpoint_verdict("chat", world.now).unwrap().rollout, None);
+}
+
+#[test]
+fn replicas_of_one_port_are_exchanged_one_by_one() {
+    let fixed = |spec| with_service(spec, |s| s.port = Some(8000));
+    let mut world = World::new(&[4, 4]);
+    world.serve(fixed(chat(2, 2)));
+    world.serve_on(2, &quiet());
+    assert_eq!(world.ready().len(), 2);
+    let nodes = |world: &World| -> Vec<_> {
+        let jobs = world.replicas().into_iter().filter_map(|(id, _)| world.engine.state().job(id));
+        let attempts = jobs.filter_map(|job| job.task(None)?.attempt());
+        attempts.flat_map(|a| a.parts.iter().map(|p| p.node)).collect()
+    };
+    assert_ne!(nodes(&world)[0], nodes(&world)[1]);
+    world.update(fixed(revised(2, 2)), None);
+    let mut least = usize::MAX;
+    for _ in 0..150 {
+        world.serve_on(1, &quiet());
+        least = least.min(world.ready().len());
+        let all = nodes(&world);
+        let once: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(all.len(), once.len(), "two on one node");
+    }
+    assert_eq!((least, ready_of(&world, 2)), (1, 2));
 }
 
 #[test]

@@ -33,9 +33,12 @@ pub struct Endpoint {
     pub bounds: Option<Replicas>,
     /// Every replica whose job is not over.
     pub replicas: BTreeMap<JobId, Replica>,
-    /// Failed one after another without any that became ready, and when the next may be started.
+    /// Failed one after another without any that stayed ready, the last when, and when the next may be
+    /// started.
     #[serde(default)]
     pub failures: u32,
+    #[serde(default)]
+    pub failed_at: Time,
     #[serde(default)]
     pub not_before: Time,
     /// What the last of them died of.
@@ -65,7 +68,7 @@ pub struct Revision {
     /// It was taken back, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_back: Option<String>,
-    /// Replicas of it that failed one after another without any that became ready.
+    /// Replicas of it that failed one after another without any that stayed ready.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
 }

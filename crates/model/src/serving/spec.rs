@@ -246,7 +246,8 @@ text_serde!(TimeOfDay, "a time of day such as 08:30");
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct RolloutRule {
-    /// Replicas that may be there on top while they are exchanged.
+    /// Replicas that may be there on top while they are exchanged. 0: an old one goes first, and requests
+    /// wait for the new one if it was the last.
     pub surge: u32,
     /// Per cent of requests that a new revision gets first, for `bake`. 0: it takes over at once, replica
     /// by replica.

@@ -7,6 +7,10 @@ use utoipa::ToSchema;
 
 use crate::{JobId, Span, Time};
 
+/// Nobody asks replicas whether they answer, and nobody sends them anything.
+pub const NO_ROUTER: &str =
+    "no router has spoken lately: start one with `tutti router`, or all with `tutti up`";
+
 /// What keeps an endpoint from answering with as many replicas as it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndpointVerdict {
@@ -81,7 +85,7 @@ impl EndpointVerdict {
     pub fn sentences(&self, now: Time) -> Vec<String> {
         let mut out = Vec::new();
         if self.routers == 0 {
-            out.push("no router has spoken: start one with `tutti router`".to_owned());
+            out.push(NO_ROUTER.to_owned());
         }
         if let Some(failing) = &self.failing {
             out.push(failing.sentence(now));
@@ -95,12 +99,20 @@ impl EndpointVerdict {
 impl Failing {
     fn sentence(&self, now: Time) -> String {
         let Failing { failures, last, next } = self;
-        let next = match next.since(now) {
+        let next = match left(*next, now) {
             Span(0) => "now".to_owned(),
             wait => format!("in {wait}"),
         };
-        format!("{failures} replicas failed one after another, the last: {last}; next {next}")
+        match failures {
+            1 => format!("a replica failed: {last}; next {next}"),
+            n => format!("{n} replicas failed one after another, the last: {last}; next {next}"),
+        }
     }
+}
+
+/// A wait, rounded up: what is not over is not nothing.
+fn left(until: Time, now: Time) -> Span {
+    Span(until.since(now).0.next_multiple_of(1000)).short()
 }
 
 impl ReplicaVerdict {
@@ -116,8 +128,8 @@ struct Said<'a> {
 
 impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ago = |at: &Time| self.now.since(*at);
-        let until = |at: &Time| at.since(self.now);
+        let ago = |at: &Time| self.now.since(*at).short();
+        let until = |at: &Time| left(*at, self.now);
         match self.why {
             NotReady::Waits { since } => write!(f, "waits for GPUs since {}", ago(since)),
             NotReady::Held => f.write_str("is held: `tutti release` lets it start"),
@@ -139,5 +151,37 @@ impl fmt::Display for Said<'_> {
                 write!(f, "goes, and finishes what it has within {}", until(by))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_count_right_and_round_spans() {
+        let now = Time(1_000_000);
+        let loads = NotReady::Loads { since: Time(995_013), until: Time(1_001_600), said: None };
+        let mut verdict = EndpointVerdict {
+            ready: 0,
+            want: 1,
+            routers: 1,
+            replicas: vec![ReplicaVerdict { job: JobId(7), revision: 1, why: loads }],
+            failing: Some(Failing { failures: 1, last: "rank 0 failed".into(), next: now }),
+            rollout: None,
+        };
+        assert_eq!(
+            verdict.sentences(now),
+            [
+                "a replica failed: rank 0 failed; next now",
+                "replica 7 runs for 4s and does not answer, given up in 2s",
+            ]
+        );
+        let failing = Failing { failures: 2, last: "it hung".into(), next: Time(1_000_100) };
+        (verdict.failing, verdict.replicas, verdict.routers) = (Some(failing), Vec::new(), 0);
+        assert_eq!(
+            verdict.sentences(now),
+            [NO_ROUTER, "2 replicas failed one after another, the last: it hung; next in 1s"]
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What keeps a task off a node that has room for it: reservations, spares, heads of the queue and
-//! models of which its team may have no more.
+//! What keeps a task off a node that has room for it: reservations, spares, heads of the queue, models
+//! of which its team may have no more, and a port that somebody else has there.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +24,8 @@ pub(crate) struct Bars<'b> {
     pub ends: Option<Time>,
     /// Models of which its team has all it may have.
     pub models: &'b [usize],
+    /// Where somebody else listens on its port.
+    pub ports: &'b BTreeSet<NodeId>,
 }
 
 impl<'b> Bars<'b> {
@@ -36,6 +38,7 @@ impl<'b> Bars<'b> {
         !self.policy.reservations.is_empty()
             || self.spares.is_some_and(|s| !s.is_empty())
             || !self.models.is_empty()
+            || !self.ports.is_empty()
     }
 
     /// Where its files are, if there is room there; else anywhere.
@@ -58,7 +61,20 @@ impl<'b> Bars<'b> {
         self.allows_but_for_heads(slot) && !self.delays_any(slot, gpus)
     }
 
+    /// Whether it could be there if it listened elsewhere.
+    pub fn allows_another_port(&self, slot: SlotNo, gpus: u32) -> bool {
+        self.is_open(slot) && !self.delays_any(slot, gpus)
+    }
+
     pub fn allows_but_for_heads(&self, slot: SlotNo) -> bool {
+        self.is_open(slot) && !self.has_its_port(slot)
+    }
+
+    fn has_its_port(&self, slot: SlotNo) -> bool {
+        !self.ports.is_empty() && self.ports.contains(&self.cluster.get(slot).node)
+    }
+
+    fn is_open(&self, slot: SlotNo) -> bool {
         self.spares.is_none_or(|spares| !spares.contains(&slot))
             && self.reservation(slot).is_none()
             && (self.models.is_empty() || !self.has_barred_model(slot))
@@ -99,22 +115,24 @@ impl<'b> Bars<'b> {
 
     /// There is room, but too little of it may be used, whoever else waits.
     pub fn verdict(&self, page: &Page) -> Verdict {
-        let (mut kept, mut reserved, mut by) = (0, 0, None);
+        let (mut kept, mut reserved, mut port, mut by) = (0, 0, 0, None);
         for slot in page.fitting() {
             match self.reservation(slot) {
                 Some(r) => {
                     reserved += 1;
                     by = by.or(Some(r));
                 }
-                None => kept += u32::from(!self.allows_but_for_heads(slot)),
+                None if !self.is_open(slot) => kept += 1,
+                None => port += u32::from(self.has_its_port(slot)),
             }
         }
         let mut shortage = match page.verdict(self.cluster) {
             Verdict::Busy(s) | Verdict::NodesUnavailable(s) => s,
             _ => Shortage::default(),
         };
-        shortage.nodes_fitting = shortage.nodes_fitting.saturating_sub(kept + reserved);
-        (shortage.blocked.kept, shortage.blocked.reserved) = (kept, reserved);
+        shortage.nodes_fitting = shortage.nodes_fitting.saturating_sub(kept + reserved + port);
+        let blocked = &mut shortage.blocked;
+        (blocked.kept, blocked.reserved, blocked.port) = (kept, reserved, port);
         match by {
             Some(r) => Verdict::Reserved { reservation: r.name.clone(), until: r.until, shortage },
             None => Verdict::Busy(shortage),

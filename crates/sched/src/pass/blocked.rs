@@ -1,11 +1,12 @@
 //! What becomes of a task that can't start now: others are stopped for it, or it gets a time to
 //! start that nobody behind it may delay, or nodes of its own; and in any case a reason.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use tutti_model::{
-    ClaimCause, Job, JobId, Moved, NewClaim, PartPlacement, QueueKey, Span, Stop, TaskId, Time,
-    Verdict, Victim,
+    ClaimCause, Job, JobId, Moved, NewClaim, NodeId, PartPlacement, QueueKey, Span, Stop, TaskId,
+    Time, Verdict, Victim,
 };
 
 use super::bars::reservation;
@@ -57,6 +58,16 @@ impl<'a> Pass<'a, '_> {
                 self.become_head(no, key);
                 self.stand_back(no, key, verdict)
             }
+            Tried::PortTaken(verdict) => {
+                if self.make_way(no, key, rank) {
+                    return Onward::Task;
+                }
+                self.become_head(no, key);
+                // Those behind it may have another port, or none.
+                let task = TaskId { job: key.job, index: key.index };
+                self.plan.by_task.entry(task).or_insert(verdict);
+                Onward::Entry
+            }
             Tried::NoRoom => {
                 let busy = self.is_busy(self.lanes[no].page);
                 if self.make_way(no, key, rank) {
@@ -65,11 +76,12 @@ impl<'a> Pass<'a, '_> {
                 if busy {
                     self.become_head(no, key);
                 }
-                // For one that ends sooner others might be stopped yet.
+                // For one that ends sooner, or listens elsewhere, others might be stopped yet.
+                let alike = self.finds_alike() && !self.has_fixed_port(key);
                 let lane = &mut self.lanes[no];
                 lane.stood_back += 1;
                 let depth = self.policy.backfill_depth;
-                if lane.stood_back < depth && !self.finds_alike() && !self.is_peaceful() {
+                if lane.stood_back < depth && !alike && !self.is_peaceful() {
                     return Onward::Entry;
                 }
                 Onward::Over
@@ -145,6 +157,11 @@ impl<'a> Pass<'a, '_> {
         self.policy.reservations.is_empty() && self.policy.spares.is_empty()
     }
 
+    /// What it does not find on nodes where its port is free, others might elsewhere.
+    fn has_fixed_port(&self, key: &QueueKey) -> bool {
+        self.state.job(key.job).is_some_and(|job| job.spec.fixed_port().is_some())
+    }
+
     fn anybody_is_overdue(&self) -> bool {
         let oldest = self.state.index.waiting.first();
         oldest.is_some_and(|(since, _)| self.now.since(*since) > self.policy.patience)
@@ -213,7 +230,9 @@ impl<'a> Pass<'a, '_> {
             return false;
         }
         let Some(claim) = preempt::search(self, page, turn.task(), turn.job, team, rank) else {
-            self.no_victims.insert((page, rank, team));
+            if !self.has_fixed_port(key) {
+                self.no_victims.insert((page, rank, team));
+            }
             return false;
         };
         self.claim(turn.job, claim);
@@ -314,7 +333,9 @@ impl<'a> Pass<'a, '_> {
                 }
                 return;
             }
-            self.no_head.insert(page);
+            if !self.has_fixed_port(key) {
+                self.no_head.insert(page);
+            }
         }
         if !may_lead {
             return;
@@ -322,7 +343,8 @@ impl<'a> Pass<'a, '_> {
         let Some(turn) = self.overdue(no, key) else { return };
         let task = turn.task();
         self.view.book.read(page, &self.view.cluster, &self.view.valuer);
-        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
+        let ports = self.port_taken(turn.job);
+        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task, &ports);
         let claim = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use);
         if let Some(claim) = claim
             && self.may_have(turn.job, &claim.parts)
@@ -356,6 +378,7 @@ impl<'a> Pass<'a, '_> {
     fn find_head(&mut self, turn: &Turn<'a>, page_no: PageNo) -> Option<HeadRoom> {
         let (state, policy, now, job) = (self.state, self.policy, self.now, turn.job);
         let spares = (!turn.restarted).then_some(&self.spares);
+        let ports = self.port_taken(job);
         let View { cluster, book, valuer } = &mut *self.view;
         let page = book.read(page_no, cluster, valuer);
         let (cluster, page) = (&*cluster, page);
@@ -363,6 +386,7 @@ impl<'a> Pass<'a, '_> {
         let ends = Ends { state, policy, now, placed, victims };
         let free_of = |slot: SlotNo, from: Time, until: Time| {
             !spares.is_some_and(|spares| spares.contains(&slot))
+                && !ports.contains(&cluster.get(slot).node)
                 && reservation(policy, cluster, slot, job, from, until).is_none()
         };
         let search = |may_use: &dyn Fn(SlotNo) -> bool| {
@@ -392,8 +416,19 @@ impl<'a> Pass<'a, '_> {
             && reservation(self.policy, &self.view.cluster, slot, job, self.now, until).is_none()
     }
 
-    /// The same for one that does not run yet, and must not delay those before it in line.
-    pub fn may_take(&self, slot: SlotNo, job: &Job, page: PageNo, task: TaskId) -> bool {
+    /// The same for one that does not run there yet, and must not delay those before it in line, or meet
+    /// somebody on its port.
+    pub fn may_take(
+        &self,
+        slot: SlotNo,
+        job: &Job,
+        page: PageNo,
+        task: TaskId,
+        port_taken: &BTreeSet<NodeId>,
+    ) -> bool {
+        if !port_taken.is_empty() && port_taken.contains(&self.view.cluster.get(slot).node) {
+            return false;
+        }
         let ask = self.view.book.ask(page);
         // Of a total of GPUs, a node may give all it has.
         let need = match ask.node_counts() {

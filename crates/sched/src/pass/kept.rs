@@ -115,7 +115,8 @@ impl<'a> Pass<'a, '_> {
         let page = self.lanes[turn.lane].page;
         self.view.book.read(page, &self.view.cluster, &self.view.valuer);
         let task = turn.task();
-        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task);
+        let ports = self.port_taken(turn.job);
+        let may_use = |slot: SlotNo| self.may_take(slot, turn.job, page, task, &ports);
         let new = claims::overdue(&self.view.cluster, self.view.book.page(page), task, &may_use)?;
         let (new_free, old_free) = (
             claims::free_parts(self.state, task, &new.parts),
@@ -177,9 +178,12 @@ impl<'a> Pass<'a, '_> {
         !has_lease && self.at_array_limit(job)
     }
 
-    /// Since the claim was made, a policy may have set limits and reservations.
+    /// Since the claim was made, a policy may have set limits and reservations, and somebody may have
+    /// come to listen there.
     fn may_come_true(&mut self, job: &'a Job, claim: &Claim) -> bool {
-        self.may_have(job, &claim.parts) && !self.is_reserved(job, claim)
+        let ports = self.port_taken(job);
+        let open = claim.parts.iter().all(|part| !ports.contains(&part.node));
+        open && self.may_have(job, &claim.parts) && !self.is_reserved(job, claim)
     }
 
     /// Whether its team may have this much more.
@@ -326,7 +330,7 @@ impl<'a> Pass<'a, '_> {
         }
         // By now it may have the right to stop others.
         let rank = self.policy.class_rank(&self.lanes[turn.lane].lane.class);
-        let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_));
+        let lacks_room = matches!(tried, Tried::NoRoom | Tried::Barred(_) | Tried::PortTaken(_));
         if lacks_room && self.make_way(turn.lane, key, rank) {
             self.dropped.insert(turn.task());
             return Tried::Done;

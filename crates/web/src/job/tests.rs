@@ -20,6 +20,7 @@ fn view(state: JobState) -> View {
         stopped_before: None,
         suspensions: Vec::new(),
         goodput: None,
+        replica_of: None,
     };
     let progress = ProgressDetail {
         id: detail.row.id,
@@ -41,7 +42,6 @@ fn view(state: JobState) -> View {
         simulated: true,
         inside: true,
         left: false,
-        replica_of: None,
     }
 }
 
@@ -62,7 +62,8 @@ fn everything_live_is_in_the_page_as_it_is_sent() {
 #[test]
 fn a_replica_says_whose_it_is() {
     let of = tutti_model::ReplicaOf { endpoint: "chat".into(), revision: 3 };
-    let replica = View { replica_of: Some(of), ..view(JobState::Running) };
+    let mut replica = view(JobState::Running);
+    replica.detail.replica_of = Some(of);
     let words = text(Role::Viewer, &replica);
     assert!(words.contains("Replica of") && words.contains("href=\"/endpoints/chat\""), "{words}");
     assert!(words.contains("revision 3"), "{words}");

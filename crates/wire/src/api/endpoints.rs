@@ -65,6 +65,9 @@ pub struct EndpointRow {
     pub gpus_per_replica: u32,
     pub policy: RoutePolicy,
     pub models: Vec<String>,
+    /// Routers that spoke lately. None: nobody can ask it anything.
+    #[serde(default)]
+    pub routers: u32,
     /// As the routers say now.
     pub in_flight: u32,
     pub queued: u32,

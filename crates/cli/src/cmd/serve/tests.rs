@@ -16,6 +16,13 @@ fn a_file_without_a_service_says_what_to_do() {
 }
 
 #[test]
+fn a_file_that_is_not_there_says_what_to_give() {
+    let fail = |path: &str| misnamed(Fail::usage("no"), path.as_ref()).hint;
+    assert!(fail("chat").unwrap().contains("tutti endpoints"));
+    assert_eq!((fail("-"), fail(env!("CARGO_MANIFEST_DIR"))), (None, None));
+}
+
+#[test]
 fn a_name_is_the_flags_the_keys_or_the_files() {
     let (bare, named) = (parsed("run = 'x'"), parsed("name = 'chat'\nrun = 'x'"));
     let of = |flag: Option<&str>, spec: &JobSpec, path: &str| {

@@ -79,8 +79,6 @@ async fn archived(app: &App, id: TaskId, caller: &Caller) -> Result<View, Proble
         simulated,
         inside: caller.may_look_inside(&row.user),
         left: true,
-        // The archive does not say.
-        replica_of: None,
         detail,
     })
 }
@@ -134,7 +132,6 @@ fn look(world: &World, id: TaskId, inside: bool) -> Option<(View, Vec<Held>)> {
         simulated: parts.iter().any(simulated),
         inside,
         left: false,
-        replica_of: job.replica_of.as_deref().cloned(),
         detail,
     };
     let held = parts.iter().flat_map(|part| held(state, part)).collect();
@@ -366,6 +363,7 @@ mod tests {
             stopped_before: None,
             suspensions: Vec::new(),
             goodput: None,
+            replica_of: None,
         }
     }
 

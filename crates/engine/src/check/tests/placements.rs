@@ -291,3 +291,26 @@ fn no_team_gets_more_than_its_limit_at_any_level() {
     });
     assert_eq!(of_model, over(one));
 }
+
+#[test]
+fn nobody_meets_on_a_fixed_port() {
+    let mut c = case();
+    let mut spec = gang(1, 1);
+    spec.name = Some("chat".into());
+    let replicas = tutti_model::Replicas { min: 3, max: 3 };
+    let service = tutti_model::ServiceSpec { port: Some(8000), replicas, ..Default::default() };
+    spec.service = Some(Box::new(service));
+    let (spec, user, key) = (Box::new(spec), None, None);
+    c.world.engine.step(Command::Serve { actor: ada(), spec, user, key }, c.world.now);
+    let [a, b, d] = [1, 2, 3].map(|id| TaskId::single(JobId(id)));
+    let both = |node| {
+        let mut plan = place(a, vec![part(N1, &[0])]);
+        plan.placements.extend(place(b, vec![part(node, &[1])]).placements);
+        plan
+    };
+    c.accepts(&both(N2));
+    assert_eq!(c.refuses(&both(N1)), Violation::PortTaken(b, N1, 8000, a));
+    c.carry_out(place(a, vec![part(N1, &[0])]));
+    let there = place(d, vec![part(N1, &[1])]);
+    assert_eq!(c.refuses(&there), Violation::PortTaken(d, N1, 8000, a));
+}

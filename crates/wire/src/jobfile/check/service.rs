@@ -130,9 +130,6 @@ fn rollout(service: &ServiceSpec) -> Option<Wrong> {
     let rule = &service.rollout;
     let of_rule =
         |key, why: String| Some(Wrong { path: vec![Step::Key("rollout"), Step::Key(key)], why });
-    if rule.surge == 0 {
-        return of_rule("surge", "0 can't exchange anything: at least 1".to_owned());
-    }
     if rule.canary > 100 {
         let why = format!("{} is no part of the requests: write 0 to 100 per cent", rule.canary);
         return of_rule("canary", why);
@@ -271,7 +268,6 @@ service:
             ("models = ['a', '']", "3:16: service.models[1]: a model has a name"),
             ("models = ['a', 'a']", "3:16: service.models[1]: 'a' is there twice"),
             ("rollout = { canary = 101 }", "3:22: service.rollout.canary: 101 is no part"),
-            ("rollout = { surge = 0 }", "3:21: service.rollout.surge: 0 can't exchange"),
             ("files = 'llama'", "3:9: service.files: 'llama' is no path on every node"),
             ("warm_up = '0s'", "3:11: service.warm_up: nothing is ready at once"),
             ("rollout = { max_slowdown = 0.5 }", "3:28: service.rollout.max_slowdown: must be at"),

@@ -222,6 +222,7 @@ fn found(id: TaskId) -> Found {
         suspensions: Vec::new(),
         goodput: None,
         stopped_before: Some("GPU 3 of n2 was broken".into()),
+        replica_of: None,
     };
     let rank = |rank: u32| RankRow {
         rank,
