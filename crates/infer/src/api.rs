@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::engine::Refused;
 pub use error::ApiError;
-use wanted::{Ask, Wanted};
+use wanted::{Ask, Room, Wanted};
 
 type Body = Result<Bytes, BytesRejection>;
 
@@ -33,7 +33,7 @@ pub async fn chat(State(app): State<Arc<App>>, body: Body) -> Result<Response, A
 async fn respond(
     app: Arc<App>,
     body: Body,
-    read: fn(Wanted, usize, u64) -> Result<Ask, ApiError>,
+    read: fn(Wanted, Room, u64) -> Result<Ask, ApiError>,
 ) -> Result<Response, ApiError> {
     let at = Instant::now();
     let under_way = app.enter();
@@ -45,7 +45,8 @@ async fn respond(
     {
         return Err(ApiError::no_model(name, app.name()));
     }
-    let mut ask = read(wanted, serving.context, random())?;
+    let room = Room { context: serving.context, sequences: serving.engine.most() };
+    let mut ask = read(wanted, room, random())?;
     let requests = std::mem::take(&mut ask.requests);
     let events = serving.engine.submit(requests, at).map_err(|refused| {
         if matches!(refused, Refused::Full { .. }) {

@@ -54,6 +54,11 @@ impl Engine {
         (Engine { submissions, waiting, queue, ids: AtomicU64::new(0) }, inbox)
     }
 
+    /// Sequences that one submission may have.
+    pub fn most(&self) -> usize {
+        self.queue
+    }
+
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -203,6 +208,9 @@ impl<M: Model> Run<M> {
     }
 
     fn advance(&mut self, slot: usize, logits: &[f32]) {
+        if !logits.iter().all(|logit| logit.is_finite()) {
+            return self.give_up(slot);
+        }
         let Some(emission) = self.schedule.advance(slot, logits) else { return };
         let id = emission.id;
         let Some(client) = self.clients.get_mut(&id) else { return };
@@ -231,6 +239,15 @@ impl<M: Model> Run<M> {
         if reason.is_some() {
             self.clients.remove(&id);
         }
+    }
+
+    /// What was computed is no number: its client is told, and nobody finds it in the slot.
+    fn give_up(&mut self, slot: usize) {
+        self.model.clear(slot);
+        let Some(id) = self.schedule.forget(slot) else { return };
+        // That nothing more comes is how a client learns of it.
+        self.clients.remove(&id);
+        self.levels(|counts| counts.broken += 1);
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Counts {
     pub finished_stop: u64,
     pub finished_length: u64,
     pub cancelled: u64,
+    /// Sequences that ended because what was computed was no number.
+    pub broken: u64,
     pub refused: u64,
     pub reuse: Reuse,
     pub first_token: Histogram,
@@ -71,7 +73,12 @@ pub fn render(counts: &Counts, model: &str) -> String {
         page.one("counter", &format!("tutti_infer_{name}"), help, value as f64);
     }
     page.head("counter", "tutti_infer_finished_total", "Sequences that are done, by reason.");
-    for (reason, value) in [("stop", counts.finished_stop), ("length", counts.finished_length)] {
+    let reasons = [
+        ("stop", counts.finished_stop),
+        ("length", counts.finished_length),
+        ("broken", counts.broken),
+    ];
+    for (reason, value) in reasons {
         page.line("tutti_infer_finished_total", &format!(",reason=\"{reason}\""), value as f64);
     }
     for (name, help, histogram) in [

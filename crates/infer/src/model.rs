@@ -28,6 +28,8 @@ pub trait Model {
     ) -> Option<Vec<f32>>;
     fn decode(&mut self, rows: &[Row]) -> Vec<f32>;
     fn copy(&mut self, from: usize, to: usize, len: usize);
+    /// Zeros: what is not a number would spread to whoever has the slot next, masked or not.
+    fn clear(&mut self, slot: usize);
 }
 
 impl Model for Decoder {
@@ -47,6 +49,10 @@ impl Model for Decoder {
 
     fn copy(&mut self, from: usize, to: usize, len: usize) {
         Decoder::copy(self, from, to, len);
+    }
+
+    fn clear(&mut self, slot: usize) {
+        Decoder::clear(self, slot);
     }
 }
 
@@ -77,13 +83,12 @@ pub fn load(options: &Options) -> Result<(Decoder, Ready), LoadError> {
     let step = weights.step;
     drop(weights);
     decoder.warm_up(options.chunk);
-    let per_token = Decoder::bytes_per_token(&model, opened.dtype);
     let ready = Ready {
         step,
         parameters: model.parameters(),
         context,
         slots: options.max_batch,
-        cache_bytes: (per_token * context * options.max_batch) as u64,
+        cache_bytes: decoder.cache_bytes() as u64,
         device: opened.name,
         precision: opened.precision,
         took: begun.elapsed(),

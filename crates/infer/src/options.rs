@@ -46,7 +46,7 @@ impl FromStr for Hardware {
     }
 }
 
-/// Of matrices, keys and values. Norms and sums are always f32.
+/// Of matrices. Norms, sums, keys and values are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// bf16 on a GPU, f32 on the CPU.
@@ -125,7 +125,8 @@ pub(crate) struct Opened {
 
 /// A job without GPUs has an empty list of them, whatever the node has.
 fn has_cuda() -> bool {
-    let hidden = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|list| list.is_empty());
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES");
+    let hidden = visible.is_ok_and(|list| matches!(list.trim(), "" | "-1"));
     cfg!(feature = "cuda") && !hidden && Path::new("/dev/nvidiactl").exists()
 }
 

@@ -19,7 +19,7 @@ pub struct Request {
     pub sampling: Sampling,
     /// Which of several sequences with the same seed.
     pub choice: usize,
-    pub stops: Vec<String>,
+    pub stops: Arc<[String]>,
     /// How many of the likeliest tokens are told with each.
     pub logprobs: Option<usize>,
 }

@@ -188,6 +188,13 @@ impl Schedule {
         Some(choice.slot)
     }
 
+    /// Nothing of what is in a slot is of use. Whose it was.
+    pub fn forget(&mut self, slot: usize) -> Option<SequenceId> {
+        let slot = &mut self.slots[slot];
+        slot.tokens.clear();
+        slot.active.take().map(|active| active.request.id)
+    }
+
     /// Picks the next token of a slot by its logits. None if the slot is empty: its sequence was
     /// cancelled while it was computed.
     pub fn advance(&mut self, slot: usize, logits: &[f32]) -> Option<Emission> {

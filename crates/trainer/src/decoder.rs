@@ -23,6 +23,7 @@ pub struct DecoderOptions {
     pub slots: usize,
     /// Tokens of one sequence.
     pub context: usize,
+    /// Of the matrices.
     pub dtype: FloatDType,
     pub device: Device,
     /// Few shapes, at the price of computing for rows and positions that are not there: an
@@ -57,7 +58,7 @@ impl Decoder {
         let context = options.context.next_multiple_of(BLOCK);
         let options = DecoderOptions { context, ..options };
         let model = &weights.config.model;
-        let heads = heads(model, options.dtype);
+        let heads = heads(model);
         let device = &options.device;
         let matrices = weights.params.iter().zip(&weights.values).map(|(param, values)| {
             let dtype = if param.decay { options.dtype } else { FloatDType::F32 };
@@ -74,10 +75,11 @@ impl Decoder {
         }
     }
 
-    /// Bytes that the keys and values of one token take.
-    pub fn bytes_per_token(model: &ModelConfig, dtype: FloatDType) -> usize {
-        let size = if dtype == FloatDType::F32 { 4 } else { 2 };
-        2 * model.layers * model.kv_heads * model.head_dim() * size
+    /// Bytes that keys and values take: of all slots, and of the one that is nobody's.
+    pub fn cache_bytes(&self) -> usize {
+        let Heads { kv_heads, head_dim, .. } = self.heads;
+        let per_token = 2 * self.caches.len() * kv_heads * head_dim * size_of::<f32>();
+        per_token * self.options.context * (self.options.slots + 1)
     }
 
     /// Takes tokens of one sequence into its slot. The logits of what follows the last of them, if
@@ -148,6 +150,11 @@ impl Decoder {
         self.caches.iter_mut().for_each(|cache| cache.copy(from, to, len));
     }
 
+    /// Nothing is in a slot any more.
+    pub fn clear(&mut self, slot: usize) {
+        self.caches.iter_mut().for_each(|cache| cache.clear(slot));
+    }
+
     /// Shapes that will be met, so that none is compiled while somebody waits. Nothing to do where
     /// shapes are not padded.
     pub fn warm_up(&mut self, chunk: usize) {
@@ -188,9 +195,9 @@ impl Decoder {
         for layer in 0..self.roles.layers.len() {
             let roles = self.roles.layers[layer];
             let normed = self.norm(x.clone(), roles.attention_norm);
-            let qkv = linear(normed, self.weight(roles.qkv));
+            let qkv = linear(normed, self.weight(roles.qkv)).cast(FloatDType::F32);
             let context = attend(self.heads, &turn, batch, &mut self.caches[layer], qkv);
-            x = self.rest(roles, x, context);
+            x = self.rest(roles, x, context.cast(self.options.dtype));
         }
         x
     }
@@ -216,7 +223,10 @@ impl Decoder {
     }
 }
 
-fn heads(model: &ModelConfig, dtype: FloatDType) -> Heads {
+/// Keys and values are f32 whatever the matrices are: with one query per head, Burn's kernels for
+/// bf16 give wrong products on an H200, and those for f32 the same as the CPU.
+fn heads(model: &ModelConfig) -> Heads {
+    let dtype = FloatDType::F32;
     Heads { heads: model.heads, kv_heads: model.kv_heads, head_dim: model.head_dim(), dtype }
 }
 

@@ -42,7 +42,7 @@ pub struct InferArgs {
     /// auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Hardware>())]
     device: Hardware,
-    /// Of matrices, keys and values
+    /// Of matrices
     #[arg(long, value_enum, default_value = "auto")]
     precision: Numbers,
     /// Sequences at the same time

@@ -31,8 +31,9 @@ pub async fn whole(
         said[event.index].add(event.emission);
     }
     let mut usage = Usage { prompt: ask.prompt_tokens, ..Usage::default() };
-    for said in &said {
-        usage.add(said.finish.as_ref().ok_or_else(ApiError::broken)?);
+    for (index, said) in said.iter().enumerate() {
+        let finish = said.finish.as_ref().ok_or_else(ApiError::broken)?;
+        usage.add(finish, index, ask.copies);
     }
     Ok(Json(shape.whole(&said, usage)).into_response())
 }
@@ -56,6 +57,7 @@ pub fn stream(
         usage: Usage { prompt: ask.prompt_tokens, ..Usage::default() },
         include_usage: ask.include_usage,
         made: vec![0; ask.choices],
+        copies: ask.copies,
         open: ask.choices,
         shape,
         events,
@@ -76,6 +78,8 @@ struct Pieces {
     ready: VecDeque<Bytes>,
     /// Tokens of each choice so far.
     made: Vec<usize>,
+    /// Choices of one prompt.
+    copies: usize,
     /// Choices that are not done.
     open: usize,
     usage: Usage,
@@ -111,7 +115,7 @@ impl Pieces {
         }
         self.ready.push_back(frame(&self.shape.piece(index, &said, offset)));
         let Some(finish) = &said.finish else { return };
-        self.usage.add(finish);
+        self.usage.add(finish, index, self.copies);
         self.open -= 1;
         if self.open > 0 {
             return;

@@ -43,19 +43,19 @@ pub struct Usage {
 }
 
 impl Usage {
-    pub fn add(&mut self, finish: &Finish) {
+    /// Of `copies` choices with one prompt it is the first that may find the prompt there; the others
+    /// find what that one computed.
+    pub fn add(&mut self, finish: &Finish, index: usize, copies: usize) {
         self.output += finish.tokens;
-        self.cached += finish.cached;
+        self.cached += if index % copies == 0 { finish.cached } else { 0 };
     }
 
     fn json(self) -> Value {
-        // Choices share a prompt that is counted once; so is what was found of it.
-        let cached = self.cached.min(self.prompt);
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.output,
             "total_tokens": self.prompt + self.output,
-            "prompt_tokens_details": { "cached_tokens": cached },
+            "prompt_tokens_details": { "cached_tokens": self.cached },
         })
     }
 }

@@ -78,6 +78,15 @@ pub struct Part {
     pub text: String,
 }
 
+/// What the server has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Tokens of a prompt and its answer together.
+    pub context: usize,
+    /// Sequences of one request: more could never be taken at once.
+    pub sequences: usize,
+}
+
 /// What is to be computed and how it is to be told.
 #[derive(Debug)]
 pub struct Ask {
@@ -85,6 +94,8 @@ pub struct Ask {
     pub requests: Vec<Request>,
     /// How many of them.
     pub choices: usize,
+    /// How many of each prompt, behind each other.
+    pub copies: usize,
     /// Of all prompts, each once.
     pub prompt_tokens: usize,
     pub stream: bool,
@@ -103,7 +114,7 @@ const BEGINNING: &[u8] = b"\n";
 
 pub fn parse(body: &[u8]) -> Result<Wanted, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
-    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let wanted = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
         let status = match inner.is_data() {
@@ -112,11 +123,14 @@ pub fn parse(body: &[u8]) -> Result<Wanted, ApiError> {
         };
         let param = (path != "." && path != "?").then_some(path);
         ApiError { param, ..ApiError::new(status, inner.to_string()) }
-    })
+    })?;
+    let more = |error: serde_json::Error| ApiError::new(StatusCode::BAD_REQUEST, error.to_string());
+    reader.end().map_err(more)?;
+    Ok(wanted)
 }
 
 impl Wanted {
-    pub fn completion(mut self, context: usize, random: u64) -> Result<Ask, ApiError> {
+    pub fn completion(mut self, room: Room, random: u64) -> Result<Ask, ApiError> {
         let missing = || {
             let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "there is no prompt");
             ApiError { param: Some("prompt".to_owned()), ..error }
@@ -142,17 +156,16 @@ impl Wanted {
         let texts: Vec<String> =
             prompts.iter().map(|prompt| String::from_utf8_lossy(prompt).into_owned()).collect();
         let default = |room: usize| room.min(TOKENS_DEFAULT);
-        let mut ask = self.ask(Kind::Completion, prompts, (context, default), random)?;
-        let copies = ask.requests.len() / texts.len();
+        let mut ask = self.ask(Kind::Completion, prompts, (room, default), random)?;
         ask.echo = echo.then(|| {
-            let each = texts.iter().flat_map(|text| std::iter::repeat_n(text.clone(), copies));
+            let each = texts.iter().flat_map(|text| std::iter::repeat_n(text.clone(), ask.copies));
             each.collect()
         });
         ask.requests.iter_mut().for_each(|request| request.logprobs = logprobs);
         Ok(ask)
     }
 
-    pub fn chat(mut self, context: usize, random: u64) -> Result<Ask, ApiError> {
+    pub fn chat(mut self, room: Room, random: u64) -> Result<Ask, ApiError> {
         let messages = self.messages.take().unwrap_or_default();
         if messages.is_empty() {
             return Err(ApiError::bad("messages", "there must be at least one message"));
@@ -162,32 +175,38 @@ impl Wanted {
             return Err(ApiError::bad("logprobs", message));
         }
         let prompt = as_text(&messages).into_bytes();
-        let mut ask = self.ask(Kind::Chat, vec![prompt], (context, |room| room), random)?;
-        // Else a model that only goes on would write the next question, too.
-        ask.requests.iter_mut().for_each(|request| request.stops.push("\nuser:".to_owned()));
-        Ok(ask)
+        self.ask(Kind::Chat, vec![prompt], (room, |rest| rest), random)
     }
 
-    /// `context` comes with how many tokens are made of its rest when nobody says.
+    /// `room` comes with how many tokens are made of its rest when nobody says.
     fn ask(
         self,
         kind: Kind,
         prompts: Vec<Vec<u8>>,
-        (context, default): (usize, fn(usize) -> usize),
+        (room, default): (Room, fn(usize) -> usize),
         random: u64,
     ) -> Result<Ask, ApiError> {
         self.refuse_unknown()?;
         let sampling = self.sampling(random)?;
-        let stops = self.stops()?;
+        let stops: Arc<[String]> = self.stops(kind, room.context)?.into();
         let n = within("n", self.n.unwrap_or(1), 1..=CHOICES_MAX)? as usize;
         if self.best_of.is_some_and(|best| best != n as i64) {
             return Err(ApiError::bad("best_of", "best_of other than n is not known here"));
+        }
+        let sequences = prompts.len().saturating_mul(n);
+        if sequences > room.sequences {
+            let message = format!(
+                "{} prompts with n {n} are {sequences} sequences, more than the {} that may wait here",
+                prompts.len(),
+                room.sequences
+            );
+            return Err(ApiError::bad("prompt", message));
         }
         let (mut requests, mut prompt_tokens) = (Vec::new(), 0);
         for prompt in prompts {
             let prompt = if prompt.is_empty() { BEGINNING.to_vec() } else { prompt };
             prompt_tokens += prompt.len();
-            let max_tokens = self.max_tokens(prompt.len(), context, default)?;
+            let max_tokens = self.max_tokens(prompt.len(), room.context, default)?;
             let prompt: Arc<[u8]> = prompt.into();
             requests.extend((0..n).map(|choice| Request {
                 id: SequenceId(0),
@@ -201,8 +220,8 @@ impl Wanted {
         }
         let stream = self.stream.unwrap_or(false);
         let include_usage = self.stream_options.is_some_and(|options| options.include_usage);
-        let choices = requests.len();
-        Ok(Ask { kind, requests, choices, prompt_tokens, stream, include_usage, echo: None })
+        let (choices, copies, echo) = (requests.len(), n, None);
+        Ok(Ask { kind, requests, choices, copies, prompt_tokens, stream, include_usage, echo })
     }
 
     /// Fields that would change the answer, and that nothing here knows.
@@ -265,8 +284,8 @@ impl Wanted {
         Ok(Sampling { temperature: temperature as f32, top_p: top_p as f32, top_k, seed })
     }
 
-    fn stops(&self) -> Result<Vec<String>, ApiError> {
-        let stops = match &self.stop {
+    fn stops(&self, kind: Kind, context: usize) -> Result<Vec<String>, ApiError> {
+        let mut stops = match &self.stop {
             None => vec![],
             Some(Stop::One(stop)) => vec![stop.clone()],
             Some(Stop::Many(stops)) => stops.clone(),
@@ -275,6 +294,13 @@ impl Wanted {
             let message = format!("{} stop strings are more than {STOPS_MAX}", stops.len());
             return Err(ApiError::bad("stop", message));
         }
+        if let Some(long) = stops.iter().map(String::len).find(|len| *len > context) {
+            let message =
+                format!("a stop string of {long} tokens can't come in a context of {context}");
+            return Err(ApiError::bad("stop", message));
+        }
+        // Else a model that only goes on would write the next question, too.
+        stops.extend((kind == Kind::Chat).then(|| "\nuser:".to_owned()));
         Ok(stops)
     }
 

@@ -13,7 +13,14 @@ struct Counting {
     steps: Sender<usize>,
 }
 
+/// Told instead of a number of rows, with the slot added.
+const CLEARED: usize = 1000;
+
+/// After z comes what is no number.
 fn next(token: u8) -> Vec<f32> {
+    if token == b'z' {
+        return vec![f32::NAN; VOCAB];
+    }
     let mut logits = vec![0.0; VOCAB];
     logits[usize::from(token.wrapping_add(1))] = 1.0;
     logits
@@ -30,6 +37,9 @@ impl Model for Counting {
         rows.iter().flat_map(|row| next(row.token)).collect()
     }
     fn copy(&mut self, _: usize, _: usize, _: usize) {}
+    fn clear(&mut self, slot: usize) {
+        let _ = self.steps.send(CLEARED + slot);
+    }
 }
 
 struct Bench {
@@ -58,7 +68,7 @@ fn request(prompt: &str, max_tokens: usize) -> Request {
         max_tokens,
         sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
         choice: 0,
-        stops: vec![],
+        stops: Arc::new([]),
         logprobs: None,
     }
 }
@@ -119,4 +129,24 @@ fn a_full_queue_refuses_and_has_room_again_when_those_in_it_leave() {
     let next = engine.submit(vec![request("d", 1)], Instant::now()).unwrap();
     drop((first, go));
     assert_eq!(text(next), "e");
+}
+
+#[test]
+fn what_is_no_number_ends_its_own_sequence_and_leaves_nothing() {
+    let bench = bench(2, 8);
+    let mut broken = bench.engine.submit(vec![request("x", 9)], Instant::now()).unwrap();
+    let mut fine = bench.engine.submit(vec![request("a", 5)], Instant::now()).unwrap();
+    drop(bench.go);
+    drop(bench.engine);
+    bench.thread.join().unwrap();
+    let heard = |events: &mut UnboundedReceiver<Event>| {
+        let all: Vec<Emission> =
+            std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.emission).collect();
+        let ended = all.last().is_some_and(|emission| emission.finish.is_some());
+        (all.iter().map(|emission| emission.token).collect::<Vec<_>>(), ended)
+    };
+    assert_eq!(heard(&mut broken), (b"yz".to_vec(), false));
+    assert_eq!(heard(&mut fine), (b"bcdef".to_vec(), true));
+    assert_eq!(bench.metrics.counts().broken, 1);
+    assert!(bench.steps.try_iter().any(|told| told == CLEARED), "its slot is cleared");
 }

@@ -8,7 +8,7 @@ fn request(id: u64, prompt: &str, max_tokens: usize) -> Request {
         max_tokens,
         sampling: Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0 },
         choice: 0,
-        stops: vec![],
+        stops: [].into(),
         logprobs: None,
     }
 }
@@ -88,7 +88,7 @@ fn who_finds_no_slot_waits_and_comes_in_order() {
 fn a_sequence_ends_by_length_or_by_a_stop_string() {
     let mut schedule = Schedule::new(2, 100);
     schedule.add(request(1, "p", 3));
-    schedule.add(Request { stops: vec!["xx".into()], ..request(2, "q", 9) });
+    schedule.add(Request { stops: ["xx".into()].into(), ..request(2, "q", 9) });
     let mut texts = [String::new(), String::new()];
     let mut ends = Vec::new();
     while !schedule.is_idle() {

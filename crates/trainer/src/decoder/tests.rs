@@ -118,3 +118,20 @@ fn warming_up_meets_every_shape_and_harms_nothing() {
     assert_eq!(steps(1, 4, 32), [1, 4, 16, 32]);
     assert_eq!((step_up(5, 1, 4), step_up(16, 16, 4), step_up(300, 256, 2)), (16, 16, 512));
 }
+
+#[test]
+fn what_is_no_number_is_gone_from_a_cleared_slot() {
+    let (weights, tokens) = (weights(2, false), b"score");
+    for padded in [false, true] {
+        let mut decoder = decoder(&weights, padded);
+        let expected = decoder.prefill(0, 0, tokens, true).unwrap();
+        for cache in &mut decoder.caches {
+            cache.spoil();
+        }
+        let spoiled = decoder.prefill(1, 1, tokens, true).unwrap();
+        assert!(spoiled.iter().any(|logit| logit.is_nan()), "the test spoils nothing");
+        decoder.clear(1);
+        let found = decoder.prefill(1, 0, tokens, true).unwrap();
+        assert_close(&found, &expected, "a cleared slot");
+    }
+}

@@ -119,6 +119,25 @@ impl Cache {
         }
     }
 
+    /// Zeros in one slot.
+    pub fn clear(&mut self, slot: usize) {
+        for cache in [&mut self.k, &mut self.v] {
+            let all = cache.as_ref().expect(HELD);
+            let ([_, heads, context, size], dtype) = (all.dims(), all.dtype());
+            let zeros = Tensor::zeros([1, heads, context, size], (&all.device(), dtype));
+            let place = [slot..slot + 1, 0..heads, 0..context, 0..size];
+            change(cache, |x| x.slice_assign(place, zeros));
+        }
+    }
+
+    /// Nothing in it is a number any more.
+    #[cfg(test)]
+    pub fn spoil(&mut self) {
+        for cache in [&mut self.k, &mut self.v] {
+            change(cache, |x| x.mul_scalar(f32::NAN));
+        }
+    }
+
     fn write(&mut self, batch: &Batch, k: Tensor<3>, v: Tensor<3>) {
         for (cache, new) in [(&mut self.k, k), (&mut self.v, v)] {
             change(cache, |x| put(x, batch, new));

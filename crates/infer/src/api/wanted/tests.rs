@@ -1,11 +1,13 @@
 use super::*;
 
+const ROOM: Room = Room { context: 64, sequences: 8 };
+
 fn completion(body: &str) -> Result<Ask, ApiError> {
-    parse(body.as_bytes())?.completion(64, 7)
+    parse(body.as_bytes())?.completion(ROOM, 7)
 }
 
 fn chat(body: &str) -> Result<Ask, ApiError> {
-    parse(body.as_bytes())?.chat(64, 7)
+    parse(body.as_bytes())?.chat(ROOM, 7)
 }
 
 #[test]
@@ -53,12 +55,13 @@ fn a_conversation_becomes_a_text_to_go_on_with() {
     .unwrap();
     let request = &ask.requests[0];
     assert_eq!(&*request.prompt, b"system: be kind\nuser: hi\nassistant:");
-    assert_eq!(request.stops, ["!", "\nuser:"]);
+    assert_eq!(*request.stops, ["!", "\nuser:"]);
 }
 
 #[test]
 fn what_can_not_be_is_named() {
     let long = format!(r#"{{"prompt": "{}"}}"#, "x".repeat(64));
+    let stop = format!(r#"{{"prompt": "a", "stop": "{}"}}"#, "x".repeat(65));
     for (body, status, param, says) in [
         ("{", 400, None, "EOF"),
         (r#"{"prompt": 5}"#, 422, Some("prompt"), "a text, a list of texts"),
@@ -68,6 +71,9 @@ fn what_can_not_be_is_named() {
         (r#"{"prompt": []}"#, 400, Some("prompt"), "empty"),
         (r#"{"prompt": "a", "temperature": 3}"#, 400, Some("temperature"), "3 is not from 0 to 2"),
         (r#"{"prompt": "a", "top_p": 0}"#, 400, Some("top_p"), "top_p 0"),
+        (r#"{"prompt": "a"} x"#, 400, None, "trailing"),
+        (r#"{"prompt": ["a", "b"], "n": 5}"#, 400, Some("prompt"), "10 sequences, more than the 8"),
+        (&stop, 400, Some("stop"), "a stop string of 65 tokens"),
         (r#"{"prompt": "a", "n": 0}"#, 400, Some("n"), "n 0 is not from 1 to 128"),
         (r#"{"prompt": "a", "max_tokens": 0}"#, 400, Some("max_tokens"), "below 1"),
         (r#"{"prompt": "a", "max_tokens": 64}"#, 400, Some("prompt"), "at most 63 can be made"),
