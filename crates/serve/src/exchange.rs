@@ -122,6 +122,13 @@ impl Exchange {
         (self.down_at, self.ready) = (0, 0);
     }
 
+    /// Throws away what is known to belong to the body and will not be sent: else it would be read as the
+    /// next request. True: nothing more of the body is to come.
+    pub fn body_is_over(&mut self, client: &mut Client) -> bool {
+        client.inbuf.consume(std::mem::take(&mut self.live));
+        self.rest.is_done()
+    }
+
     /// All that was sent of the request can be sent again.
     pub fn can_repeat(&self) -> bool {
         !self.streamed

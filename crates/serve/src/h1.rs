@@ -384,7 +384,7 @@ impl Connection {
                     self.worker.pool.put(&lease.choice.address, up, now);
                 }
                 lease.finish(outcome, now);
-                let whole = self.exchange.rest.is_done();
+                let whole = self.exchange.body_is_over(&mut self.client);
                 let after = if keep && delimited && whole { After::Keep } else { After::Close };
                 Ok(Tried::Done(after))
             }
@@ -430,6 +430,7 @@ impl Connection {
 
     /// An answer of the router's own.
     async fn reply(&mut self, answer: &Answer) -> After {
+        self.exchange.body_is_over(&mut self.client);
         // What lies here of the body already is no reason to close.
         let mut rest = self.exchange.rest.clone();
         if let Ok(n) = rest.advance(self.client.inbuf.bytes(), |_| {}) {
