@@ -58,3 +58,23 @@ async fn a_body_that_was_not_taken_is_no_request() {
         assert!(!piece.contains("/smuggled"), "{piece}");
     }
 }
+
+#[tokio::test]
+async fn nothing_is_read_after_a_malformed_chunk() {
+    let (address, mut pieces) = listens().await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    let mut client = router.connect().await;
+    client.write_all(format!("{CHUNKED}40\r\n").as_bytes()).await.unwrap();
+    until_seen(&mut pieces, "40\r\n").await;
+    // As data this is harmless. Read once more from the size of a chunk, it ends the body.
+    let data = format!("0\r\n\r\n{SMUGGLED}");
+    let data = format!("{data}{}\r\n\r\n", "y".repeat(64 - data.len() - 4));
+    assert_eq!(data.len(), 0x40);
+    client.write_all(format!("{data}\r\nZZ").as_bytes()).await.unwrap();
+    let all = String::from_utf8(read_to_end(&mut client).await).unwrap();
+    assert!(all.starts_with("HTTP/1.1 400 "), "{all}");
+    assert_eq!(all.matches("HTTP/1.1 ").count(), 1, "and it is closed: {all}");
+    while let Ok(piece) = pieces.try_recv() {
+        assert!(!piece.contains("/smuggled"), "{piece}");
+    }
+}
