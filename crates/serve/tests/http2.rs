@@ -212,3 +212,21 @@ async fn tls_speaks_what_was_agreed_on() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_replica_that_fails_over_http2_is_left_alone() {
+    let address = replica(|mut stream, _| async move {
+        let answer = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno";
+        stream.write_all(answer).await.unwrap();
+    })
+    .await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut client = handshake(router.connect().await).await;
+    for _ in 0..5 {
+        let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        assert_eq!(text(answer.into_body()).await, "no");
+    }
+    router.until("m", |m| m.replicas.values().all(|r| r.errors == 5 && r.broken)).await;
+}

@@ -218,7 +218,10 @@ impl Stream {
             _ => AnswerKind::Other,
         };
         visit.answer_begins(answer.status, kind);
-        lease.answered();
+        if kind == AnswerKind::Events {
+            // A stream may last for minutes; its replica is well from its beginning.
+            lease.answered();
+        }
         let config = &self.worker.shared.config;
         let under_way = self.under_way.take().expect("a request is answered once");
         let mut passing = Passing {
