@@ -19,6 +19,7 @@ use crate::config::{ServerLimits, Timeouts};
 use crate::fault::Fault;
 use crate::http::{BadHead, Buffer, Framing, Io, RequestHead, ResponseHead};
 use crate::pipe::Pipe;
+use crate::retry::Sent;
 use crate::visit::Visit;
 
 /// Of memory that a connection keeps from one request to the next.
@@ -132,6 +133,15 @@ impl Exchange {
     /// All that was sent of the request can be sent again.
     pub fn can_repeat(&self) -> bool {
         !self.streamed
+    }
+
+    /// How much of the request is on its way.
+    pub fn sent(&self) -> Sent {
+        match self.all_sent {
+            true => Sent::All,
+            false if self.sent == 0 => Sent::Nothing,
+            false => Sent::Some,
+        }
     }
 
     /// Moves what is there of the body into memory; true if that is all, or as much as is kept.

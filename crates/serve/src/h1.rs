@@ -19,7 +19,7 @@ use crate::http::{Framing, RequestHead};
 use crate::logic::{AnswerKind, Outcome, scan_request};
 use crate::own;
 use crate::pool::connect;
-use crate::retry::{Tries, Verdict};
+use crate::retry::{Broken, Tries, Verdict};
 use crate::shared::{Count, Worker, count_request, reserve_peek};
 use crate::visit::Visit;
 
@@ -246,7 +246,8 @@ impl Connection {
         self.head.write_upstream(out, skip, |known| hidden.hides(known));
         let config = &self.worker.shared.config;
         let rule = visit.entry.route.retry;
-        let mut tries = Tries::new(rule, self.head.method(), is_api, config.limits.tries);
+        let path = &self.head.path()[skip..];
+        let mut tries = Tries::new(rule, self.head.method(), path, config.limits.tries);
         loop {
             match self.attempt(visit, &mut tries, is_api).await? {
                 Tried::Done(after) => return Ok(after),
@@ -268,7 +269,8 @@ impl Connection {
             Ok(lease) => lease,
             Err(answer) => return Err(tries.last_failure(answer).into()),
         };
-        let reused = self.worker.pool.take(&lease.choice.address);
+        let pooled = !tries.wants_new();
+        let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
         let was_reused = reused.is_some();
         let mut up = match reused {
             Some(up) => up,
@@ -288,7 +290,8 @@ impl Connection {
         match self.final_head(&mut up).await {
             Ok(()) => {}
             Err(Fault::Broken { before_answer: true }) => {
-                let verdict = tries.broken(was_reused, self.exchange.can_repeat());
+                let (repeatable, sent) = (self.exchange.can_repeat(), self.exchange.sent());
+                let verdict = tries.broken(Broken { reused: was_reused, repeatable, sent });
                 return self.judge(visit, lease, verdict);
             }
             Err(fault @ (Fault::Broken { .. } | Fault::BadAnswer(_) | Fault::Silent)) => {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tutti_model::RoutePolicy;
 
@@ -26,7 +27,7 @@ use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
 use crate::logic::{AnswerKind, Outcome, scan_request};
 use crate::own;
 use crate::pool::connect;
-use crate::retry::{Tries, Verdict};
+use crate::retry::{Broken, Sent, Tries, Verdict};
 use crate::shared::{Worker, count_request, reserve_peek};
 use crate::visit::Visit;
 
@@ -127,7 +128,7 @@ impl Stream {
             let value = self.asked.head.fields.named(&visit.entry.route.sticky_header);
             visit.wish.sticky = value.map(|v| String::from_utf8_lossy(v).into_owned());
         }
-        let (lease, head) = self.proxy(&mut visit, &caller, skip, is_api).await?;
+        let (lease, head) = self.proxy(&mut visit, &caller, skip).await?;
         Ok(self.pass_on(visit, lease, head, is_api, counted))
     }
 
@@ -136,18 +137,20 @@ impl Stream {
         visit: &mut Visit,
         caller: &Caller,
         skip: usize,
-        is_api: bool,
     ) -> Result<(Lease, Head), Answer> {
         let mut out = Vec::new();
         self.asked.head.write_upstream(&mut out, skip, |known| caller.hidden.hides(known));
         self.asked.write_body(&mut out);
         let most = self.worker.shared.config.limits.tries;
         let rule = visit.entry.route.retry;
-        let mut tries = Tries::new(rule, self.asked.head.method(), is_api, most);
+        let path = &self.asked.head.path()[skip..];
+        let mut tries = Tries::new(rule, self.asked.head.method(), path, most);
         loop {
             let lease = visit.replica().await.map_err(|answer| tries.last_failure(answer))?;
-            let reused = self.worker.pool.take(&lease.choice.address);
+            let pooled = !tries.wants_new();
+            let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
             let was_reused = reused.is_some();
+            let mut sent = Sent::Nothing;
             let within = self.worker.shared.config.timeouts.connect;
             let up = match reused {
                 Some(up) => Ok(up),
@@ -155,7 +158,7 @@ impl Stream {
             };
             let verdict = match up {
                 Err(error) => tries.not_connected(&error),
-                Ok(up) => match self.ask(up, &out).await {
+                Ok(up) => match self.ask(up, &out, &mut sent).await {
                     Ok(head) => {
                         let repeatable = self.asked.ended;
                         match tries.answered(head.answer.status, repeatable) {
@@ -164,7 +167,8 @@ impl Stream {
                         }
                     }
                     Err(Fault::Broken { before_answer: true }) => {
-                        tries.broken(was_reused, self.asked.ended)
+                        let repeatable = self.asked.ended;
+                        tries.broken(Broken { reused: was_reused, repeatable, sent })
                     }
                     Err(other) => {
                         visit.failed();
@@ -178,16 +182,23 @@ impl Stream {
     }
 
     /// Sends the request, and waits for the head of an answer meanwhile.
-    async fn ask(&mut self, mut stream: TcpStream, out: &[u8]) -> Result<Head, Fault> {
+    async fn ask(
+        &mut self,
+        mut stream: TcpStream,
+        out: &[u8],
+        sent: &mut Sent,
+    ) -> Result<Head, Fault> {
         let config = &self.worker.shared.config;
         let (limits, patience) = (config.limits, config.timeouts.answer);
         let rest = if self.asked.ended { None } else { self.asked.take_rest() };
         let Some(rest) = rest else {
-            let whole = ask_whole(&mut stream, out, limits.head);
+            let whole = ask_whole(&mut stream, out, limits.head, sent);
             let timed = tokio::time::timeout(patience, whole).await;
-            let (answer, buffer, all_sent) = timed.map_err(|_| Fault::Silent)??;
+            let (answer, buffer) = timed.map_err(|_| Fault::Silent)??;
+            let all_sent = *sent == Sent::All;
             return Ok(Head { up: Up::Whole(stream), answer, buffer, all_sent });
         };
+        *sent = Sent::Some;
         let (mut read, mut write) = stream.into_split();
         let out = out.to_vec();
         let (chunked, body_patience) = (self.asked.chunked, config.timeouts.body);
@@ -268,27 +279,33 @@ fn judge(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<(), Answer
     Ok(())
 }
 
-/// Sends a request that is known to its end. Says whether all of it was taken before the answer came.
+/// Sends a request that is known to its end. `sent` says how much of it was taken by then.
 async fn ask_whole(
     stream: &mut TcpStream,
     out: &[u8],
     head_max: usize,
-) -> Result<(ResponseHead, Buffer, bool), Fault> {
+    sent: &mut Sent,
+) -> Result<(ResponseHead, Buffer), Fault> {
     let (mut read, mut write) = stream.split();
-    let mut sending = std::pin::pin!(write.write_all(out));
     let mut reading = std::pin::pin!(read_head(&mut read, head_max));
-    let mut sent = None;
-    let (answer, buffer) = poll_fn(|cx| {
-        if sent.is_none()
-            && let Poll::Ready(result) = sending.as_mut().poll(cx)
-        {
-            // If that failed, there may be an answer all the same.
-            sent = Some(result.is_ok());
+    let (mut at, mut refused) = (0, false);
+    poll_fn(|cx| {
+        while at < out.len() && !refused {
+            match Pin::new(&mut write).poll_write(cx, &out[at..]) {
+                Poll::Ready(Ok(n)) if n > 0 => at += n,
+                // There may be an answer all the same.
+                Poll::Ready(_) => refused = true,
+                Poll::Pending => break,
+            }
+            *sent = match at {
+                0 => Sent::Nothing,
+                n if n == out.len() => Sent::All,
+                _ => Sent::Some,
+            };
         }
         reading.as_mut().poll(cx)
     })
-    .await?;
-    Ok((answer, buffer, sent == Some(true)))
+    .await
 }
 
 /// The head of the answer that counts, and what came after it.
