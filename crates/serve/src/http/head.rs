@@ -102,12 +102,14 @@ impl RequestHead {
         self.minor == 1 && expect.is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue"))
     }
 
-    /// To HTTP/2 only at the beginning of a connection: what is said in a tunnel is not looked at, and
-    /// more requests could be sent through it past every limit.
+    /// To WebSocket and nothing else, said once. What is said in a tunnel is not looked at: through one of
+    /// HTTP/2 more requests could be sent past every limit. Other wishes are left out, as HTTP allows.
     pub fn upgrade(&self) -> bool {
-        let to = self.fields.get(Known::Upgrade).unwrap_or_default();
-        let is_h2 = |part: &[u8]| starts_with(part.trim_ascii(), b"h2");
-        self.fields.upgrade && self.minor == 1 && !to.split(|b| *b == b',').any(is_h2)
+        let mut fields = self.fields.list.iter().filter(|f| f.known == Known::Upgrade);
+        let (first, second) = (fields.next(), fields.next());
+        let to = first.map(|f| &self.fields.raw[f.value.clone()]).unwrap_or_default();
+        let websocket = second.is_none() && to.eq_ignore_ascii_case(b"websocket");
+        self.fields.upgrade && self.minor == 1 && websocket
     }
 
     /// Appends this head as a replica gets it. `skip` first bytes of the target are left out, and the

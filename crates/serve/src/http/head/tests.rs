@@ -44,10 +44,20 @@ fn upgrades_are_passed_on() {
 
 #[test]
 fn nobody_gets_an_http2_tunnel() {
-    let text = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: H2C\r\nHTTP2-Settings: x\r\n\
-        Connection: Upgrade, HTTP2-Settings\r\n\r\n";
-    assert!(!request(text).unwrap().upgrade());
-    assert_eq!(upstream(text), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    for lines in [
+        "Upgrade: H2C\r\n",
+        "Upgrade: websocket\r\nUpgrade: h2c\r\n",
+        "Upgrade: websocket\r\nUpgrade: websocket\r\n",
+        "Upgrade: websocket, h2c\r\n",
+        "Upgrade: foo\r\n",
+    ] {
+        let text = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\n{lines}HTTP2-Settings: x\r\n\
+             Connection: Upgrade, HTTP2-Settings\r\n\r\n"
+        );
+        assert!(!request(&text).unwrap().upgrade(), "{lines}");
+        assert_eq!(upstream(&text), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{lines}");
+    }
 }
 
 #[test]
