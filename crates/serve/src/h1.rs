@@ -162,7 +162,7 @@ impl Connection {
         let shared = self.worker.shared.clone();
         shared.has_room()?;
         let routes = shared.routes();
-        let caller = identify(&self.head, self.peer, &routes, wall_clock)?;
+        let caller = identify(&self.head, shared.origin(self.peer), &routes, wall_clock)?;
         if let Some(length) = self.head.length()
             && shared.config.limits.body.is_some_and(|most| length > most)
         {

@@ -224,3 +224,16 @@ async fn own_paths_answer() {
     assert_eq!(status(&router.get("/-/nonsense").await), 404);
     assert_eq!(status(&router.post("/-/ready", "").await), 405);
 }
+
+#[tokio::test]
+async fn what_came_through_a_proxy_is_not_from_this_machine() {
+    let address = says("ok").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    assert_eq!(status(&router.get("/x").await), 200);
+    for line in ["X-Forwarded-For: 10.0.0.9", "forwarded: for=10.0.0.9", "Via: 1.1 front"] {
+        for path in ["/e/m/x", "/-/metrics"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: r\r\n{line}\r\n\r\n");
+            assert_eq!(status(&router.ask(&request).await), 401, "{line}");
+        }
+    }
+}

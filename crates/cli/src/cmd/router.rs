@@ -70,6 +70,9 @@ pub struct RouterArgs {
     /// Speak plain HTTP beyond this machine too, for a network that nobody listens to
     #[arg(long, conflicts_with = "tls_cert")]
     insecure_plain: bool,
+    /// Ask for a key on this machine too: behind a proxy here that does not say whom it speaks for
+    #[arg(long)]
+    local_needs_key: bool,
     /// How long requests may take when it is told to stop
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
@@ -144,6 +147,7 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Fail> {
     let mut config = RouterConfig::new(args.listen);
     config.tls = files.as_ref().map(tls::load).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
+    config.local_needs_key = args.local_needs_key;
     Ok(config)
 }
 
@@ -157,8 +161,8 @@ fn check_listen(listen: SocketAddr, tls: bool, insecure: bool) -> Result<(), Fai
          cross the network for everybody to read"
     ))
     .hint(
-        "give --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy that has them, or give \
-         --insecure-plain if nobody else is on this network",
+        "give --tls-cert and --tls-key, listen on 127.0.0.1 with --local-needs-key behind a proxy that \
+         has them, or give --insecure-plain if nobody else is on this network",
     ))
 }
 

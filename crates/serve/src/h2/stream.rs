@@ -94,7 +94,7 @@ impl Stream {
         shared.has_room()?;
         let routes = shared.routes();
         let head = &self.asked.head;
-        let caller = identify(head, peer, &routes, wall_clock)?;
+        let caller = identify(head, shared.origin(peer), &routes, wall_clock)?;
         let (entry, skip) = match find(head, &routes, &caller)? {
             Found::Own => return Err(own::answer(head, &shared, &routes, &caller)),
             Found::Endpoint { entry, skip } => (Some(entry), skip),

@@ -19,6 +19,8 @@ pub enum Known {
     ApiKey,
     Endpoint,
     ContentType,
+    /// Says that a proxy passed the request on.
+    Forwarded,
     /// Concerns one connection only, and is never passed on.
     Hop,
 }
@@ -28,15 +30,18 @@ impl Known {
         let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         match name.len() {
             2 if is("te") => Known::Hop,
+            3 if is("via") => Known::Forwarded,
             4 if is("host") => Known::Host,
             6 if is("expect") => Known::Expect,
             7 if is("upgrade") => Known::Upgrade,
             9 if is("x-api-key") => Known::ApiKey,
+            9 if is("forwarded") || is("x-real-ip") => Known::Forwarded,
             10 if is("connection") => Known::Connection,
             10 if is("keep-alive") => Known::Hop,
             12 if is("content-type") => Known::ContentType,
             13 if is("authorization") => Known::Authorization,
             14 if is("content-length") => Known::ContentLength,
+            15 if is("x-forwarded-for") => Known::Forwarded,
             16 if is("x-tutti-endpoint") => Known::Endpoint,
             16 if is("proxy-connection") => Known::Hop,
             17 if is("transfer-encoding") => Known::TransferEncoding,
