@@ -259,11 +259,12 @@ impl Exchange {
     ) -> Result<(), Fault> {
         if let Poll::Ready(result) = self.poll_send(client, up, cx) {
             result?;
-            if self.all_sent {
-                return client.poll_gone(self.limits.buffer, cx);
-            }
         }
-        Ok(())
+        // Also while the replica takes nothing, for as long as that may last.
+        match self.waits_for_client(client) {
+            true => Ok(()),
+            false => client.poll_gone(self.limits.buffer, cx),
+        }
     }
 
     /// Waits for the head of an answer, in `self.answer` afterwards.
