@@ -230,3 +230,33 @@ async fn a_replica_that_fails_over_http2_is_left_alone() {
     }
     router.until("m", |m| m.replicas.values().all(|r| r.errors == 5 && r.broken)).await;
 }
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_does_not_hold_its_replica() {
+    let address = replica(|mut stream, request| async move {
+        if request.starts_with(b"POST /short") {
+            let short = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            return stream.write_all(short).await.unwrap();
+        }
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        while stream.write_all(&[1; 4096]).await.is_ok() {}
+    })
+    .await;
+    let mut settings = config();
+    settings.timeouts.body = std::time::Duration::from_millis(100);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1024);
+    let io = TokioIo::new(router.connect().await);
+    let (mut client, connection) = builder.handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let long = soon(client.send_request(request("/long", body("x")))).await.unwrap();
+    assert_eq!(long.status(), 200);
+    router.until("m", |m| m.in_flight == 0 && m.traffic.cancelled == 1).await;
+    // Only that stream is ended.
+    let short = soon(client.send_request(request("/short", body("x")))).await.unwrap();
+    assert_eq!(text(short.into_body()).await, "ok");
+    drop(long);
+}

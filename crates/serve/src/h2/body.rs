@@ -15,6 +15,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::task::JoinHandle;
 
 use super::UnderWay;
+use super::taken::Taken;
 use crate::desk::Lease;
 use crate::fault::Fault;
 use crate::http::{Buffer, Framing, Ticker};
@@ -66,6 +67,7 @@ pub struct Passing {
     pub reusable: bool,
     pub silence_max: Duration,
     pub buffer_max: usize,
+    pub taken: Arc<Taken>,
     pub _counted: (Count, UnderWay),
 }
 
@@ -175,7 +177,14 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             AnswerBody::Own(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            AnswerBody::Passing(passing) => passing.poll(cx),
+            AnswerBody::Passing(passing) => {
+                passing.taken.asked();
+                let polled = passing.poll(cx);
+                if polled.is_ready() {
+                    passing.taken.handed();
+                }
+                polled
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use tutti_model::RoutePolicy;
 use super::UnderWay;
 use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
+use super::taken::Taken;
 use crate::access::{Caller, identify, wall_clock};
 use crate::answer::Answer;
 use crate::desk::Lease;
@@ -247,6 +248,7 @@ impl Stream {
             reusable: answer.keep_alive() && all_sent,
             silence_max: config.timeouts.answer,
             buffer_max: config.limits.buffer,
+            taken: Taken::here(),
             _counted: (counted, under_way),
         };
         if passing.framing.is_done() {
