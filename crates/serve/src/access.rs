@@ -87,6 +87,38 @@ impl Caller {
     }
 }
 
+/// A request that a key's limits let in, until it ends.
+pub struct Admitted(Option<Arc<Key>>);
+
+impl Admitted {
+    /// Whoever has no key has no limits either.
+    pub fn new(caller: &Caller, now: Instant) -> Result<Admitted, Answer> {
+        if let Some(key) = &caller.key {
+            let admitted = key.limiter.lock().expect("no holder panics").admit(now);
+            admitted.map_err(|limited| {
+                let answer = Answer::error(429, "rate_limit_exceeded", &limited.to_string());
+                answer.retry_after(limited.retry_after)
+            })?;
+        }
+        Ok(Admitted(caller.key.clone()))
+    }
+
+    /// Tokens of prompt and answer, when they are known.
+    pub fn charge(&self, tokens: u64, now: Instant) {
+        if let Some(key) = &self.0 {
+            key.limiter.lock().unwrap_or_else(|e| e.into_inner()).charge(tokens, now);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(key) = &self.0 {
+            key.limiter.lock().unwrap_or_else(|e| e.into_inner()).release();
+        }
+    }
+}
+
 /// A token's parts: `tutti_<kind>_<ca>_<id>_<secret>`.
 struct Token<'a> {
     kind: &'a str,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tutti_model::RoutePolicy;
 
-use crate::access::{Caller, identify, wall_clock};
+use crate::access::{Admitted, Caller, identify, wall_clock};
 use crate::answer::Answer;
 use crate::client::Client;
 use crate::exchange::Exchange;
@@ -180,12 +180,16 @@ impl Connection {
         let is_api = path.starts_with("/v1/");
         let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
         // Before its body is read, so that a key's limits hold for bodies too.
-        let mut visit = entry.map(|e| Visit::begin(&e, &caller, started)).transpose()?;
+        let mut visit = entry.map(|e| Visit::begin(&e, &caller, None, started)).transpose()?;
+        let admitted = match visit {
+            Some(_) => None,
+            None => Some(Admitted::new(&caller, started)?),
+        };
         self.gather(visit.is_none() || is_api && by_prompt).await?;
         if visit.is_none() {
             let body = self.exchange.plain_body(&self.head);
             let (entry, prompt) = find_by_model(&body, &routes, &caller)?;
-            let mut new = Visit::begin(&entry, &caller, started)?;
+            let mut new = Visit::begin(&entry, &caller, admitted, started)?;
             new.wish.prompt = prompt;
             visit = Some(new);
         } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {

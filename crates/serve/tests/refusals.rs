@@ -237,3 +237,27 @@ async fn what_came_through_a_proxy_is_not_from_this_machine() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_key_s_limits_hold_while_a_body_is_read_for_its_model() {
+    let address = says("ok").await;
+    let mut table = table(vec![endpoint("m", &[address]), endpoint("n", &[address])]);
+    table.keys = vec![key(KeyLimits { concurrent: Some(1), ..KeyLimits::default() })];
+    let router = start(table);
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\nx-api-key: {KEY}\r\n");
+    let mut slow = router.connect().await;
+    let first = format!("{head}Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+    slow.write_all(first.as_bytes()).await.unwrap();
+    read_until(&mut slow, b"100 Continue\r\n\r\n").await;
+    let body = r#"{"model":"m"}"#;
+    let second = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(status(&router.ask(&second).await), 429);
+    slow.write_all(b"d\r\n{\"model\":\"m\"}\r\n0\r\n\r\n").await.unwrap();
+    read_until(&mut slow, b"\r\n\r\nok").await;
+    let let_in = async {
+        while status(&router.ask(&second).await) != 200 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(let_in).await;
+}

@@ -19,7 +19,7 @@ use super::UnderWay;
 use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
 use super::taken::Taken;
-use crate::access::{Caller, identify, wall_clock};
+use crate::access::{Admitted, Caller, identify, wall_clock};
 use crate::answer::Answer;
 use crate::desk::Lease;
 use crate::fault::Fault;
@@ -103,7 +103,12 @@ impl Stream {
         };
         let is_api = head.path()[skip..].starts_with("/v1/");
         let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
-        let mut visit = entry.map(|e| Visit::begin(&e, &caller, started)).transpose()?;
+        // Before its body is read, so that a key's limits hold for bodies too.
+        let mut visit = entry.map(|e| Visit::begin(&e, &caller, None, started)).transpose()?;
+        let admitted = match visit {
+            Some(_) => None,
+            None => Some(Admitted::new(&caller, started)?),
+        };
         let needed = visit.is_none() || is_api && by_prompt;
         let limits = shared.config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
@@ -118,7 +123,7 @@ impl Stream {
         }
         if visit.is_none() {
             let (entry, prompt) = find_by_model(&self.asked.body, &routes, &caller)?;
-            let mut new = Visit::begin(&entry, &caller, started)?;
+            let mut new = Visit::begin(&entry, &caller, admitted, started)?;
             new.wish.prompt = prompt;
             visit = Some(new);
         } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {
