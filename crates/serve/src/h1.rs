@@ -188,7 +188,8 @@ impl Connection {
         self.gather(visit.is_none() || is_api && by_prompt).await?;
         if visit.is_none() {
             let body = self.exchange.plain_body(&self.head);
-            let (entry, prompt) = find_by_model(&body, &routes, &caller)?;
+            let more = !self.exchange.rest.is_done();
+            let (entry, prompt) = find_by_model(&body, more, &routes, &caller)?;
             let mut new = Visit::begin(&entry, &caller, admitted, started)?;
             new.wish.prompt = prompt;
             visit = Some(new);

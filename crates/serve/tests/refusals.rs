@@ -261,3 +261,21 @@ async fn a_key_s_limits_hold_while_a_body_is_read_for_its_model() {
     };
     soon(let_in).await;
 }
+
+#[tokio::test]
+async fn a_model_that_comes_too_late_in_a_body_is_no_unknown_model() {
+    let address = says("ok").await;
+    let mut settings = config();
+    settings.limits.peek = 1000;
+    let router =
+        start_with(settings, table(vec![endpoint("m", &[address]), endpoint("n", &[address])]));
+    let body = format!(r#"{{"messages":"{}","model":"m"}}"#, "x".repeat(2000));
+    let answer = router.post("/v1/chat/completions", &body).await;
+    assert_eq!(status(&answer), 413, "{answer}");
+    for word in ["x-tutti-endpoint", "1000 bytes"] {
+        assert!(answer.contains(word), "{word} in {answer}");
+    }
+    let request =
+        post("/v1/chat/completions", &body).replacen("\r\n", "\r\nx-tutti-endpoint: m\r\n", 1);
+    assert_eq!(status(&router.ask(&request).await), 200);
+}

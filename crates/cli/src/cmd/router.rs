@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::watch;
-use tutti_model::{RouteTable, Span};
+use tutti_model::{Bytes, RouteTable, Span};
 use tutti_serve::{Router, RouterConfig, table_file};
 use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
 use tutti_wire::pki;
@@ -36,6 +36,8 @@ pub const DEFAULT_PORT: u16 = 8080;
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// In a data dir.
 const ADMIN_TOKEN: &str = "admin.token";
+/// So many bodies of the size of `--peek` are kept at the same time at least.
+const PEEKS: usize = 32;
 /// 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -73,6 +75,9 @@ pub struct RouterArgs {
     /// Ask for a key on this machine too: behind a proxy here that does not say whom it speaks for
     #[arg(long)]
     local_needs_key: bool,
+    /// How much of a body is read to find `model` in it, and kept for a second try
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    peek: Bytes,
     /// How long requests may take when it is told to stop
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
@@ -148,6 +153,10 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Fail> {
     config.tls = files.as_ref().map(tls::load).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.local_needs_key = args.local_needs_key;
+    let limits = &mut config.limits;
+    limits.peek = usize::try_from(args.peek.0).unwrap_or(usize::MAX);
+    // Some fit at the same time, however large they are.
+    limits.peek_total = limits.peek_total.max(limits.peek.saturating_mul(PEEKS));
     Ok(config)
 }
 

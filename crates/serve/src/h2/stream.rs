@@ -122,7 +122,8 @@ impl Stream {
             self.asked.gather(peek, limits.body, patience).await.map_err(|fault| fault.answer())?;
         }
         if visit.is_none() {
-            let (entry, prompt) = find_by_model(&self.asked.body, &routes, &caller)?;
+            let more = !self.asked.ended;
+            let (entry, prompt) = find_by_model(&self.asked.body, more, &routes, &caller)?;
             let mut new = Visit::begin(&entry, &caller, admitted, started)?;
             new.wish.prompt = prompt;
             visit = Some(new);
