@@ -1,6 +1,7 @@
 //! Whether a request that a replica did not answer goes to another one.
 
 use std::io;
+use std::time::Duration;
 
 use tutti_model::RetryRule;
 
@@ -109,6 +110,12 @@ impl Tries {
             }
             return Verdict { outcome: Outcome::Refused, elsewhere: true, give_up: None };
         }
+        if is_ours(error) {
+            let message = format!("this router can't open a connection: {error}");
+            let answer = Answer::error(503, "router_busy", &message);
+            let answer = answer.retry_after(Duration::from_secs(1));
+            return self.elsewhere(Outcome::Cancelled, self.left > 1, answer);
+        }
         let outcome = Outcome::Failed;
         let message = format!("the replica can't be reached: {error}");
         let answer = Answer::error(502, "replica_unreachable", &message);
@@ -150,6 +157,11 @@ impl Tries {
     }
 }
 
+/// The router has no descriptors or ports left, which says nothing of a replica.
+fn is_ours(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EADDRNOTAVAIL))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +191,17 @@ mod tests {
             let verdict = tries.not_connected(&late);
             assert_eq!(verdict.outcome, Outcome::Failed);
             assert_eq!(verdict.give_up.is_none(), left);
+        }
+    }
+
+    #[test]
+    fn what_the_router_lacks_is_not_the_replica_s_fault() {
+        let mut tries = tries(RetryRule::Safe, "POST");
+        for errno in [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL] {
+            let verdict = tries.not_connected(&io::Error::from_raw_os_error(errno));
+            assert_eq!(verdict.outcome, Outcome::Cancelled, "{errno}");
+            let last = verdict.give_up.map(|answer| answer.status);
+            assert_eq!(last, (errno == libc::EADDRNOTAVAIL).then_some(503), "the third is told");
         }
     }
 

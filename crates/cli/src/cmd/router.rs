@@ -93,6 +93,7 @@ fn usual() -> SocketAddr {
 pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     super::log_to_stderr("info");
     let config = config(&args)?;
+    raise_file_limit();
     // Before any other thread exists, so that only this one takes them.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block().map_err(|e| Fail::new(format!("can't take over Ctrl-C: {e}")))?;
@@ -123,6 +124,16 @@ pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     wait_for(&signals)?;
     stop(&args, &reports, signals)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every client and every request takes a file descriptor, and the usual soft limit is 1024.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// Who knows nothing yet has nothing to do before this. A wrong token does not mend itself.
