@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::find::{Found, find, find_by_model};
-use crate::http::{Framing, RequestHead};
+use crate::http::{Framing, RequestHead, ends_head};
 use crate::logic::{AnswerKind, Outcome, scan_request};
 use crate::own;
 use crate::pool::connect;
@@ -107,10 +107,17 @@ impl Connection {
         let (limits, timeouts) = (config.limits, config.timeouts);
         client.ticker.restart();
         let mut begun = false;
+        let mut seen = 0;
         poll_fn(|cx| {
             loop {
                 if !client.inbuf.is_empty() {
-                    match head.read(client.inbuf.bytes()) {
+                    // Parsed when there is an end to it, not at every byte that trickles in. The first bytes
+                    // are looked at in any case: they may be no HTTP at all.
+                    let bytes = client.inbuf.bytes();
+                    let parse = seen == 0 || ends_head(bytes, seen);
+                    seen = bytes.len();
+                    let read = if parse { head.read(bytes) } else { Ok(None) };
+                    match read {
                         Ok(Some(len)) => {
                             client.inbuf.consume(len);
                             return Poll::Ready(Ok(true));

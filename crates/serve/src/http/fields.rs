@@ -4,6 +4,8 @@ use std::ops::Range;
 
 /// More header lines than this are refused.
 pub const FIELDS_MAX: usize = 128;
+/// More names than this in `Connection` are refused: each is compared with every header.
+pub const CONNECTION_MAX: usize = 32;
 
 /// What the router makes of a header; all others are none of its business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +157,7 @@ impl Fields {
         if self.chunked && self.length.is_some() {
             return Err(BadHead::Ambiguous("Content-Length and Transfer-Encoding together"));
         }
-        self.read_connection();
-        Ok(())
+        self.read_connection()
     }
 
     fn set_length(&mut self, value: &[u8]) -> Result<(), BadHead> {
@@ -182,17 +183,22 @@ impl Fields {
         Ok(())
     }
 
-    fn read_connection(&mut self) {
+    fn read_connection(&mut self) -> Result<(), BadHead> {
         if !self.list.iter().any(|f| f.known == Known::Connection) {
-            return;
+            return Ok(());
         }
         let mut upgrade = false;
+        let mut names = 0;
         for at in 0..self.list.len() {
             if self.list[at].known != Known::Connection {
                 continue;
             }
             let value = self.list[at].value.clone();
             for token in self.raw[value].split(|b| *b == b',') {
+                names += 1;
+                if names > CONNECTION_MAX {
+                    return Err(BadHead::Syntax("Connection names too many headers"));
+                }
                 let token = token.trim_ascii();
                 let is = |text: &str| token.eq_ignore_ascii_case(text.as_bytes());
                 self.close |= is("close");
@@ -210,6 +216,7 @@ impl Fields {
             }
         }
         self.upgrade = upgrade && self.list.iter().any(|f| f.known == Known::Upgrade);
+        Ok(())
     }
 
     /// Appends the lines that are passed on, as they came. `keep` decides about those that are.

@@ -242,6 +242,16 @@ fn syntax(error: httparse::Error) -> BadHead {
     }
 }
 
+/// Does an empty line, which ends a head, end behind the first `seen` bytes? One after a bare LF too: that is
+/// refused, but by those who read the head.
+pub fn ends_head(bytes: &[u8], seen: usize) -> bool {
+    let from = seen.saturating_sub(2);
+    memchr::memchr_iter(b'\n', &bytes[from..]).any(|at| {
+        let rest = &bytes[from + at + 1..];
+        rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+    })
+}
+
 /// A bare LF ends a line for some and not for others.
 fn strict_lines(raw: &[u8]) -> Result<(), BadHead> {
     let mut before = 0;
