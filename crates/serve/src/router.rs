@@ -67,6 +67,7 @@ impl Router {
             adopt_kept(&shared);
         }
         adopt(&shared, &first);
+        keep(&shared, &first);
         let (end, ended) = watch::channel(false);
         let mut handle =
             Handle { addr, shared: shared.clone(), stop_accepting: None, end, threads: Vec::new() };
@@ -160,6 +161,10 @@ fn adopt(shared: &Shared, table: &RouteTable) {
         return;
     }
     shared.set_routes(Routes::new(table, &old, Instant::now()));
+}
+
+/// On disk, which may be slow.
+fn keep(shared: &Shared, table: &RouteTable) {
     if let Some(path) = &shared.config.table_file
         && table.version > 0
         && let Err(error) = table_file::save(path, table)
@@ -193,6 +198,11 @@ async fn oversee(
         while tables.changed().await.is_ok() {
             let table = tables.borrow_and_update().clone();
             adopt(&shared, &table);
+            let shared = shared.clone();
+            let kept = tokio::task::spawn_blocking(move || keep(&shared, &table)).await;
+            if let Err(error) = kept {
+                tracing::warn!(%error, "the route table was not kept");
+            }
         }
         // Nobody sends tables any more; the last one holds.
         std::future::pending::<()>().await
