@@ -65,9 +65,10 @@ impl Router {
         let first = tables.borrow().clone();
         if first.version == 0 {
             adopt_kept(&shared);
+        } else {
+            adopt(&shared, &first);
+            keep(&shared, &first);
         }
-        adopt(&shared, &first);
-        keep(&shared, &first);
         let (end, ended) = watch::channel(false);
         let mut handle =
             Handle { addr, shared: shared.clone(), stop_accepting: None, end, threads: Vec::new() };
@@ -155,10 +156,13 @@ fn listen_on(address: SocketAddr) -> std::io::Result<StdListener> {
     Ok(socket.into())
 }
 
+/// What the controller says holds, also if it counts from an older state on: after its journal was
+/// restored, the newer table here is of a time that never was, with keys that may be revoked.
 fn adopt(shared: &Shared, table: &RouteTable) {
     let old = shared.routes();
     if table.version < old.version {
-        return;
+        let (version, was) = (table.version, old.version);
+        tracing::warn!(version, was, "the controller's table is older than the last one: it holds");
     }
     shared.set_routes(Routes::new(table, &old, Instant::now()));
 }
@@ -166,7 +170,6 @@ fn adopt(shared: &Shared, table: &RouteTable) {
 /// On disk, which may be slow.
 fn keep(shared: &Shared, table: &RouteTable) {
     if let Some(path) = &shared.config.table_file
-        && table.version > 0
         && let Err(error) = table_file::save(path, table)
     {
         tracing::warn!(%error, "the route table was not kept");

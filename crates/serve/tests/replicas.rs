@@ -265,3 +265,22 @@ async fn a_prompt_that_kills_servers_kills_two_at_most() {
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert_eq!(killed.load(Ordering::Relaxed), 2);
 }
+
+#[tokio::test]
+async fn an_older_table_holds_if_the_controller_says_so() {
+    let address = says("ok").await;
+    let mut newer = table(vec![endpoint("m", &[address])]);
+    newer.version = 9;
+    let router = start(newer);
+    assert_eq!(router.handle.report().version, 9);
+    // A journal was restored: the controller counts from an older state on.
+    router.set(table(vec![endpoint("n", &[address])]));
+    let changed = async {
+        while router.handle.report().version != 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(changed).await;
+    assert!(router.get("/e/n/x").await.ends_with("\r\n\r\nok"));
+    assert!(router.get("/e/m/x").await.starts_with("HTTP/1.1 404 "));
+}
