@@ -78,3 +78,13 @@ async fn nothing_is_read_after_a_malformed_chunk() {
         assert!(!piece.contains("/smuggled"), "{piece}");
     }
 }
+
+#[tokio::test]
+async fn a_request_of_http_1_0_gets_a_host() {
+    let (address, mut pieces) = listens().await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    let mut client = router.connect().await;
+    client.write_all(b"GET /x HTTP/1.0\r\n\r\n").await.unwrap();
+    let got = soon(pieces.recv()).await.unwrap();
+    assert_eq!(got, "GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n");
+}

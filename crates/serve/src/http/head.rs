@@ -126,6 +126,10 @@ impl RequestHead {
         self.fields.write_to(out, self.upgrade(), |field| {
             field.known != Known::Expect && !hides(field.known)
         });
+        if self.fields.get(Known::Host).is_none() {
+            // Of HTTP/1.0; in HTTP/1.1 there must be one.
+            out.extend_from_slice(b"Host: localhost\r\n");
+        }
         if self.fields.chunked {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
