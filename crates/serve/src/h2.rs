@@ -45,6 +45,8 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(64 << 10)
+        // Clients get what the replica said, as over HTTP/1.1.
+        .auto_date_header(false)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     let mut tick = tokio::time::interval(timeouts.tick());

@@ -28,6 +28,10 @@ impl Body for Sent {
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.0.poll_recv(cx).map(|frame| frame.map(Ok))
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_closed() && self.0.is_empty()
+    }
 }
 
 fn body(text: &'static str) -> Sent {
@@ -259,4 +263,29 @@ async fn an_answer_that_is_not_taken_does_not_hold_its_replica() {
     let short = soon(client.send_request(request("/short", body("x")))).await.unwrap();
     assert_eq!(text(short.into_body()).await, "ok");
     drop(long);
+}
+
+#[tokio::test]
+async fn answers_over_http2_say_what_the_replica_said() {
+    let address = says("ok").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    let mut client = handshake(router.connect().await).await;
+    let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+    let names: Vec<&str> = answer.headers().keys().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["content-length"]);
+}
+
+#[tokio::test]
+async fn a_request_without_a_body_takes_no_memory_for_one() {
+    let address = says("ok").await;
+    let mut settings = config();
+    settings.limits.peek_total = 0;
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    let mut client = handshake(router.connect().await).await;
+    let (_, receiver) = mpsc::unbounded_channel();
+    let empty = http::Request::get("http://router/x").body(Sent(receiver)).unwrap();
+    let answer = soon(client.send_request(empty)).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+    assert_eq!(answer.status(), 503, "one with a body does");
 }

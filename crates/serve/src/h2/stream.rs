@@ -112,7 +112,12 @@ impl Stream {
         let needed = visit.is_none() || is_api && by_prompt;
         let limits = shared.config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
-        let length = head.length().map_or(peek, |n| usize::try_from(n).unwrap_or(peek).min(peek));
+        let length = match head.length() {
+            // What has ended without one is empty.
+            None if self.asked.ended => 0,
+            None => peek,
+            Some(n) => usize::try_from(n).unwrap_or(peek).min(peek),
+        };
         let _kept = reserve_peek(&shared, length).ok_or_else(|| {
             Answer::error(503, "router_busy", "too many large requests at once: try again")
                 .retry_after(Duration::from_secs(1))
