@@ -404,7 +404,7 @@ impl Connection {
                 Ok(Tried::Done(after))
             }
             Err(fault) => {
-                if !matches!(fault, Fault::Gone | Fault::Slow | Fault::BadBody(_)) {
+                if !fault.is_clients() {
                     visit.failed();
                     lease.finish(Outcome::Failed, now);
                 }

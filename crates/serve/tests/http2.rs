@@ -289,3 +289,23 @@ async fn a_request_without_a_body_takes_no_memory_for_one() {
     let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
     assert_eq!(answer.status(), 503, "one with a body does");
 }
+
+#[tokio::test]
+async fn an_upload_that_stalls_over_http2_is_not_the_replica_s_fault() {
+    let address = replica(|mut stream, mut request| async move {
+        while stream.read_buf(&mut request).await.unwrap_or(0) > 0 {}
+    })
+    .await;
+    let mut settings = config();
+    settings.timeouts.body = std::time::Duration::from_millis(100);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut client = handshake(router.connect().await).await;
+    let (sender, receiver) = mpsc::unbounded_channel();
+    sender.send(Frame::data(Bytes::from_static(b"some"))).unwrap();
+    let answer = soon(client.send_request(request("/up", Sent(receiver)))).await.unwrap();
+    assert_eq!(answer.status(), 408);
+    let report = router.until("m", |m| m.traffic.requests == 1 && m.in_flight == 0).await;
+    assert_eq!(report.replicas.values().map(|r| r.errors).sum::<u64>(), 0);
+    drop(sender);
+}

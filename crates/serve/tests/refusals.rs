@@ -279,3 +279,29 @@ async fn a_model_that_comes_too_late_in_a_body_is_no_unknown_model() {
         post("/v1/chat/completions", &body).replacen("\r\n", "\r\nx-tutti-endpoint: m\r\n", 1);
     assert_eq!(status(&router.ask(&request).await), 200);
 }
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_not_the_replica_s_fault() {
+    let (seen, mut heads) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, _| {
+        let seen = seen.clone();
+        async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no").await.unwrap();
+            seen.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }
+    })
+    .await;
+    let mut settings = config();
+    settings.limits.body = Some(1000);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    let mut client = router.connect().await;
+    let head = "POST /x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    soon(heads.recv()).await.unwrap();
+    read_until(&mut client, b"\r\n\r\no").await;
+    client.write_all("z".repeat(2000).as_bytes()).await.unwrap();
+    let _ = read_to_end(&mut client).await;
+    let report = router.until("m", |m| m.traffic.requests == 1 && m.in_flight == 0).await;
+    assert_eq!(report.replicas.values().map(|r| r.errors).sum::<u64>(), 0);
+}

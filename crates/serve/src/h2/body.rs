@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -28,15 +28,26 @@ pub enum Up {
     /// The request is sent.
     Whole(TcpStream),
     /// The rest of its body is still being sent.
-    Uploading { read: OwnedReadHalf, _upload: Upload },
+    Uploading { read: OwnedReadHalf, upload: Upload },
 }
 
 /// Stops when nobody wants the answer any more.
-pub struct Upload(pub JoinHandle<Result<(), Fault>>);
+pub struct Upload {
+    pub task: JoinHandle<()>,
+    /// Why it ended early.
+    pub fault: Arc<OnceLock<Fault>>,
+}
+
+impl Upload {
+    /// If the client is to blame for what goes wrong: what it did.
+    pub fn clients_fault(&self) -> Option<&Fault> {
+        self.fault.get().filter(|fault| fault.is_clients())
+    }
+}
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -90,11 +101,17 @@ impl Passing {
     }
 
     fn fail(&mut self, why: &'static str) -> io::Error {
-        self.visit.failed();
-        if let Some(lease) = self.lease.take() {
-            lease.finish(Outcome::Failed, Instant::now());
+        let lease = self.lease.take();
+        let clients = match self.up.take() {
+            Some(Up::Uploading { upload, .. }) => upload.clients_fault().is_some(),
+            _ => false,
+        };
+        if !clients {
+            self.visit.failed();
+            if let Some(lease) = lease {
+                lease.finish(Outcome::Failed, Instant::now());
+            }
         }
-        self.up = None;
         io::Error::other(why)
     }
 

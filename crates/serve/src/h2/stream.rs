@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -183,8 +183,10 @@ impl Stream {
                         tries.broken(Broken { reused: was_reused, repeatable, sent })
                     }
                     Err(other) => {
-                        visit.failed();
-                        lease.finish(Outcome::Failed, Instant::now());
+                        if !other.is_clients() {
+                            visit.failed();
+                            lease.finish(Outcome::Failed, Instant::now());
+                        }
                         return Err(other.answer());
                     }
                 },
@@ -215,14 +217,27 @@ impl Stream {
         let out = out.to_vec();
         let (chunked, body_patience) = (self.asked.chunked, config.timeouts.body);
         let left = limits.body;
-        let task = Upload(tokio::spawn(async move {
-            let broken = |_| Fault::Broken { before_answer: true };
-            write.write_all(&out).await.map_err(broken)?;
-            upload(rest, write, chunked, left, body_patience).await
-        }));
+        let fault = Arc::new(OnceLock::new());
+        let noted = fault.clone();
+        let task = tokio::spawn(async move {
+            let sending = async {
+                let broken = |_| Fault::Broken { before_answer: true };
+                write.write_all(&out).await.map_err(broken)?;
+                upload(rest, &mut write, chunked, left, body_patience).await
+            };
+            match sending.await {
+                // Dropping it would close this direction, which some servers take for the client's leaving.
+                Ok(()) => write.forget(),
+                // Before the replica learns of it, and breaks off too.
+                Err(fault) => drop(noted.set(fault)),
+            }
+        });
+        let upload = Upload { task, fault };
         let timed = tokio::time::timeout(patience, read_head(&mut read, limits.head)).await;
-        let (answer, buffer) = timed.map_err(|_| Fault::Silent)??;
-        let up = Up::Uploading { read, _upload: task };
+        let read_all = timed.unwrap_or(Err(Fault::Silent));
+        let (answer, buffer) =
+            read_all.map_err(|f| upload.clients_fault().cloned().unwrap_or(f))?;
+        let up = Up::Uploading { read, upload };
         Ok(Head { up, answer, buffer, all_sent: false })
     }
 
