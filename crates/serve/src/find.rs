@@ -5,9 +5,8 @@ use std::sync::Arc;
 use crate::access::{Caller, unauthorized};
 use crate::answer::Answer;
 use crate::http::{Framing, Known, RequestHead};
-use crate::logic::{PromptBlocks, scan_request};
+use crate::logic::scan_request;
 use crate::routes::{Entry, Routes};
-use tutti_model::RoutePolicy;
 
 pub enum Found {
     /// The router answers itself.
@@ -55,16 +54,12 @@ pub fn find_by_model(
     more: bool,
     routes: &Routes,
     caller: &Caller,
-) -> Result<(Arc<Entry>, Option<PromptBlocks>), Answer> {
-    let scanned = scan_request(body, false);
-    let entry = match &scanned.model {
-        Some(model) => named(model, routes, caller)?,
-        None if more && routes.entries.len() > 1 => return Err(too_late(body.len())),
-        None => only(routes, caller)?,
-    };
-    let prompt =
-        (entry.route.policy == RoutePolicy::Prefix).then(|| scan_request(body, true).blocks);
-    Ok((entry, prompt))
+) -> Result<Arc<Entry>, Answer> {
+    match &scan_request(body, false).model {
+        Some(model) => named(model, routes, caller),
+        None if more && routes.entries.len() > 1 => Err(too_late(body.len())),
+        None => only(routes, caller),
+    }
 }
 
 /// Some clients write a long conversation before `model`.

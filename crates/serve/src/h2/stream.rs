@@ -6,34 +6,29 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tutti_model::RoutePolicy;
 
 use super::UnderWay;
 use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
 use super::taken::Taken;
-use crate::access::{Admitted, Caller, identify, wall_clock};
+use crate::access::Hidden;
+use crate::admit::{Admission, SMALL_BODY, answer_kind, judge, reserve};
 use crate::answer::Answer;
 use crate::desk::Lease;
 use crate::fault::Fault;
-use crate::find::{Found, find, find_by_model};
 use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
-use crate::logic::{AnswerKind, Outcome, scan_request};
-use crate::own;
+use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
-use crate::retry::{Broken, Sent, Tries, Verdict};
-use crate::shared::{Worker, count_request, reserve_peek};
+use crate::retry::{Broken, Sent, Tries};
+use crate::shared::{Count, Shared, Worker, count_request};
 use crate::visit::Visit;
-
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-const SMALL_BODY: usize = 64 << 10;
 
 type Answered = Response<AnswerBody>;
 
@@ -92,66 +87,44 @@ impl Stream {
         let started = Instant::now();
         let counted = count_request(&self.worker.shared);
         let shared = self.worker.shared.clone();
-        shared.has_room()?;
-        let routes = shared.routes();
-        let head = &self.asked.head;
-        let caller = identify(head, shared.origin(peer), &routes, wall_clock)?;
-        let (entry, skip) = match find(head, &routes, &caller)? {
-            Found::Own => return Err(own::answer(head, &shared, &routes, &caller)),
-            Found::Endpoint { entry, skip } => (Some(entry), skip),
-            Found::ByModel => (None, 0),
-        };
-        let is_api = head.path()[skip..].starts_with("/v1/");
-        let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
-        // Before its body is read, so that a key's limits hold for bodies too.
-        let mut visit = entry.map(|e| Visit::begin(&e, &caller, None, started)).transpose()?;
-        let admitted = match visit {
-            Some(_) => None,
-            None => Some(Admitted::new(&caller, started)?),
-        };
-        let needed = visit.is_none() || is_api && by_prompt;
-        let limits = shared.config.limits;
+        let admission = Admission::new(&self.asked.head, peer, &shared, started)?;
+        let (skip, is_api, hidden) = (admission.skip, admission.is_api, admission.caller.hidden);
+        let needed = admission.needs_body();
+        let _kept = self.gather(&shared, needed).await?;
+        let more = !self.asked.ended;
+        let mut visit = admission.visit(&self.asked.head, &self.asked.body, more)?;
+        let (lease, head) = self.proxy(&mut visit, hidden, skip).await?;
+        Ok(self.pass_on(visit, lease, head, is_api, counted))
+    }
+
+    /// Reads the body before a replica is chosen, where that is needed or worth it.
+    async fn gather(&mut self, shared: &Arc<Shared>, needed: bool) -> Result<Count, Answer> {
+        let config = &shared.config;
+        let limits = config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
-        let length = match head.length() {
+        let length = self.asked.head.length();
+        let room = match length {
             // What has ended without one is empty.
             None if self.asked.ended => 0,
             None => peek,
             Some(n) => usize::try_from(n).unwrap_or(peek).min(peek),
         };
-        let _kept = reserve_peek(&shared, length).ok_or_else(|| {
-            Answer::error(503, "router_busy", "too many large requests at once: try again")
-                .retry_after(Duration::from_secs(1))
-        })?;
-        if needed || head.length().is_some_and(|n| n <= peek as u64) {
-            let patience = shared.config.timeouts.body;
-            self.asked.gather(peek, limits.body, patience).await.map_err(|fault| fault.answer())?;
+        let kept = reserve(shared, room)?;
+        if needed || length.is_some_and(|n| n <= peek as u64) {
+            let gathered = self.asked.gather(peek, limits.body, config.timeouts.body).await;
+            gathered.map_err(|fault| fault.answer())?;
         }
-        if visit.is_none() {
-            let more = !self.asked.ended;
-            let (entry, prompt) = find_by_model(&self.asked.body, more, &routes, &caller)?;
-            let mut new = Visit::begin(&entry, &caller, admitted, started)?;
-            new.wish.prompt = prompt;
-            visit = Some(new);
-        } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {
-            visit.wish.prompt = Some(scan_request(&self.asked.body, true).blocks);
-        }
-        let mut visit = visit.expect("it was just made if there was none");
-        if visit.entry.route.policy == RoutePolicy::Sticky {
-            let value = self.asked.head.fields.named(&visit.entry.route.sticky_header);
-            visit.wish.sticky = value.map(|v| String::from_utf8_lossy(v).into_owned());
-        }
-        let (lease, head) = self.proxy(&mut visit, &caller, skip).await?;
-        Ok(self.pass_on(visit, lease, head, is_api, counted))
+        Ok(kept)
     }
 
     async fn proxy(
         &mut self,
         visit: &mut Visit,
-        caller: &Caller,
+        hidden: Hidden,
         skip: usize,
     ) -> Result<(Lease, Head), Answer> {
         let mut out = Vec::new();
-        self.asked.head.write_upstream(&mut out, skip, |known| caller.hidden.hides(known));
+        self.asked.head.write_upstream(&mut out, skip, |known| hidden.hides(known));
         self.asked.write_body(&mut out);
         let most = self.worker.shared.config.limits.tries;
         let rule = visit.entry.route.retry;
@@ -247,14 +220,10 @@ impl Stream {
         lease: Lease,
         head: Head,
         is_api: bool,
-        counted: crate::shared::Count,
+        counted: Count,
     ) -> Answered {
         let Head { up, answer, buffer, all_sent } = head;
-        let kind = match is_api && answer.status < 400 {
-            true if answer.is_event_stream() => AnswerKind::Events,
-            true if answer.is_json() => AnswerKind::Json,
-            _ => AnswerKind::Other,
-        };
+        let kind = answer_kind(&answer, is_api);
         visit.answer_begins(answer.status, kind);
         if kind == AnswerKind::Events {
             // A stream may last for minutes; its replica is well from its beginning.
@@ -291,20 +260,6 @@ impl Stream {
         }
         response
     }
-}
-
-fn judge(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<(), Answer> {
-    let choice = lease.choice.clone();
-    lease.finish(verdict.outcome, Instant::now());
-    if let Some(answer) = verdict.give_up {
-        visit.failed();
-        return Err(answer);
-    }
-    if verdict.elsewhere {
-        visit.wish.tried.push(choice.key);
-        visit.retried(choice.revision);
-    }
-    Ok(())
 }
 
 /// Sends a request that is known to its end. `sent` says how much of it was taken by then.
