@@ -51,7 +51,7 @@ impl Key {
 #[derive(Clone)]
 pub struct Caller {
     pub key: Option<Arc<Key>>,
-    /// On the router's own machine.
+    /// On the router's own machine, which needs no key.
     pub local: bool,
     /// Headers that hold a key of ours, which no replica must see.
     pub hidden: Hidden,
@@ -87,6 +87,38 @@ impl Caller {
     }
 }
 
+/// A request that a key's limits let in, until it ends.
+pub struct Admitted(Option<Arc<Key>>);
+
+impl Admitted {
+    /// Whoever has no key has no limits either.
+    pub fn new(caller: &Caller, now: Instant) -> Result<Admitted, Answer> {
+        if let Some(key) = &caller.key {
+            let admitted = key.limiter.lock().expect("no holder panics").admit(now);
+            admitted.map_err(|limited| {
+                let answer = Answer::error(429, "rate_limit_exceeded", &limited.to_string());
+                answer.retry_after(limited.retry_after)
+            })?;
+        }
+        Ok(Admitted(caller.key.clone()))
+    }
+
+    /// Tokens of prompt and answer, when they are known.
+    pub fn charge(&self, tokens: u64, now: Instant) {
+        if let Some(key) = &self.0 {
+            key.limiter.lock().unwrap_or_else(|e| e.into_inner()).charge(tokens, now);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(key) = &self.0 {
+            key.limiter.lock().unwrap_or_else(|e| e.into_inner()).release();
+        }
+    }
+}
+
 /// A token's parts: `tutti_<kind>_<ca>_<id>_<secret>`.
 struct Token<'a> {
     kind: &'a str,
@@ -108,15 +140,30 @@ fn token(value: &[u8]) -> Option<Token<'_>> {
     Some(if parts.next().is_some() { Token { secret: "", ..token } } else { token })
 }
 
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub peer: IpAddr,
+    /// Also from this machine nobody asks without a key.
+    pub local_needs_key: bool,
+}
+
+impl Origin {
+    /// A proxy on this machine speaks for others: what it passes on is not from here.
+    fn is_local(self, head: &RequestHead) -> bool {
+        let here = self.peer.to_canonical().is_loopback();
+        here && !self.local_needs_key && head.fields.get(Known::Forwarded).is_none()
+    }
+}
+
 /// Finds out who asks. An error is the answer to give.
 pub fn identify(
     head: &RequestHead,
-    peer: IpAddr,
+    origin: Origin,
     routes: &Routes,
     now: impl FnOnce() -> Time,
 ) -> Result<Caller, Answer> {
-    let mut caller =
-        Caller { key: None, local: peer.to_canonical().is_loopback(), hidden: Hidden::default() };
+    let mut caller = Caller { key: None, local: origin.is_local(head), hidden: Hidden::default() };
     let mut shown = None;
     let bearer = head.fields.get(Known::Authorization).and_then(|value| {
         let (scheme, rest) = value.split_at_checked(7)?;
@@ -185,8 +232,21 @@ mod tests {
         let mut head = RequestHead::default();
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
         head.read(text.as_bytes()).unwrap().unwrap();
-        let peer = peer.parse().unwrap();
-        identify(&head, peer, routes, || Time(1000)).map_err(|answer| answer.status)
+        let origin = Origin { peer: peer.parse().unwrap(), local_needs_key: false };
+        identify(&head, origin, routes, || Time(1000)).map_err(|answer| answer.status)
+    }
+
+    #[test]
+    fn behind_a_proxy_on_this_machine_everybody_needs_a_key() {
+        let routes = routes(None);
+        for line in ["Forwarded: for=1", "x-forwarded-for: 1", "VIA: 1.1 a", "X-Real-IP: 1"] {
+            let caller = ask(&format!("{line}\r\n"), "127.0.0.1", &routes).unwrap();
+            assert!(!caller.local && !caller.may_see("m", false), "{line}");
+        }
+        let mut head = RequestHead::default();
+        head.read(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap();
+        let origin = Origin { peer: "::1".parse().unwrap(), local_needs_key: true };
+        assert!(!identify(&head, origin, &routes, || Time(0)).unwrap().local);
     }
 
     #[test]

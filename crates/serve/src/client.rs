@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, Interest};
 
 use crate::fault::Fault;
 use crate::http::{Buffer, Io, Ticker};
@@ -25,10 +25,20 @@ impl Client {
             match self.inbuf.poll_fill(&mut self.io, limit, cx) {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(Fault::Gone),
                 Poll::Ready(Ok(_)) => {}
-                Poll::Pending => break,
+                Poll::Pending => return Ok(()),
             }
         }
-        Ok(())
+        match self.has_hung_up(cx) {
+            true => Err(Fault::Gone),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing more can be read, but the system knows whether anything is to come. Nobody is woken for
+    /// that while bytes are waiting: it must be asked now and then.
+    fn has_hung_up(&mut self, cx: &mut Context<'_>) -> bool {
+        let state = std::pin::pin!(self.io.tcp().ready(Interest::READABLE)).poll(cx);
+        matches!(state, Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 
     /// Does something else meanwhile, and stops that if the client leaves.
@@ -43,6 +53,10 @@ impl Client {
                 return Poll::Ready(Ok(output));
             }
             self.poll_gone(limit, cx)?;
+            if !self.inbuf.has_room(limit) {
+                // To be woken at the next tick, and ask again.
+                self.ticker.poll_still(Duration::MAX, cx);
+            }
             Poll::Pending
         })
         .await

@@ -16,6 +16,8 @@ pub struct RouterConfig {
     pub threads: usize,
     pub limits: ServerLimits,
     pub timeouts: Timeouts,
+    /// From the router's own machine too only those with a key may ask: a proxy there speaks for others.
+    pub local_needs_key: bool,
     /// The newest table is kept here, and taken from here at a start without a controller.
     pub table_file: Option<PathBuf>,
 }
@@ -29,6 +31,7 @@ impl RouterConfig {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             limits: ServerLimits::default(),
             timeouts: Timeouts::default(),
+            local_needs_key: false,
             table_file: None,
         }
     }

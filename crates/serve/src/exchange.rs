@@ -19,6 +19,7 @@ use crate::config::{ServerLimits, Timeouts};
 use crate::fault::Fault;
 use crate::http::{BadHead, Buffer, Framing, Io, RequestHead, ResponseHead};
 use crate::pipe::Pipe;
+use crate::retry::Sent;
 use crate::visit::Visit;
 
 /// Of memory that a connection keeps from one request to the next.
@@ -122,9 +123,25 @@ impl Exchange {
         (self.down_at, self.ready) = (0, 0);
     }
 
+    /// Throws away what is known to belong to the body and will not be sent: else it would be read as the
+    /// next request. True: nothing more of the body is to come.
+    pub fn body_is_over(&mut self, client: &mut Client) -> bool {
+        client.inbuf.consume(std::mem::take(&mut self.live));
+        self.rest.is_done()
+    }
+
     /// All that was sent of the request can be sent again.
     pub fn can_repeat(&self) -> bool {
         !self.streamed
+    }
+
+    /// How much of the request is on its way.
+    pub fn sent(&self) -> Sent {
+        match self.all_sent {
+            true => Sent::All,
+            false if self.sent == 0 => Sent::Nothing,
+            false => Sent::Some,
+        }
     }
 
     /// Moves what is there of the body into memory; true if that is all, or as much as is kept.
@@ -242,11 +259,12 @@ impl Exchange {
     ) -> Result<(), Fault> {
         if let Poll::Ready(result) = self.poll_send(client, up, cx) {
             result?;
-            if self.all_sent {
-                return client.poll_gone(self.limits.buffer, cx);
-            }
         }
-        Ok(())
+        // Also while the replica takes nothing, for as long as that may last.
+        match self.waits_for_client(client) {
+            true => Ok(()),
+            false => client.poll_gone(self.limits.buffer, cx),
+        }
     }
 
     /// Waits for the head of an answer, in `self.answer` afterwards.

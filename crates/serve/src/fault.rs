@@ -4,7 +4,7 @@ use crate::answer::Answer;
 use crate::http::{BadHead, Malformed};
 
 /// Why an exchange came to no good end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Fault {
     /// The client left.
     Gone,
@@ -23,6 +23,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The client's doing, which says nothing of the replica.
+    pub fn is_clients(&self) -> bool {
+        matches!(self, Fault::Gone | Fault::Slow | Fault::BadBody(_) | Fault::TooLarge)
+    }
+
     /// What is said to the client, while nothing of an answer was.
     pub fn answer(&self) -> Answer {
         match self {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use crate::access::{Caller, unauthorized};
 use crate::answer::Answer;
 use crate::http::{Framing, Known, RequestHead};
-use crate::logic::{PromptBlocks, scan_request};
+use crate::logic::scan_request;
 use crate::routes::{Entry, Routes};
-use tutti_model::RoutePolicy;
 
 pub enum Found {
     /// The router answers itself.
@@ -49,20 +48,27 @@ pub fn find(head: &RequestHead, routes: &Routes, caller: &Caller) -> Result<Foun
     only(routes, caller).map(|entry| Found::Endpoint { entry, skip: 0 })
 }
 
-/// By what the body says, of which this is the beginning.
+/// By what the body says. It need not be whole: `more` comes after this.
 pub fn find_by_model(
     body: &[u8],
+    more: bool,
     routes: &Routes,
     caller: &Caller,
-) -> Result<(Arc<Entry>, Option<PromptBlocks>), Answer> {
-    let scanned = scan_request(body, false);
-    let entry = match &scanned.model {
-        Some(model) => named(model, routes, caller)?,
-        None => only(routes, caller)?,
-    };
-    let prompt =
-        (entry.route.policy == RoutePolicy::Prefix).then(|| scan_request(body, true).blocks);
-    Ok((entry, prompt))
+) -> Result<Arc<Entry>, Answer> {
+    match &scan_request(body, false).model {
+        Some(model) => named(model, routes, caller),
+        None if more && routes.entries.len() > 1 => Err(too_late(body.len())),
+        None => only(routes, caller),
+    }
+}
+
+/// Some clients write a long conversation before `model`.
+fn too_late(read: usize) -> Answer {
+    let message = format!(
+        "there is no 'model' in the first {read} bytes of the body: put it first, name the endpoint in \
+         the header x-tutti-endpoint, or have the router started with a larger --peek"
+    );
+    Answer::error(413, "model_too_late", &message)
 }
 
 fn named(name: &str, routes: &Routes, caller: &Caller) -> Result<Arc<Entry>, Answer> {

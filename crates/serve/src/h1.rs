@@ -7,24 +7,21 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tutti_model::RoutePolicy;
 
-use crate::access::{Caller, identify, wall_clock};
+use crate::access::Hidden;
+use crate::admit::{Admission, SMALL_BODY, answer_kind, judge, reserve};
 use crate::answer::Answer;
 use crate::client::Client;
+use crate::desk::Lease;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::find::{Found, find, find_by_model};
-use crate::http::{Framing, RequestHead};
-use crate::logic::{AnswerKind, Outcome, scan_request};
-use crate::own;
+use crate::http::{Framing, RequestHead, ends_head};
+use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
-use crate::retry::{Tries, Verdict};
-use crate::shared::{Count, Worker, count_request, reserve_peek};
+use crate::retry::{Broken, Tries, Verdict};
+use crate::shared::{Count, Worker, count_request};
 use crate::visit::Visit;
 
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-const SMALL_BODY: usize = 64 << 10;
 /// How long what a client still sends is listened to before its connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -67,6 +64,11 @@ enum Tried {
     Again,
 }
 
+fn judged(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<Tried, Stop> {
+    judge(visit, lease, verdict)?;
+    Ok(Tried::Again)
+}
+
 impl Connection {
     pub fn new(worker: Arc<Worker>, client: Client, peer: IpAddr) -> Connection {
         let config = &worker.shared.config;
@@ -107,10 +109,17 @@ impl Connection {
         let (limits, timeouts) = (config.limits, config.timeouts);
         client.ticker.restart();
         let mut begun = false;
+        let mut seen = 0;
         poll_fn(|cx| {
             loop {
                 if !client.inbuf.is_empty() {
-                    match head.read(client.inbuf.bytes()) {
+                    // Parsed when there is an end to it, not at every byte that trickles in. The first bytes
+                    // are looked at in any case: they may be no HTTP at all.
+                    let bytes = client.inbuf.bytes();
+                    let parse = seen == 0 || ends_head(bytes, seen);
+                    seen = bytes.len();
+                    let read = if parse { head.read(bytes) } else { Ok(None) };
+                    match read {
                         Ok(Some(len)) => {
                             client.inbuf.consume(len);
                             return Poll::Ready(Ok(true));
@@ -160,44 +169,18 @@ impl Connection {
 
     async fn route(&mut self, started: Instant) -> Result<After, Stop> {
         let shared = self.worker.shared.clone();
-        shared.has_room()?;
-        let routes = shared.routes();
-        let caller = identify(&self.head, self.peer, &routes, wall_clock)?;
-        if let Some(length) = self.head.length()
-            && shared.config.limits.body.is_some_and(|most| length > most)
-        {
-            return Err(self.fault(Fault::TooLarge));
-        }
-        let found = find(&self.head, &routes, &caller)?;
-        let (entry, skip) = match found {
-            Found::Own => {
-                return Err(own::answer(&self.head, &shared, &routes, &caller).into());
-            }
-            Found::Endpoint { entry, skip } => (Some(entry), skip),
-            Found::ByModel => (None, 0),
+        let admission = Admission::new(&self.head, self.peer, &shared, started)?;
+        let (skip, is_api, hidden) = (admission.skip, admission.is_api, admission.caller.hidden);
+        let needed = admission.needs_body();
+        self.gather(needed).await?;
+        let more = !self.exchange.rest.is_done();
+        let body = match needed {
+            true => self.exchange.plain_body(&self.head),
+            false => Default::default(),
         };
-        let path = &self.head.path()[skip..];
-        let is_api = path.starts_with("/v1/");
-        let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
-        // Before its body is read, so that a key's limits hold for bodies too.
-        let mut visit = entry.map(|e| Visit::begin(&e, &caller, started)).transpose()?;
-        self.gather(visit.is_none() || is_api && by_prompt).await?;
-        if visit.is_none() {
-            let body = self.exchange.plain_body(&self.head);
-            let (entry, prompt) = find_by_model(&body, &routes, &caller)?;
-            let mut new = Visit::begin(&entry, &caller, started)?;
-            new.wish.prompt = prompt;
-            visit = Some(new);
-        } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {
-            let body = self.exchange.plain_body(&self.head);
-            visit.wish.prompt = Some(scan_request(&body, true).blocks);
-        }
-        let mut visit = visit.expect("it was just made if there was none");
-        if visit.entry.route.policy == RoutePolicy::Sticky {
-            let value = self.head.fields.named(&visit.entry.route.sticky_header);
-            visit.wish.sticky = value.map(|v| String::from_utf8_lossy(v).into_owned());
-        }
-        self.proxy(&mut visit, &caller, skip, is_api).await
+        let mut visit = admission.visit(&self.head, &body, more)?;
+        drop(body);
+        self.proxy(&mut visit, hidden, skip, is_api).await
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
@@ -215,10 +198,7 @@ impl Connection {
         let wanted = length.unwrap_or(peek).min(peek);
         self.kept = match wanted <= SMALL_BODY {
             true => None,
-            false => Some(reserve_peek(&shared, wanted).ok_or_else(|| {
-                let message = "too many large requests at once: try again";
-                Answer::error(503, "router_busy", message).retry_after(Duration::from_secs(1))
-            })?),
+            false => Some(reserve(&shared, wanted)?),
         };
         let here = length.is_some_and(|n| self.client.inbuf.len() >= n);
         if self.head.expects_continue() && !here {
@@ -236,17 +216,17 @@ impl Connection {
     async fn proxy(
         &mut self,
         visit: &mut Visit,
-        caller: &Caller,
+        hidden: Hidden,
         skip: usize,
         is_api: bool,
     ) -> Result<After, Stop> {
         self.exchange.up_head.clear();
-        let hidden = caller.hidden;
         let out = &mut self.exchange.up_head;
         self.head.write_upstream(out, skip, |known| hidden.hides(known));
         let config = &self.worker.shared.config;
         let rule = visit.entry.route.retry;
-        let mut tries = Tries::new(rule, self.head.method(), is_api, config.limits.tries);
+        let path = &self.head.path()[skip..];
+        let mut tries = Tries::new(rule, self.head.method(), path, config.limits.tries);
         loop {
             match self.attempt(visit, &mut tries, is_api).await? {
                 Tried::Done(after) => return Ok(after),
@@ -268,7 +248,8 @@ impl Connection {
             Ok(lease) => lease,
             Err(answer) => return Err(tries.last_failure(answer).into()),
         };
-        let reused = self.worker.pool.take(&lease.choice.address);
+        let pooled = !tries.wants_new();
+        let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
         let was_reused = reused.is_some();
         let mut up = match reused {
             Some(up) => up,
@@ -279,7 +260,7 @@ impl Connection {
                     Ok(up) => up,
                     Err(error) => {
                         let verdict = tries.not_connected(&error);
-                        return self.judge(visit, lease, verdict);
+                        return judged(visit, lease, verdict);
                     }
                 }
             }
@@ -288,8 +269,9 @@ impl Connection {
         match self.final_head(&mut up).await {
             Ok(()) => {}
             Err(Fault::Broken { before_answer: true }) => {
-                let verdict = tries.broken(was_reused, self.exchange.can_repeat());
-                return self.judge(visit, lease, verdict);
+                let (repeatable, sent) = (self.exchange.can_repeat(), self.exchange.sent());
+                let verdict = tries.broken(Broken { reused: was_reused, repeatable, sent });
+                return judged(visit, lease, verdict);
             }
             Err(fault @ (Fault::Broken { .. } | Fault::BadAnswer(_) | Fault::Silent)) => {
                 visit.failed();
@@ -300,35 +282,9 @@ impl Connection {
         }
         let status = self.exchange.answer.status;
         if let Some(verdict) = tries.answered(status, self.exchange.can_repeat()) {
-            return self.judge(visit, lease, verdict);
+            return judged(visit, lease, verdict);
         }
         self.finish(visit, lease, up, is_api).await
-    }
-
-    /// The replica gave no answer that can be passed on.
-    fn judge(
-        &mut self,
-        visit: &mut Visit,
-        lease: crate::desk::Lease,
-        verdict: Verdict,
-    ) -> Result<Tried, Stop> {
-        let choice = lease.choice.clone();
-        lease.finish(verdict.outcome, Instant::now());
-        if verdict.elsewhere {
-            visit.wish.tried.push(choice.key);
-        }
-        match verdict.give_up {
-            Some(answer) => {
-                visit.failed();
-                Err(answer.into())
-            }
-            None => {
-                if verdict.elsewhere {
-                    visit.retried(choice.revision);
-                }
-                Ok(Tried::Again)
-            }
-        }
     }
 
     /// The head of the answer that counts; those before it are passed on.
@@ -350,17 +306,12 @@ impl Connection {
     async fn finish(
         &mut self,
         visit: &mut Visit,
-        lease: crate::desk::Lease,
+        lease: Lease,
         mut up: TcpStream,
         is_api: bool,
     ) -> Result<Tried, Stop> {
-        let answer = &self.exchange.answer;
-        let status = answer.status;
-        let kind = match is_api && status < 400 {
-            true if answer.is_event_stream() => AnswerKind::Events,
-            true if answer.is_json() => AnswerKind::Json,
-            _ => AnswerKind::Other,
-        };
+        let status = self.exchange.answer.status;
+        let kind = answer_kind(&self.exchange.answer, is_api);
         visit.answer_begins(status, kind);
         if status == 101 {
             return self.upgraded(visit, lease, up).await;
@@ -384,12 +335,12 @@ impl Connection {
                     self.worker.pool.put(&lease.choice.address, up, now);
                 }
                 lease.finish(outcome, now);
-                let whole = self.exchange.rest.is_done();
+                let whole = self.exchange.body_is_over(&mut self.client);
                 let after = if keep && delimited && whole { After::Keep } else { After::Close };
                 Ok(Tried::Done(after))
             }
             Err(fault) => {
-                if !matches!(fault, Fault::Gone | Fault::Slow | Fault::BadBody(_)) {
+                if !fault.is_clients() {
                     visit.failed();
                     lease.finish(Outcome::Failed, now);
                 }
@@ -401,7 +352,7 @@ impl Connection {
     async fn upgraded(
         &mut self,
         visit: &mut Visit,
-        lease: crate::desk::Lease,
+        lease: Lease,
         mut up: TcpStream,
     ) -> Result<Tried, Stop> {
         if !self.head.upgrade() || !self.exchange.answer.upgrade() {
@@ -430,6 +381,7 @@ impl Connection {
 
     /// An answer of the router's own.
     async fn reply(&mut self, answer: &Answer) -> After {
+        self.exchange.body_is_over(&mut self.client);
         // What lies here of the body already is no reason to close.
         let mut rest = self.exchange.rest.clone();
         if let Ok(n) = rest.advance(self.client.inbuf.bytes(), |_| {}) {

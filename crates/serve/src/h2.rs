@@ -7,6 +7,7 @@
 mod body;
 mod request;
 mod stream;
+mod taken;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::http::Io;
 use crate::shared::Worker;
@@ -34,7 +35,8 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
         let counted = UnderWay::new(&counter);
         stream::answer(worker.clone(), peer, request, counted)
     });
-    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+    let executor = taken::Watching { limit: timeouts.body, tick: timeouts.tick() };
+    let connection = hyper::server::conn::http2::Builder::new(executor)
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20))
@@ -43,6 +45,8 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(64 << 10)
+        // Clients get what the replica said, as over HTTP/1.1.
+        .auto_date_header(false)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     let mut tick = tokio::time::interval(timeouts.tick());

@@ -10,6 +10,6 @@ mod ticker;
 pub use buffer::Buffer;
 pub use fields::{BadHead, Known};
 pub use framing::{Framing, Malformed};
-pub use head::{RequestHead, ResponseHead};
+pub use head::{RequestHead, ResponseHead, ends_head};
 pub use io::Io;
 pub use ticker::Ticker;

@@ -22,6 +22,7 @@
 //! cost three times as much through a general library; HTTP/2 comes in through hyper.
 
 mod access;
+mod admit;
 mod answer;
 mod client;
 mod config;

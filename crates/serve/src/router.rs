@@ -65,8 +65,10 @@ impl Router {
         let first = tables.borrow().clone();
         if first.version == 0 {
             adopt_kept(&shared);
+        } else {
+            adopt(&shared, &first);
+            keep(&shared, &first);
         }
-        adopt(&shared, &first);
         let (end, ended) = watch::channel(false);
         let mut handle =
             Handle { addr, shared: shared.clone(), stop_accepting: None, end, threads: Vec::new() };
@@ -154,14 +156,20 @@ fn listen_on(address: SocketAddr) -> std::io::Result<StdListener> {
     Ok(socket.into())
 }
 
+/// What the controller says holds, also if it counts from an older state on: after its journal was
+/// restored, the newer table here is of a time that never was, with keys that may be revoked.
 fn adopt(shared: &Shared, table: &RouteTable) {
     let old = shared.routes();
     if table.version < old.version {
-        return;
+        let (version, was) = (table.version, old.version);
+        tracing::warn!(version, was, "the controller's table is older than the last one: it holds");
     }
     shared.set_routes(Routes::new(table, &old, Instant::now()));
+}
+
+/// On disk, which may be slow.
+fn keep(shared: &Shared, table: &RouteTable) {
     if let Some(path) = &shared.config.table_file
-        && table.version > 0
         && let Err(error) = table_file::save(path, table)
     {
         tracing::warn!(%error, "the route table was not kept");
@@ -193,6 +201,11 @@ async fn oversee(
         while tables.changed().await.is_ok() {
             let table = tables.borrow_and_update().clone();
             adopt(&shared, &table);
+            let shared = shared.clone();
+            let kept = tokio::task::spawn_blocking(move || keep(&shared, &table)).await;
+            if let Err(error) = kept {
+                tracing::warn!(%error, "the route table was not kept");
+            }
         }
         // Nobody sends tables any more; the last one holds.
         std::future::pending::<()>().await

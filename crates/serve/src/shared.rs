@@ -1,10 +1,11 @@
 //! What all threads of a router share, and what each has for itself.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use crate::access::Origin;
 use crate::answer::Answer;
 use crate::config::RouterConfig;
 use crate::pool::Pool;
@@ -50,6 +51,10 @@ impl Shared {
     /// Where people reach it.
     pub fn address(&self) -> String {
         self.config.address.clone().unwrap_or_else(|| self.bound.to_string())
+    }
+
+    pub fn origin(&self, peer: IpAddr) -> Origin {
+        Origin { peer, local_needs_key: self.config.local_needs_key }
     }
 
     /// Refuses what is too much for this router altogether.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::access::{Caller, Key, unauthorized};
+use crate::access::{Admitted, Caller, unauthorized};
 use crate::answer::Answer;
 use crate::desk::{Asked, Got, Lease, Wish};
 use crate::logic::{AnswerKind, Ended, Ending};
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Visit {
     pub entry: Arc<Entry>,
     pub wish: Wish,
-    key: Option<Arc<Key>>,
+    admitted: Admitted,
     number: u32,
     started: Instant,
     ended: Ended,
@@ -31,29 +31,32 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// Lets a caller in, or says why not.
-    pub fn begin(entry: &Arc<Entry>, caller: &Caller, started: Instant) -> Result<Visit, Answer> {
+    /// Lets a caller in, or says why not. `admitted` if its key's limits did before.
+    pub fn begin(
+        entry: &Arc<Entry>,
+        caller: &Caller,
+        admitted: Option<Admitted>,
+        started: Instant,
+    ) -> Result<Visit, Answer> {
         let name = &entry.route.name;
         if let Some(key) = &caller.key {
             if !key.good_for(name) {
                 let message = format!("this key is not for '{name}': ask for one that is");
                 return Err(Answer::error(403, "key_not_for_endpoint", &message));
             }
-            let admitted = key.limiter.lock().expect("no holder panics").admit(started);
-            if let Err(limited) = admitted {
-                entry.desk.refused();
-                let answer = Answer::error(429, "rate_limit_exceeded", &limited.to_string());
-                return Err(answer.retry_after(limited.retry_after));
-            }
         } else if !caller.local && !entry.is_open() {
             return Err(unauthorized(
                 "a key is needed: send it as 'Authorization: Bearer tutti_s_…'",
             ));
         }
+        let admitted = match admitted {
+            Some(admitted) => admitted,
+            None => Admitted::new(caller, started).inspect_err(|_| entry.desk.refused())?,
+        };
         Ok(Visit {
             entry: entry.clone(),
             wish: Wish::default(),
-            key: caller.key.clone(),
+            admitted,
             number: caller.number(),
             started,
             ended: Ended { ending: Ending::Cancelled, ..Ended::default() },
@@ -170,12 +173,8 @@ impl Drop for Visit {
         if let Some(tokens) = self.tokens.take() {
             self.ended.usage = tokens.finish();
         }
-        if let Some(key) = &self.key {
-            let mut limiter = key.limiter.lock().unwrap_or_else(|e| e.into_inner());
-            limiter.release();
-            let usage = &self.ended.usage;
-            limiter.charge(usage.prompt_tokens + usage.output_tokens, now);
-        }
+        let usage = &self.ended.usage;
+        self.admitted.charge(usage.prompt_tokens + usage.output_tokens, now);
         if self.refused {
             self.entry.desk.refused();
             return;

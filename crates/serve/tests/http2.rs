@@ -28,6 +28,10 @@ impl Body for Sent {
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         self.0.poll_recv(cx).map(|frame| frame.map(Ok))
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_closed() && self.0.is_empty()
+    }
 }
 
 fn body(text: &'static str) -> Sent {
@@ -211,4 +215,97 @@ async fn tls_speaks_what_was_agreed_on() {
             assert!(all.ends_with(b"\r\n\r\nsecret"), "{}", all.escape_ascii());
         }
     }
+}
+
+#[tokio::test]
+async fn a_replica_that_fails_over_http2_is_left_alone() {
+    let address = replica(|mut stream, _| async move {
+        let answer = b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\nno";
+        stream.write_all(answer).await.unwrap();
+    })
+    .await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut client = handshake(router.connect().await).await;
+    for _ in 0..5 {
+        let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        assert_eq!(text(answer.into_body()).await, "no");
+    }
+    router.until("m", |m| m.replicas.values().all(|r| r.errors == 5 && r.broken)).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_does_not_hold_its_replica() {
+    let address = replica(|mut stream, request| async move {
+        if request.starts_with(b"POST /short") {
+            let short = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            return stream.write_all(short).await.unwrap();
+        }
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        while stream.write_all(&[1; 4096]).await.is_ok() {}
+    })
+    .await;
+    let mut settings = config();
+    settings.timeouts.body = std::time::Duration::from_millis(100);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1024);
+    let io = TokioIo::new(router.connect().await);
+    let (mut client, connection) = builder.handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let long = soon(client.send_request(request("/long", body("x")))).await.unwrap();
+    assert_eq!(long.status(), 200);
+    router.until("m", |m| m.in_flight == 0 && m.traffic.cancelled == 1).await;
+    // Only that stream is ended.
+    let short = soon(client.send_request(request("/short", body("x")))).await.unwrap();
+    assert_eq!(text(short.into_body()).await, "ok");
+    drop(long);
+}
+
+#[tokio::test]
+async fn answers_over_http2_say_what_the_replica_said() {
+    let address = says("ok").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    let mut client = handshake(router.connect().await).await;
+    let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+    let names: Vec<&str> = answer.headers().keys().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["content-length"]);
+}
+
+#[tokio::test]
+async fn a_request_without_a_body_takes_no_memory_for_one() {
+    let address = says("ok").await;
+    let mut settings = config();
+    settings.limits.peek_total = 0;
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    let mut client = handshake(router.connect().await).await;
+    let (_, receiver) = mpsc::unbounded_channel();
+    let empty = http::Request::get("http://router/x").body(Sent(receiver)).unwrap();
+    let answer = soon(client.send_request(empty)).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let answer = soon(client.send_request(request("/x", body("x")))).await.unwrap();
+    assert_eq!(answer.status(), 503, "one with a body does");
+}
+
+#[tokio::test]
+async fn an_upload_that_stalls_over_http2_is_not_the_replica_s_fault() {
+    let address = replica(|mut stream, mut request| async move {
+        while stream.read_buf(&mut request).await.unwrap_or(0) > 0 {}
+    })
+    .await;
+    let mut settings = config();
+    settings.timeouts.body = std::time::Duration::from_millis(100);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    router.all_ready("m").await;
+    let mut client = handshake(router.connect().await).await;
+    let (sender, receiver) = mpsc::unbounded_channel();
+    sender.send(Frame::data(Bytes::from_static(b"some"))).unwrap();
+    let answer = soon(client.send_request(request("/up", Sent(receiver)))).await.unwrap();
+    assert_eq!(answer.status(), 408);
+    let report = router.until("m", |m| m.traffic.requests == 1 && m.in_flight == 0).await;
+    assert_eq!(report.replicas.values().map(|r| r.errors).sum::<u64>(), 0);
+    drop(sender);
 }

@@ -224,3 +224,84 @@ async fn own_paths_answer() {
     assert_eq!(status(&router.get("/-/nonsense").await), 404);
     assert_eq!(status(&router.post("/-/ready", "").await), 405);
 }
+
+#[tokio::test]
+async fn what_came_through_a_proxy_is_not_from_this_machine() {
+    let address = says("ok").await;
+    let router = start(table(vec![endpoint("m", &[address])]));
+    assert_eq!(status(&router.get("/x").await), 200);
+    for line in ["X-Forwarded-For: 10.0.0.9", "forwarded: for=10.0.0.9", "Via: 1.1 front"] {
+        for path in ["/e/m/x", "/-/metrics"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: r\r\n{line}\r\n\r\n");
+            assert_eq!(status(&router.ask(&request).await), 401, "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_s_limits_hold_while_a_body_is_read_for_its_model() {
+    let address = says("ok").await;
+    let mut table = table(vec![endpoint("m", &[address]), endpoint("n", &[address])]);
+    table.keys = vec![key(KeyLimits { concurrent: Some(1), ..KeyLimits::default() })];
+    let router = start(table);
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\nx-api-key: {KEY}\r\n");
+    let mut slow = router.connect().await;
+    let first = format!("{head}Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+    slow.write_all(first.as_bytes()).await.unwrap();
+    read_until(&mut slow, b"100 Continue\r\n\r\n").await;
+    let body = r#"{"model":"m"}"#;
+    let second = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(status(&router.ask(&second).await), 429);
+    slow.write_all(b"d\r\n{\"model\":\"m\"}\r\n0\r\n\r\n").await.unwrap();
+    read_until(&mut slow, b"\r\n\r\nok").await;
+    let let_in = async {
+        while status(&router.ask(&second).await) != 200 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(let_in).await;
+}
+
+#[tokio::test]
+async fn a_model_that_comes_too_late_in_a_body_is_no_unknown_model() {
+    let address = says("ok").await;
+    let mut settings = config();
+    settings.limits.peek = 1000;
+    let router =
+        start_with(settings, table(vec![endpoint("m", &[address]), endpoint("n", &[address])]));
+    let body = format!(r#"{{"messages":"{}","model":"m"}}"#, "x".repeat(2000));
+    let answer = router.post("/v1/chat/completions", &body).await;
+    assert_eq!(status(&answer), 413, "{answer}");
+    for word in ["x-tutti-endpoint", "1000 bytes"] {
+        assert!(answer.contains(word), "{word} in {answer}");
+    }
+    let request =
+        post("/v1/chat/completions", &body).replacen("\r\n", "\r\nx-tutti-endpoint: m\r\n", 1);
+    assert_eq!(status(&router.ask(&request).await), 200);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_not_the_replica_s_fault() {
+    let (seen, mut heads) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, _| {
+        let seen = seen.clone();
+        async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no").await.unwrap();
+            seen.send(()).unwrap();
+            std::future::pending::<()>().await;
+        }
+    })
+    .await;
+    let mut settings = config();
+    settings.limits.body = Some(1000);
+    let router = start_with(settings, table(vec![endpoint("m", &[address])]));
+    let mut client = router.connect().await;
+    let head = "POST /x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    soon(heads.recv()).await.unwrap();
+    read_until(&mut client, b"\r\n\r\no").await;
+    client.write_all("z".repeat(2000).as_bytes()).await.unwrap();
+    let _ = read_to_end(&mut client).await;
+    let report = router.until("m", |m| m.traffic.requests == 1 && m.in_flight == 0).await;
+    assert_eq!(report.replicas.values().map(|r| r.errors).sum::<u64>(), 0);
+}

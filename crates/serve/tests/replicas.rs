@@ -28,7 +28,7 @@ async fn what_one_replica_drops_another_answers() {
     let router = start(table(vec![endpoint("m", &[bad, good])]));
     router.all_ready("m").await;
     for _ in 0..6 {
-        let answer = router.post("/v1/x", r#"{"model":"m"}"#).await;
+        let answer = router.post("/v1/completions", r#"{"model":"m"}"#).await;
         assert!(answer.ends_with("\r\n\r\ngood"), "{answer}");
     }
     let traffic = router.until("m", |m| m.traffic.requests == 6).await.traffic;
@@ -71,10 +71,10 @@ async fn an_overloaded_replica_s_503_is_tried_elsewhere_and_the_last_one_told() 
     let router = start(table(vec![endpoint("m", &[busy, good]), endpoint("n", &[busy])]));
     router.all_ready("m").await;
     for _ in 0..4 {
-        let answer = router.post("/v1/x", r#"{"model":"m"}"#).await;
+        let answer = router.post("/v1/completions", r#"{"model":"m"}"#).await;
         assert!(answer.ends_with("\r\n\r\ngood"), "{answer}");
     }
-    let answer = router.post("/v1/x", r#"{"model":"n"}"#).await;
+    let answer = router.post("/v1/completions", r#"{"model":"n"}"#).await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
 }
 
@@ -87,7 +87,7 @@ async fn a_connection_closed_while_idle_costs_nobody_anything() {
     .await;
     let router = start(table(vec![endpoint("m", &[address])]));
     for _ in 0..20 {
-        let answer = router.post("/v1/x", r#"{"model":"m"}"#).await;
+        let answer = router.post("/v1/completions", r#"{"model":"m"}"#).await;
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
     }
     let report = router.until("m", |m| m.traffic.requests == 20).await;
@@ -98,7 +98,7 @@ async fn a_connection_closed_while_idle_costs_nobody_anything() {
 #[tokio::test]
 async fn a_request_is_held_until_a_replica_appears() {
     let router = start(table(vec![endpoint("m", &[])]));
-    let held = async { router.post("/v1/x", r#"{"model":"m"}"#).await };
+    let held = async { router.post("/v1/completions", r#"{"model":"m"}"#).await };
     let appear = async {
         while router.handle.report().endpoints["m"].queued == 0 {
             tokio::task::yield_now().await;
@@ -236,4 +236,51 @@ async fn what_a_server_says_of_its_load_is_reported() {
         router.until("m", |m| m.replicas.values().all(|replica| replica.own.is_some())).await;
     let own = report.replicas.values().next().unwrap().own.unwrap();
     assert_eq!((own.running, own.waiting), (3, 2));
+}
+
+#[tokio::test]
+async fn a_post_that_may_change_something_is_sent_once() {
+    let dropped = Arc::new(AtomicU32::new(0));
+    let (one, two) = (closes(dropped.clone()).await, closes(dropped.clone()).await);
+    let router = start(table(vec![endpoint("m", &[one, two])]));
+    router.all_ready("m").await;
+    for path in ["/e/m/v1/fine_tuning/jobs", "/e/m/v1/files", "/e/m/orders"] {
+        dropped.store(0, Ordering::Relaxed);
+        let answer = router.post(path, "{}").await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert_eq!(dropped.load(Ordering::Relaxed), 1, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_kills_servers_kills_two_at_most() {
+    let killed = Arc::new(AtomicU32::new(0));
+    let mut addresses = Vec::new();
+    for _ in 0..4 {
+        addresses.push(closes(killed.clone()).await);
+    }
+    let router = start(table(vec![endpoint("m", &addresses)]));
+    router.all_ready("m").await;
+    let answer = router.post("/v1/completions", r#"{"model":"m"}"#).await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert_eq!(killed.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn an_older_table_holds_if_the_controller_says_so() {
+    let address = says("ok").await;
+    let mut newer = table(vec![endpoint("m", &[address])]);
+    newer.version = 9;
+    let router = start(newer);
+    assert_eq!(router.handle.report().version, 9);
+    // A journal was restored: the controller counts from an older state on.
+    router.set(table(vec![endpoint("n", &[address])]));
+    let changed = async {
+        while router.handle.report().version != 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(changed).await;
+    assert!(router.get("/e/n/x").await.ends_with("\r\n\r\nok"));
+    assert!(router.get("/e/m/x").await.starts_with("HTTP/1.1 404 "));
 }

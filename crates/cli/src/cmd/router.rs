@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::watch;
-use tutti_model::{RouteTable, Span};
+use tutti_model::{Bytes, RouteTable, Span};
 use tutti_serve::{Router, RouterConfig, StartError, table_file};
 use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
 use tutti_wire::pki;
@@ -36,6 +36,8 @@ pub const DEFAULT_PORT: u16 = 8080;
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// In a data dir.
 const ADMIN_TOKEN: &str = "admin.token";
+/// So many bodies of the size of `--peek` are kept at the same time at least.
+const PEEKS: usize = 32;
 /// 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -70,6 +72,12 @@ pub struct RouterArgs {
     /// Speak plain HTTP beyond this machine too, for a network that nobody listens to
     #[arg(long, conflicts_with = "tls_cert")]
     insecure_plain: bool,
+    /// Ask for a key on this machine too: behind a proxy here that does not say whom it speaks for
+    #[arg(long)]
+    local_needs_key: bool,
+    /// How much of a body is read to find `model` in it, and kept for a second try
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    peek: Bytes,
     /// How long requests may take when it is told to stop
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
@@ -85,6 +93,7 @@ fn usual() -> SocketAddr {
 pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     super::log_to_stderr("info");
     let config = config(&args)?;
+    raise_file_limit();
     // Before any other thread exists, so that only this one takes them.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block().map_err(|e| Fail::new(format!("can't take over Ctrl-C: {e}")))?;
@@ -129,6 +138,16 @@ fn not_started(error: StartError) -> Fail {
     }
 }
 
+/// Every client and every request takes a file descriptor, and the usual soft limit is 1024.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
 /// Who knows nothing yet has nothing to do before this. A wrong token does not mend itself.
 fn first_table(feed: &Feed) -> Result<(), Fail> {
     match feed.ask(false) {
@@ -156,6 +175,11 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Fail> {
     let mut config = RouterConfig::new(args.listen);
     config.tls = files.as_ref().map(tls::load).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
+    config.local_needs_key = args.local_needs_key;
+    let limits = &mut config.limits;
+    limits.peek = usize::try_from(args.peek.0).unwrap_or(usize::MAX);
+    // Some fit at the same time, however large they are.
+    limits.peek_total = limits.peek_total.max(limits.peek.saturating_mul(PEEKS));
     Ok(config)
 }
 
@@ -169,8 +193,8 @@ fn check_listen(listen: SocketAddr, tls: bool, insecure: bool) -> Result<(), Fai
          cross the network for everybody to read"
     ))
     .hint(
-        "give --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy that has them, or give \
-         --insecure-plain if nobody else is on this network",
+        "give --tls-cert and --tls-key, listen on 127.0.0.1 with --local-needs-key behind a proxy that \
+         has them, or give --insecure-plain if nobody else is on this network",
     ))
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::task::JoinHandle;
 
 use super::UnderWay;
+use super::taken::Taken;
 use crate::desk::Lease;
 use crate::fault::Fault;
 use crate::http::{Buffer, Framing, Ticker};
@@ -27,15 +28,26 @@ pub enum Up {
     /// The request is sent.
     Whole(TcpStream),
     /// The rest of its body is still being sent.
-    Uploading { read: OwnedReadHalf, _upload: Upload },
+    Uploading { read: OwnedReadHalf, upload: Upload },
 }
 
 /// Stops when nobody wants the answer any more.
-pub struct Upload(pub JoinHandle<Result<(), Fault>>);
+pub struct Upload {
+    pub task: JoinHandle<()>,
+    /// Why it ended early.
+    pub fault: Arc<OnceLock<Fault>>,
+}
+
+impl Upload {
+    /// If the client is to blame for what goes wrong: what it did.
+    pub fn clients_fault(&self) -> Option<&Fault> {
+        self.fault.get().filter(|fault| fault.is_clients())
+    }
+}
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -66,6 +78,7 @@ pub struct Passing {
     pub reusable: bool,
     pub silence_max: Duration,
     pub buffer_max: usize,
+    pub taken: Arc<Taken>,
     pub _counted: (Count, UnderWay),
 }
 
@@ -88,11 +101,17 @@ impl Passing {
     }
 
     fn fail(&mut self, why: &'static str) -> io::Error {
-        self.visit.failed();
-        if let Some(lease) = self.lease.take() {
-            lease.finish(Outcome::Failed, Instant::now());
+        let lease = self.lease.take();
+        let clients = match self.up.take() {
+            Some(Up::Uploading { upload, .. }) => upload.clients_fault().is_some(),
+            _ => false,
+        };
+        if !clients {
+            self.visit.failed();
+            if let Some(lease) = lease {
+                lease.finish(Outcome::Failed, Instant::now());
+            }
         }
-        self.up = None;
         io::Error::other(why)
     }
 
@@ -175,7 +194,14 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             AnswerBody::Own(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            AnswerBody::Passing(passing) => passing.poll(cx),
+            AnswerBody::Passing(passing) => {
+                passing.taken.asked();
+                let polled = passing.poll(cx);
+                if polled.is_ready() {
+                    passing.taken.handed();
+                }
+                polled
+            }
         }
     }
 

@@ -156,7 +156,7 @@ fn write_last_chunk(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
 /// leaves, stalls or sends too much.
 pub async fn upload(
     mut incoming: Incoming,
-    mut to: OwnedWriteHalf,
+    to: &mut OwnedWriteHalf,
     chunked: bool,
     mut left: Option<u64>,
     patience: Duration,
@@ -186,7 +186,5 @@ pub async fn upload(
         write_last_chunk(&mut out, trailers.as_ref());
         to.write_all(&out).await.map_err(broken)?;
     }
-    // Dropping it would close this direction, which some servers take for the client's leaving.
-    to.forget();
     Ok(())
 }

@@ -3,35 +3,32 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tutti_model::RoutePolicy;
 
 use super::UnderWay;
 use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
-use crate::access::{Caller, identify, wall_clock};
+use super::taken::Taken;
+use crate::access::Hidden;
+use crate::admit::{Admission, SMALL_BODY, answer_kind, judge, reserve};
 use crate::answer::Answer;
 use crate::desk::Lease;
 use crate::fault::Fault;
-use crate::find::{Found, find, find_by_model};
 use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
-use crate::logic::{AnswerKind, Outcome, scan_request};
-use crate::own;
+use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
-use crate::retry::{Tries, Verdict};
-use crate::shared::{Worker, count_request, reserve_peek};
+use crate::retry::{Broken, Sent, Tries};
+use crate::shared::{Count, Shared, Worker, count_request};
 use crate::visit::Visit;
-
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-const SMALL_BODY: usize = 64 << 10;
 
 type Answered = Response<AnswerBody>;
 
@@ -90,64 +87,55 @@ impl Stream {
         let started = Instant::now();
         let counted = count_request(&self.worker.shared);
         let shared = self.worker.shared.clone();
-        shared.has_room()?;
-        let routes = shared.routes();
-        let head = &self.asked.head;
-        let caller = identify(head, peer, &routes, wall_clock)?;
-        let (entry, skip) = match find(head, &routes, &caller)? {
-            Found::Own => return Err(own::answer(head, &shared, &routes, &caller)),
-            Found::Endpoint { entry, skip } => (Some(entry), skip),
-            Found::ByModel => (None, 0),
-        };
-        let is_api = head.path()[skip..].starts_with("/v1/");
-        let by_prompt = entry.as_ref().is_some_and(|e| e.route.policy == RoutePolicy::Prefix);
-        let mut visit = entry.map(|e| Visit::begin(&e, &caller, started)).transpose()?;
-        let needed = visit.is_none() || is_api && by_prompt;
-        let limits = shared.config.limits;
-        let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
-        let length = head.length().map_or(peek, |n| usize::try_from(n).unwrap_or(peek).min(peek));
-        let _kept = reserve_peek(&shared, length).ok_or_else(|| {
-            Answer::error(503, "router_busy", "too many large requests at once: try again")
-                .retry_after(Duration::from_secs(1))
-        })?;
-        if needed || head.length().is_some_and(|n| n <= peek as u64) {
-            let patience = shared.config.timeouts.body;
-            self.asked.gather(peek, limits.body, patience).await.map_err(|fault| fault.answer())?;
-        }
-        if visit.is_none() {
-            let (entry, prompt) = find_by_model(&self.asked.body, &routes, &caller)?;
-            let mut new = Visit::begin(&entry, &caller, started)?;
-            new.wish.prompt = prompt;
-            visit = Some(new);
-        } else if let Some(visit) = visit.as_mut().filter(|_| by_prompt && is_api) {
-            visit.wish.prompt = Some(scan_request(&self.asked.body, true).blocks);
-        }
-        let mut visit = visit.expect("it was just made if there was none");
-        if visit.entry.route.policy == RoutePolicy::Sticky {
-            let value = self.asked.head.fields.named(&visit.entry.route.sticky_header);
-            visit.wish.sticky = value.map(|v| String::from_utf8_lossy(v).into_owned());
-        }
-        let (lease, head) = self.proxy(&mut visit, &caller, skip, is_api).await?;
+        let admission = Admission::new(&self.asked.head, peer, &shared, started)?;
+        let (skip, is_api, hidden) = (admission.skip, admission.is_api, admission.caller.hidden);
+        let needed = admission.needs_body();
+        let _kept = self.gather(&shared, needed).await?;
+        let more = !self.asked.ended;
+        let mut visit = admission.visit(&self.asked.head, &self.asked.body, more)?;
+        let (lease, head) = self.proxy(&mut visit, hidden, skip).await?;
         Ok(self.pass_on(visit, lease, head, is_api, counted))
+    }
+
+    /// Reads the body before a replica is chosen, where that is needed or worth it.
+    async fn gather(&mut self, shared: &Arc<Shared>, needed: bool) -> Result<Count, Answer> {
+        let config = &shared.config;
+        let limits = config.limits;
+        let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
+        let length = self.asked.head.length();
+        let room = match length {
+            // What has ended without one is empty.
+            None if self.asked.ended => 0,
+            None => peek,
+            Some(n) => usize::try_from(n).unwrap_or(peek).min(peek),
+        };
+        let kept = reserve(shared, room)?;
+        if needed || length.is_some_and(|n| n <= peek as u64) {
+            let gathered = self.asked.gather(peek, limits.body, config.timeouts.body).await;
+            gathered.map_err(|fault| fault.answer())?;
+        }
+        Ok(kept)
     }
 
     async fn proxy(
         &mut self,
         visit: &mut Visit,
-        caller: &Caller,
+        hidden: Hidden,
         skip: usize,
-        is_api: bool,
     ) -> Result<(Lease, Head), Answer> {
         let mut out = Vec::new();
-        self.asked.head.write_upstream(&mut out, skip, |known| caller.hidden.hides(known));
+        self.asked.head.write_upstream(&mut out, skip, |known| hidden.hides(known));
         self.asked.write_body(&mut out);
         let most = self.worker.shared.config.limits.tries;
         let rule = visit.entry.route.retry;
-        let mut tries = Tries::new(rule, self.asked.head.method(), is_api, most);
+        let path = &self.asked.head.path()[skip..];
+        let mut tries = Tries::new(rule, self.asked.head.method(), path, most);
         loop {
             let lease = visit.replica().await.map_err(|answer| tries.last_failure(answer))?;
-            let reused = self.worker.pool.take(&lease.choice.address);
+            let pooled = !tries.wants_new();
+            let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
             let was_reused = reused.is_some();
+            let mut sent = Sent::Nothing;
             let within = self.worker.shared.config.timeouts.connect;
             let up = match reused {
                 Some(up) => Ok(up),
@@ -155,7 +143,7 @@ impl Stream {
             };
             let verdict = match up {
                 Err(error) => tries.not_connected(&error),
-                Ok(up) => match self.ask(up, &out).await {
+                Ok(up) => match self.ask(up, &out, &mut sent).await {
                     Ok(head) => {
                         let repeatable = self.asked.ended;
                         match tries.answered(head.answer.status, repeatable) {
@@ -164,11 +152,14 @@ impl Stream {
                         }
                     }
                     Err(Fault::Broken { before_answer: true }) => {
-                        tries.broken(was_reused, self.asked.ended)
+                        let repeatable = self.asked.ended;
+                        tries.broken(Broken { reused: was_reused, repeatable, sent })
                     }
                     Err(other) => {
-                        visit.failed();
-                        lease.finish(Outcome::Failed, Instant::now());
+                        if !other.is_clients() {
+                            visit.failed();
+                            lease.finish(Outcome::Failed, Instant::now());
+                        }
                         return Err(other.answer());
                     }
                 },
@@ -178,28 +169,48 @@ impl Stream {
     }
 
     /// Sends the request, and waits for the head of an answer meanwhile.
-    async fn ask(&mut self, mut stream: TcpStream, out: &[u8]) -> Result<Head, Fault> {
+    async fn ask(
+        &mut self,
+        mut stream: TcpStream,
+        out: &[u8],
+        sent: &mut Sent,
+    ) -> Result<Head, Fault> {
         let config = &self.worker.shared.config;
         let (limits, patience) = (config.limits, config.timeouts.answer);
         let rest = if self.asked.ended { None } else { self.asked.take_rest() };
         let Some(rest) = rest else {
-            let whole = ask_whole(&mut stream, out, limits.head);
+            let whole = ask_whole(&mut stream, out, limits.head, sent);
             let timed = tokio::time::timeout(patience, whole).await;
-            let (answer, buffer, all_sent) = timed.map_err(|_| Fault::Silent)??;
+            let (answer, buffer) = timed.map_err(|_| Fault::Silent)??;
+            let all_sent = *sent == Sent::All;
             return Ok(Head { up: Up::Whole(stream), answer, buffer, all_sent });
         };
+        *sent = Sent::Some;
         let (mut read, mut write) = stream.into_split();
         let out = out.to_vec();
         let (chunked, body_patience) = (self.asked.chunked, config.timeouts.body);
         let left = limits.body;
-        let task = Upload(tokio::spawn(async move {
-            let broken = |_| Fault::Broken { before_answer: true };
-            write.write_all(&out).await.map_err(broken)?;
-            upload(rest, write, chunked, left, body_patience).await
-        }));
+        let fault = Arc::new(OnceLock::new());
+        let noted = fault.clone();
+        let task = tokio::spawn(async move {
+            let sending = async {
+                let broken = |_| Fault::Broken { before_answer: true };
+                write.write_all(&out).await.map_err(broken)?;
+                upload(rest, &mut write, chunked, left, body_patience).await
+            };
+            match sending.await {
+                // Dropping it would close this direction, which some servers take for the client's leaving.
+                Ok(()) => write.forget(),
+                // Before the replica learns of it, and breaks off too.
+                Err(fault) => drop(noted.set(fault)),
+            }
+        });
+        let upload = Upload { task, fault };
         let timed = tokio::time::timeout(patience, read_head(&mut read, limits.head)).await;
-        let (answer, buffer) = timed.map_err(|_| Fault::Silent)??;
-        let up = Up::Uploading { read, _upload: task };
+        let read_all = timed.unwrap_or(Err(Fault::Silent));
+        let (answer, buffer) =
+            read_all.map_err(|f| upload.clients_fault().cloned().unwrap_or(f))?;
+        let up = Up::Uploading { read, upload };
         Ok(Head { up, answer, buffer, all_sent: false })
     }
 
@@ -209,16 +220,15 @@ impl Stream {
         lease: Lease,
         head: Head,
         is_api: bool,
-        counted: crate::shared::Count,
+        counted: Count,
     ) -> Answered {
         let Head { up, answer, buffer, all_sent } = head;
-        let kind = match is_api && answer.status < 400 {
-            true if answer.is_event_stream() => AnswerKind::Events,
-            true if answer.is_json() => AnswerKind::Json,
-            _ => AnswerKind::Other,
-        };
+        let kind = answer_kind(&answer, is_api);
         visit.answer_begins(answer.status, kind);
-        lease.answered();
+        if kind == AnswerKind::Events {
+            // A stream may last for minutes; its replica is well from its beginning.
+            lease.answered();
+        }
         let config = &self.worker.shared.config;
         let under_way = self.under_way.take().expect("a request is answered once");
         let mut passing = Passing {
@@ -233,6 +243,7 @@ impl Stream {
             reusable: answer.keep_alive() && all_sent,
             silence_max: config.timeouts.answer,
             buffer_max: config.limits.buffer,
+            taken: Taken::here(),
             _counted: (counted, under_way),
         };
         if passing.framing.is_done() {
@@ -251,41 +262,33 @@ impl Stream {
     }
 }
 
-fn judge(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<(), Answer> {
-    let choice = lease.choice.clone();
-    lease.finish(verdict.outcome, Instant::now());
-    if let Some(answer) = verdict.give_up {
-        visit.failed();
-        return Err(answer);
-    }
-    if verdict.elsewhere {
-        visit.wish.tried.push(choice.key);
-        visit.retried(choice.revision);
-    }
-    Ok(())
-}
-
-/// Sends a request that is known to its end. Says whether all of it was taken before the answer came.
+/// Sends a request that is known to its end. `sent` says how much of it was taken by then.
 async fn ask_whole(
     stream: &mut TcpStream,
     out: &[u8],
     head_max: usize,
-) -> Result<(ResponseHead, Buffer, bool), Fault> {
+    sent: &mut Sent,
+) -> Result<(ResponseHead, Buffer), Fault> {
     let (mut read, mut write) = stream.split();
-    let mut sending = std::pin::pin!(write.write_all(out));
     let mut reading = std::pin::pin!(read_head(&mut read, head_max));
-    let mut sent = None;
-    let (answer, buffer) = poll_fn(|cx| {
-        if sent.is_none()
-            && let Poll::Ready(result) = sending.as_mut().poll(cx)
-        {
-            // If that failed, there may be an answer all the same.
-            sent = Some(result.is_ok());
+    let (mut at, mut refused) = (0, false);
+    poll_fn(|cx| {
+        while at < out.len() && !refused {
+            match Pin::new(&mut write).poll_write(cx, &out[at..]) {
+                Poll::Ready(Ok(n)) if n > 0 => at += n,
+                // There may be an answer all the same.
+                Poll::Ready(_) => refused = true,
+                Poll::Pending => break,
+            }
+            *sent = match at {
+                0 => Sent::Nothing,
+                n if n == out.len() => Sent::All,
+                _ => Sent::Some,
+            };
         }
         reading.as_mut().poll(cx)
     })
-    .await?;
-    Ok((answer, buffer, sent == Some(true)))
+    .await
 }
 
 /// The head of the answer that counts, and what came after it.

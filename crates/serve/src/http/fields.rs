@@ -4,6 +4,8 @@ use std::ops::Range;
 
 /// More header lines than this are refused.
 pub const FIELDS_MAX: usize = 128;
+/// More names than this in `Connection` are refused: each is compared with every header.
+pub const CONNECTION_MAX: usize = 32;
 
 /// What the router makes of a header; all others are none of its business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub enum Known {
     ApiKey,
     Endpoint,
     ContentType,
+    /// Says that a proxy passed the request on.
+    Forwarded,
     /// Concerns one connection only, and is never passed on.
     Hop,
 }
@@ -28,15 +32,18 @@ impl Known {
         let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         match name.len() {
             2 if is("te") => Known::Hop,
+            3 if is("via") => Known::Forwarded,
             4 if is("host") => Known::Host,
             6 if is("expect") => Known::Expect,
             7 if is("upgrade") => Known::Upgrade,
             9 if is("x-api-key") => Known::ApiKey,
+            9 if is("forwarded") || is("x-real-ip") => Known::Forwarded,
             10 if is("connection") => Known::Connection,
             10 if is("keep-alive") => Known::Hop,
             12 if is("content-type") => Known::ContentType,
             13 if is("authorization") => Known::Authorization,
             14 if is("content-length") => Known::ContentLength,
+            15 if is("x-forwarded-for") => Known::Forwarded,
             16 if is("x-tutti-endpoint") => Known::Endpoint,
             16 if is("proxy-connection") => Known::Hop,
             17 if is("transfer-encoding") => Known::TransferEncoding,
@@ -150,8 +157,7 @@ impl Fields {
         if self.chunked && self.length.is_some() {
             return Err(BadHead::Ambiguous("Content-Length and Transfer-Encoding together"));
         }
-        self.read_connection();
-        Ok(())
+        self.read_connection()
     }
 
     fn set_length(&mut self, value: &[u8]) -> Result<(), BadHead> {
@@ -177,17 +183,22 @@ impl Fields {
         Ok(())
     }
 
-    fn read_connection(&mut self) {
+    fn read_connection(&mut self) -> Result<(), BadHead> {
         if !self.list.iter().any(|f| f.known == Known::Connection) {
-            return;
+            return Ok(());
         }
         let mut upgrade = false;
+        let mut names = 0;
         for at in 0..self.list.len() {
             if self.list[at].known != Known::Connection {
                 continue;
             }
             let value = self.list[at].value.clone();
             for token in self.raw[value].split(|b| *b == b',') {
+                names += 1;
+                if names > CONNECTION_MAX {
+                    return Err(BadHead::Syntax("Connection names too many headers"));
+                }
                 let token = token.trim_ascii();
                 let is = |text: &str| token.eq_ignore_ascii_case(text.as_bytes());
                 self.close |= is("close");
@@ -205,6 +216,7 @@ impl Fields {
             }
         }
         self.upgrade = upgrade && self.list.iter().any(|f| f.known == Known::Upgrade);
+        Ok(())
     }
 
     /// Appends the lines that are passed on, as they came. `keep` decides about those that are.

@@ -57,6 +57,8 @@ enum At {
     },
     EndLf,
     End,
+    /// Stays so: where the body ends will never be known.
+    Bad(Malformed),
 }
 
 impl Framing {
@@ -125,7 +127,7 @@ impl Chunked {
             }
             let in_trailers = |at: &At| matches!(at, At::Trailer { .. } | At::TrailerLf { .. });
             let was_in = in_trailers(&self.at);
-            self.at = self.step(bytes[used])?;
+            self.at = self.step(bytes[used]).inspect_err(|bad| self.at = At::Bad(*bad))?;
             if was_in || in_trailers(&self.at) {
                 self.trailers.push(bytes[used]);
             }
@@ -193,6 +195,7 @@ impl Chunked {
                 return Err(Malformed("its trailers"));
             }
             (At::EndLf, b'\n') => At::End,
+            (At::Bad(bad), _) => return Err(bad),
             _ => return Err(Malformed("a line does not end in CR LF")),
         })
     }
@@ -258,6 +261,14 @@ mod tests {
         }
         let long = format!("0\r\na: {}\r\n\r\n", "x".repeat(TRAILERS_MAX));
         assert!(read(long.as_bytes(), 512).is_err());
+    }
+
+    #[test]
+    fn what_was_malformed_once_stays_so() {
+        let mut framing = Framing::chunked();
+        let bad = framing.advance(b"1\r\nx\r\nZZ", |_| {}).unwrap_err();
+        assert_eq!(framing.advance(b"0\r\n\r\n", |_| {}), Err(bad));
+        assert!(!framing.is_done());
     }
 
     #[test]

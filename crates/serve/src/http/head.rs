@@ -102,12 +102,14 @@ impl RequestHead {
         self.minor == 1 && expect.is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue"))
     }
 
-    /// To HTTP/2 only at the beginning of a connection: what is said in a tunnel is not looked at, and
-    /// more requests could be sent through it past every limit.
+    /// To WebSocket and nothing else, said once. What is said in a tunnel is not looked at: through one of
+    /// HTTP/2 more requests could be sent past every limit. Other wishes are left out, as HTTP allows.
     pub fn upgrade(&self) -> bool {
-        let to = self.fields.get(Known::Upgrade).unwrap_or_default();
-        let is_h2 = |part: &[u8]| starts_with(part.trim_ascii(), b"h2");
-        self.fields.upgrade && self.minor == 1 && !to.split(|b| *b == b',').any(is_h2)
+        let mut fields = self.fields.list.iter().filter(|f| f.known == Known::Upgrade);
+        let (first, second) = (fields.next(), fields.next());
+        let to = first.map(|f| &self.fields.raw[f.value.clone()]).unwrap_or_default();
+        let websocket = second.is_none() && to.eq_ignore_ascii_case(b"websocket");
+        self.fields.upgrade && self.minor == 1 && websocket
     }
 
     /// Appends this head as a replica gets it. `skip` first bytes of the target are left out, and the
@@ -124,6 +126,10 @@ impl RequestHead {
         self.fields.write_to(out, self.upgrade(), |field| {
             field.known != Known::Expect && !hides(field.known)
         });
+        if self.fields.get(Known::Host).is_none() {
+            // Of HTTP/1.0; in HTTP/1.1 there must be one.
+            out.extend_from_slice(b"Host: localhost\r\n");
+        }
         if self.fields.chunked {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
@@ -238,6 +244,16 @@ fn syntax(error: httparse::Error) -> BadHead {
         httparse::Error::Token => BadHead::Syntax("its first line"),
         httparse::Error::Status => BadHead::Syntax("its status"),
     }
+}
+
+/// Does an empty line, which ends a head, end behind the first `seen` bytes? One after a bare LF too: that is
+/// refused, but by those who read the head.
+pub fn ends_head(bytes: &[u8], seen: usize) -> bool {
+    let from = seen.saturating_sub(2);
+    memchr::memchr_iter(b'\n', &bytes[from..]).any(|at| {
+        let rest = &bytes[from + at + 1..];
+        rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+    })
 }
 
 /// A bare LF ends a line for some and not for others.

@@ -1,3 +1,4 @@
+use super::super::fields::CONNECTION_MAX;
 use super::*;
 
 fn request(text: &str) -> Result<RequestHead, BadHead> {
@@ -44,10 +45,20 @@ fn upgrades_are_passed_on() {
 
 #[test]
 fn nobody_gets_an_http2_tunnel() {
-    let text = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: H2C\r\nHTTP2-Settings: x\r\n\
-        Connection: Upgrade, HTTP2-Settings\r\n\r\n";
-    assert!(!request(text).unwrap().upgrade());
-    assert_eq!(upstream(text), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    for lines in [
+        "Upgrade: H2C\r\n",
+        "Upgrade: websocket\r\nUpgrade: h2c\r\n",
+        "Upgrade: websocket\r\nUpgrade: websocket\r\n",
+        "Upgrade: websocket, h2c\r\n",
+        "Upgrade: foo\r\n",
+    ] {
+        let text = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\n{lines}HTTP2-Settings: x\r\n\
+             Connection: Upgrade, HTTP2-Settings\r\n\r\n"
+        );
+        assert!(!request(&text).unwrap().upgrade(), "{lines}");
+        assert_eq!(upstream(&text), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{lines}");
+    }
 }
 
 #[test]
@@ -149,4 +160,29 @@ fn an_answer_keeps_its_reason_and_its_lines() {
         text,
         "HTTP/1.1 418 I'm a teapot\r\nX-A: 1\r\nx-b:2\r\nTransfer-Encoding: chunked\r\n\r\n"
     );
+}
+
+#[test]
+fn the_end_of_a_head_is_found_in_whatever_pieces_it_comes() {
+    for end in ["\r\n\r\n", "\n\n", "\n\r\n", "\r\n\n"] {
+        let text = format!("GET / HTTP/1.1\r\nHost: a{end}");
+        for seen in 0..text.len() {
+            assert!(ends_head(text.as_bytes(), seen), "{end:?} after {seen}");
+            assert!(!ends_head(&text.as_bytes()[..text.len() - 1], seen.min(text.len() - 1)));
+        }
+        let body = format!("{text}body");
+        assert!(!ends_head(body.as_bytes(), text.len() + 2), "it was there before");
+    }
+}
+
+#[test]
+fn connection_names_a_few_headers_at_most() {
+    let named = |n: usize| {
+        let names = vec!["x"; n].join(",");
+        request(&format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {names}\r\nX: 1\r\n\r\n"))
+    };
+    assert!(named(CONNECTION_MAX).is_ok());
+    assert_eq!(named(CONNECTION_MAX + 1).unwrap_err().status(), 400);
+    let lines = "Connection: x\r\n".repeat(CONNECTION_MAX + 1);
+    assert!(request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")).is_err());
 }
