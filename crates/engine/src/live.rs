@@ -42,6 +42,10 @@ impl Live {
         shifted
     }
 
+    pub fn last_tick(&self) -> Option<Time> {
+        self.last_tick
+    }
+
     /// A long gap between ticks is the controller's own absence (suspended, or the clock was set),
     /// not the nodes': it is not held against them.
     pub fn tick(&mut self, now: Time, gap_max: Span) {

@@ -82,7 +82,13 @@ fn wants(look: &Look<'_>) -> Option<Event> {
 /// By the bounds and the hour; and a revision that nobody asks can't be looked at.
 fn least(endpoint: &Endpoint, now: Time) -> u32 {
     let floor = floor(endpoint.service(), endpoint.bounds(), now);
-    let looked_at = endpoint.rollout.as_ref().is_some_and(|r| r.stage != RolloutStage::Back);
+    let bake = endpoint.service().rollout.bake;
+    let looked_at = endpoint.rollout.as_ref().is_some_and(|r| match r.stage {
+        // Nobody asks: it may sleep, and with that there is nothing left to look at.
+        RolloutStage::Canary { since: Some(since), .. } => now < since.plus(bake),
+        RolloutStage::Back => false,
+        _ => true,
+    });
     match looked_at && endpoint.want > 0 {
         true => floor.max(1),
         false => floor,
@@ -108,6 +114,9 @@ pub(crate) fn job_of(event: &Event) -> Option<JobId> {
 
 /// When an endpoint has something to do next, if no router says anything new.
 pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
+    // What the last tick left undone is not for the next one, however little happened since.
+    let now = view.live.last_tick().map_or(view.now, |looked| looked.max(view.now));
+    let view = View { now, ..view };
     view.state.endpoints.values().filter_map(|e| due(&Look::at(view, e))).min()
 }
 

@@ -99,10 +99,12 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
         }
         Event::RolloutBegan { rollout, by, .. } => {
             let left = endpoint.newest();
-            if let Some(left) = endpoint.revisions.get_mut(&left) {
+            let back = rollout.to < left;
+            if let Some(left) = endpoint.revisions.get_mut(&left).filter(|_| back) {
                 left.taken_back = Some(format!("{by} went back"));
             }
-            endpoint.note(at, format!("{by} goes back to revision {}", rollout.to));
+            let goes = if back { "goes back" } else { "goes on" };
+            endpoint.note(at, format!("{by} {goes} to revision {}", rollout.to));
             begin(endpoint, Some(rollout));
         }
         Event::RolloutMoved { stage, why, .. } => moved(endpoint, *stage, why.as_deref(), at),
@@ -111,6 +113,7 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
             endpoint.current = *current;
             if let Some(revision) = endpoint.revisions.get_mut(current) {
                 revision.taken_back = None;
+                revision.served = true;
             }
             endpoint.note(at, format!("revision {current} serves"));
         }
@@ -126,7 +129,7 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
 
 fn revision(number: u32, spec: &Arc<JobSpec>, by: &str, at: Time) -> Revision {
     let by = by.to_owned();
-    Revision { number, spec: Arc::clone(spec), at, by, taken_back: None, failures: 0 }
+    Revision { number, spec: Arc::clone(spec), at, by, taken_back: None, served: false, failures: 0 }
 }
 
 fn revised(endpoint: &mut Endpoint, event: &Event, at: Time) {
@@ -235,19 +238,25 @@ fn replica_changed(
     };
     let Some(endpoint) = state.endpoints.get_mut(name) else { return };
     let Some(replica) = endpoint.replicas.get_mut(&job) else { return };
-    replica.phase = phase;
+    let revision = replica.revision;
+    let before = std::mem::replace(&mut replica.phase, phase);
     replica.since = at;
     if phase == ReplicaPhase::Ready {
+        let current = endpoint.current == revision;
+        if let Some(revision) = endpoint.revisions.get_mut(&revision).filter(|_| current) {
+            revision.served = true;
+        }
         endpoint.warm.retain(|node| !nodes.contains(node));
         endpoint.warm.extend(nodes);
         let over = endpoint.warm.len().saturating_sub(WARM_NODES_MAX);
         endpoint.warm.drain(..over);
     }
     if let Some(why) = why {
-        let what = match phase {
-            ReplicaPhase::Coming => "is not ready any more",
-            ReplicaPhase::Ready => "is ready",
-            ReplicaPhase::Draining { .. } => "goes",
+        let what = match (before, phase) {
+            (ReplicaPhase::Draining { .. }, ReplicaPhase::Coming) => "stays",
+            (_, ReplicaPhase::Coming) => "is not ready any more",
+            (_, ReplicaPhase::Ready) => "is ready",
+            (_, ReplicaPhase::Draining { .. }) => "goes",
         };
         endpoint.note(at, format!("replica {job} {what}: {why}"));
     }

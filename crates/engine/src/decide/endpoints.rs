@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Endpoint, JobSpec, Replicas, Role, Rollout, RolloutStage, SERVING_CLASS, Served,
+    Endpoint, JobSpec, Replicas, Role, Rollout, RolloutStage, SERVING_CLASS, Served, ServiceSpec,
 };
 
-use super::service::{check_bounds, check_service};
+use super::service::{check_bounds, check_service, check_wakes};
 use super::{Decision, View, bad, done, need_role, on_behalf, submit};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
@@ -33,6 +33,7 @@ pub(super) fn serve(
     }
     let team = submit::check(view, actor, user, &spec)?;
     let service = spec.service.as_deref().ok_or(EndpointRefused::NotAService)?;
+    check_names(view, name, service)?;
     let event = Event::EndpointCreated {
         endpoint: name.to_owned(),
         user: user.to_owned(),
@@ -50,6 +51,24 @@ fn in_its_class(view: View<'_>, spec: &JobSpec) -> JobSpec {
     let class = view.state.policy.classes.contains_key(SERVING_CLASS).then_some(SERVING_CLASS);
     let class = spec.class.clone().or_else(|| class.map(str::to_owned));
     JobSpec { class, ..spec.clone() }
+}
+
+/// Whoever asks for a model must not get somebody else's: no two endpoints have a name in common.
+fn check_names(view: View<'_>, name: &str, service: &ServiceSpec) -> Result<(), Rejected> {
+    let others = view.state.endpoints.values().filter(|e| e.name != name);
+    for other in others {
+        let theirs = other.revisions.values().filter_map(|r| r.spec.service.as_deref());
+        let theirs = || theirs.clone().flat_map(|s| &s.models).chain([&other.name]);
+        let owner = &other.name;
+        if theirs().any(|n| n == name) {
+            return Err(bad("name", format!("requests for '{name}' go to endpoint {owner} already")));
+        }
+        if let Some(model) = service.models.iter().find(|model| theirs().any(|n| n == *model)) {
+            let problem = format!("requests for '{model}' go to endpoint {owner} already");
+            return Err(EndpointRefused::BadService { key: "models", problem }.into());
+        }
+    }
+    Ok(())
 }
 
 fn revision_of(endpoint: &Endpoint, revision: u32) -> (Reply, Vec<Event>) {
@@ -100,6 +119,7 @@ pub(super) fn update(
         return Err(bad("team", problem));
     }
     let service = spec.service.as_deref().ok_or(EndpointRefused::NotAService)?;
+    check_names(view, name, service)?;
     let percent = canary.unwrap_or(service.rollout.canary);
     if percent > 100 {
         return Err(EndpointRefused::BadCanary(percent).into());
@@ -159,6 +179,7 @@ pub(super) fn scale(
 ) -> Decision {
     let endpoint = own_and_going_on(view, actor, name)?;
     bounds.map_or(Ok(()), check_bounds)?;
+    check_wakes(endpoint.service(), bounds.unwrap_or(endpoint.service().replicas))?;
     if endpoint.bounds == bounds {
         return done(Vec::new());
     }
@@ -202,8 +223,12 @@ pub(super) fn roll_back(view: View<'_>, actor: &Actor, name: &str, to: Option<u3
 }
 
 fn last_good(endpoint: &Endpoint, before: u32) -> Result<u32, Rejected> {
-    let mut older = endpoint.revisions.range(..before).rev();
-    let good = older.find(|(_, revision)| revision.taken_back.is_none());
+    let older = || endpoint.revisions.range(..before).rev();
+    let good = older().find(|(_, revision)| revision.taken_back.is_none() && revision.served);
+    // Of revisions from before this was remembered nobody knows.
+    let known = endpoint.revisions.values().any(|revision| revision.served);
+    let fine = || older().find(|(_, revision)| revision.taken_back.is_none()).filter(|_| !known);
+    let good = good.or_else(fine);
     let none = || EndpointRefused::NothingToRollBackTo(endpoint.name.clone()).into();
     good.map(|(number, _)| *number).ok_or_else(none)
 }

@@ -16,7 +16,8 @@ pub(super) fn check_service(spec: &JobSpec) -> Result<&str, Rejected> {
     let service = spec.service.as_deref().ok_or(EndpointRefused::NotAService)?;
     let name = spec.name.as_deref().ok_or(EndpointRefused::NoName)?;
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(fine) {
+    let odd = name.starts_with('-') || name.chars().all(|c| c.is_ascii_digit());
+    if odd || name.len() > NAME_CHARS_MAX || !name.chars().all(fine) {
         return Err(EndpointRefused::BadName(name.to_owned()).into());
     }
     let excluded = [
@@ -30,6 +31,7 @@ pub(super) fn check_service(spec: &JobSpec) -> Result<&str, Rejected> {
         return Err(EndpointRefused::Excluded { key }.into());
     }
     check_bounds(service.replicas)?;
+    check_wakes(service, service.replicas)?;
     check_counts(service)?;
     check_words(service)?;
     check_rollout(service)?;
@@ -49,6 +51,14 @@ pub(super) fn check_bounds(bounds: Replicas) -> Result<(), Rejected> {
         return Err(bad("replicas", format!("{max} are too many: at most {REPLICAS_MAX}")));
     }
     Ok(())
+}
+
+/// What sleeps is woken by a request that waits.
+pub(super) fn check_wakes(service: &ServiceSpec, bounds: Replicas) -> Result<(), Rejected> {
+    match service.queue == 0 && bounds.min == 0 {
+        true => Err(bad("queue", "0 lets no request wait, so none could wake a sleeping endpoint")),
+        false => Ok(()),
+    }
 }
 
 fn bad(key: &'static str, problem: impl Into<String>) -> Rejected {
@@ -99,6 +109,10 @@ fn check_words(service: &ServiceSpec) -> Result<(), Rejected> {
 
 fn check_rollout(service: &ServiceSpec) -> Result<(), Rejected> {
     let rule = &service.rollout;
+    if rule.surge > REPLICAS_MAX {
+        let problem = format!("{} are too many: at most {REPLICAS_MAX}", rule.surge);
+        return Err(bad("rollout.surge", problem));
+    }
     if rule.canary > 100 {
         return Err(EndpointRefused::BadCanary(rule.canary).into());
     }
@@ -120,7 +134,7 @@ fn check_schedule(schedule: &[ScheduledMin]) -> Result<(), Rejected> {
         if entry.from == entry.until {
             return refuse(format!("{} to {} is no time", entry.from, entry.until));
         }
-        if entry.utc_offset_minutes.abs() >= DAY_MINUTES {
+        if !(1 - DAY_MINUTES..DAY_MINUTES).contains(&entry.utc_offset_minutes) {
             let minutes = entry.utc_offset_minutes;
             return refuse(format!("{minutes} minutes ahead of UTC is no place on earth"));
         }

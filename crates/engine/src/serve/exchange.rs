@@ -29,11 +29,11 @@ pub(super) fn shares(look: &Look<'_>) -> Shares {
     let one_for_one = surge == 0;
     match endpoint.rollout.as_ref().map(|r| r.stage) {
         Some(RolloutStage::Canary { percent, .. }) if want > 0 => {
-            let new = (want * percent).div_ceil(100).clamp(1, want);
-            let old = (want + surge).saturating_sub(new).clamp(1, want);
+            let new = want.saturating_mul(percent).div_ceil(100).clamp(1, want);
+            let old = want.saturating_add(surge).saturating_sub(new).clamp(1, want);
             Shares { new, old, most: old + new, one_for_one }
         }
-        _ => Shares { new: want, old: 0, most: want + surge, one_for_one },
+        _ => Shares { new: want, old: 0, most: want.saturating_add(surge), one_for_one },
     }
 }
 
@@ -54,8 +54,24 @@ pub(super) fn exchange(look: &Look<'_>) -> Vec<Event> {
         true => shares.new as usize,
         false => (shares.most as usize).saturating_sub(old.len() + going),
     };
-    events.extend(missing(look, (shares.new as usize).min(room), &new));
+    events.extend(missing(look, (shares.new as usize).min(room), (&new, newest), 0));
+    events.extend(missing_old(look, &shares, &old, events.iter().filter(|e| is_new(e)).count()));
     events
+}
+
+fn is_new(event: &Event) -> bool {
+    matches!(event, Event::JobSubmitted { .. })
+}
+
+/// While a canary is looked at, the old revision serves the others: what fails of it is replaced, and
+/// when more is asked it grows too.
+fn missing_old(look: &Look<'_>, shares: &Shares, old: &[&Seen<'_>], ids: usize) -> Vec<Event> {
+    match look.endpoint.rollout.as_ref() {
+        Some(rollout) if matches!(rollout.stage, RolloutStage::Canary { .. }) => {
+            missing(look, shares.old as usize, (old, rollout.from), ids)
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Those that do not answer, then those with the least to do, then the youngest.
@@ -115,17 +131,21 @@ fn finds_no_room(look: &Look<'_>, new: &[&Seen<'_>]) -> bool {
         && now.since(left) >= NO_ROOM
 }
 
-/// What was told to go and is needed again comes back; the rest is submitted. While replicas fail, one
-/// at a time is tried.
-fn missing(look: &Look<'_>, wanted: usize, new: &[&Seen<'_>]) -> Vec<Event> {
+/// What was told to go and is needed again comes back; the rest is submitted, after `ids` others. While
+/// replicas fail, one at a time is tried.
+fn missing(
+    look: &Look<'_>,
+    wanted: usize,
+    (there, revision): (&[&Seen<'_>], u32),
+    ids: usize,
+) -> Vec<Event> {
     let endpoint = look.endpoint;
-    let mut lacking = wanted.saturating_sub(new.len());
-    let newest = endpoint.newest();
+    let mut lacking = wanted.saturating_sub(there.len());
     let again = |r: &&Seen<'_>| {
         let in_time =
             matches!(r.replica.phase, ReplicaPhase::Draining { until } if until > look.view.now);
         let runs = matches!(r.standing, Standing::Runs { .. });
-        in_time && runs && r.replica.revision == newest
+        in_time && runs && r.replica.revision == revision
     };
     let back: Vec<&Seen<'_>> = look.replicas.iter().filter(again).take(lacking).collect();
     lacking -= back.len();
@@ -139,14 +159,14 @@ fn missing(look: &Look<'_>, wanted: usize, new: &[&Seen<'_>]) -> Vec<Event> {
         .collect();
     let recovers = look.ready().any(|r| r.replica.since >= endpoint.failed_at);
     if endpoint.failures > 0 && !recovers {
-        let tried = new.iter().any(|r| !r.is_ready());
+        let tried = there.iter().any(|r| !r.is_ready());
         lacking = lacking.min(usize::from(!tried));
     }
     if look.view.now < endpoint.not_before {
         lacking = 0;
     }
-    let next = look.view.state.next_job.max(1);
-    events.extend((0..lacking as u64).filter_map(|n| submitted(look, JobId(next + n), newest)));
+    let next = look.view.state.next_job.max(1) + ids as u64;
+    events.extend((0..lacking as u64).filter_map(|n| submitted(look, JobId(next + n), revision)));
     events
 }
 

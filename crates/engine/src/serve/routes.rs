@@ -1,9 +1,6 @@
 //! What routers are told. A function of the state alone: every controller tells them the same.
 
-use tutti_model::{
-    Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, ReplicaPhase,
-    ReplicaRoute, RolloutStage, RouteTable, Share, Span, State, Token,
-};
+use tutti_model::{Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, ReplicaPhase, ReplicaRoute, Rollout, RolloutStage, RouteTable, ServiceSpec, Share, Span, State, Token};
 
 use super::{endpoint_of, job_of};
 use crate::event::Event;
@@ -38,9 +35,10 @@ fn keys(state: &State) -> Vec<KeyRoute> {
 
 fn route(state: &State, endpoint: &Endpoint) -> EndpointRoute {
     let service = endpoint.service();
+    let known = known_by(endpoint);
     EndpointRoute {
         name: endpoint.name.clone(),
-        models: service.models.clone(),
+        models: known.models.clone(),
         policy: service.policy,
         sticky_header: service.sticky_header.clone(),
         health: service.health.clone(),
@@ -50,11 +48,18 @@ fn route(state: &State, endpoint: &Endpoint) -> EndpointRoute {
         queue: service.queue,
         queue_wait: service.queue_wait,
         hold: if endpoint.stopping { Span(0) } else { endpoint.hold() },
-        access: service.access,
+        access: known.access,
         retry: service.retry,
         replicas: endpoint.replicas.keys().filter_map(|&j| replica(state, endpoint, j)).collect(),
         split: split(endpoint),
     }
+}
+
+/// Who may ask, and by which names, changes when the new revision has been looked at.
+fn known_by(endpoint: &Endpoint) -> &ServiceSpec {
+    let canary = |r: &&Rollout| matches!(r.stage, RolloutStage::Canary { .. });
+    let old = endpoint.rollout.as_ref().filter(canary).and_then(|r| endpoint.revision(r.from));
+    old.and_then(|r| r.spec.service.as_deref()).unwrap_or_else(|| endpoint.service())
 }
 
 fn replica(state: &State, endpoint: &Endpoint, job: JobId) -> Option<ReplicaRoute> {
@@ -66,7 +71,14 @@ fn replica(state: &State, endpoint: &Endpoint, job: JobId) -> Option<ReplicaRout
         revision: replica.revision,
         address: address_of(state, job, attempt)?,
         draining: stops || matches!(replica.phase, ReplicaPhase::Draining { .. }),
+        health: own_health(endpoint, replica.revision),
     })
+}
+
+/// A replica of another revision says so where that one does.
+fn own_health(endpoint: &Endpoint, revision: u32) -> Option<String> {
+    let service = endpoint.revision(revision)?.spec.service.as_deref()?;
+    (service.health != endpoint.service().health).then(|| service.health.clone())
 }
 
 /// The attempt whose processes listen, and whether they are told to stop: what they have they may
@@ -92,19 +104,25 @@ fn address_of(state: &State, job: JobId, attempt: &Attempt) -> Option<String> {
     })
 }
 
-/// A canary gets its part. What is taken back gets nothing more as soon as half of what is wanted
+/// A canary gets its part, and all before it share the rest by how many of them answer. What is taken back gets nothing more as soon as half of what is wanted
 /// answers without it; before, that half alone could not bear it.
 fn split(endpoint: &Endpoint) -> Vec<Share> {
     let Some(rollout) = &endpoint.rollout else { return Vec::new() };
     let ready = |revision| endpoint.ready().filter(|(_, r)| r.revision == revision).count() as u32;
     match rollout.stage {
         // What nobody could answer is no use.
-        RolloutStage::Canary { percent, .. } if ready(rollout.from) > 0 => {
+        RolloutStage::Canary { percent, .. } => {
             let new = if ready(rollout.to) > 0 { percent * 10 } else { 0 };
-            vec![
-                Share { revision: rollout.from, milli: 1000 - new },
-                Share { revision: rollout.to, milli: new },
-            ]
+            let others = endpoint.revisions.keys().filter(|number| **number != rollout.to);
+            let old: Vec<(u32, u32)> =
+                others.map(|&number| (number, ready(number))).filter(|(_, n)| *n > 0).collect();
+            let all: u32 = old.iter().map(|(_, n)| n).sum();
+            if all == 0 {
+                return Vec::new();
+            }
+            let part = |(revision, n)| Share { revision, milli: (1000 - new) * n / all };
+            let canary = Share { revision: rollout.to, milli: new };
+            old.into_iter().map(part).chain([canary]).collect()
         }
         RolloutStage::Back if ready(rollout.from) * 2 >= endpoint.want.max(1) => {
             vec![Share { revision: rollout.from, milli: 1000 }]

@@ -1,6 +1,6 @@
 //! Why an endpoint is not as it should be.
 
-use tutti_model::{EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict};
+use tutti_model::{EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict, RolloutStage};
 
 use super::exchange::{NO_ROOM, shares};
 use super::look::{Look, Seen, Standing};
@@ -26,7 +26,7 @@ pub(crate) fn verdict(view: View<'_>, name: &str) -> Option<EndpointVerdict> {
         routers: load.map_or(0, |l| l.routers),
         replicas: look.replicas.iter().filter_map(why).collect(),
         failing,
-        rollout: stuck(&look),
+        rollout: stuck(&look).or_else(|| unasked(&look)),
     })
 }
 
@@ -67,6 +67,23 @@ fn waits(seen: &Seen<'_>) -> Option<NotReady> {
         }
         _ => None,
     }
+}
+
+/// A canary of which too little was asked to tell how it does.
+fn unasked(look: &Look<'_>) -> Option<String> {
+    let (rollout, rule) = (look.endpoint.rollout.as_ref()?, &look.endpoint.service().rollout);
+    let RolloutStage::Canary { since: Some(since), .. } = rollout.stage else { return None };
+    let load = look.memory.and_then(|m| m.load(look.view.now));
+    let asked = load.and_then(|l| l.revisions.get(&rollout.to)).map_or(0, |t| t.requests);
+    let waits = look.view.now >= since.plus(rule.bake) && asked < rule.min_requests;
+    let (to, name, least) = (rollout.to, &look.endpoint.name, rule.min_requests);
+    waits.then(|| {
+        format!(
+            "revision {to} has had {asked} of the {least} requests that it is judged by: \
+             `tutti endpoints update {name} FILE --canary 100` lets it take over at once, \
+             `tutti endpoints rollback {name}` takes it back"
+        )
+    })
 }
 
 /// The last replica that answers is not stopped for one that might.

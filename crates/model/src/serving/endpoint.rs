@@ -68,6 +68,9 @@ pub struct Revision {
     /// It was taken back, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_back: Option<String>,
+    /// It was in charge, with a replica that answered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub served: bool,
     /// Replicas of it that failed one after another without any that stayed ready.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
@@ -191,7 +194,7 @@ impl Endpoint {
     /// How long a request may be held while there is no replica.
     pub fn hold(&self) -> Span {
         let service = self.service();
-        Span(service.queue_wait.0 + service.warm_up.0)
+        Span(service.queue_wait.0.saturating_add(service.warm_up.0))
     }
 }
 

@@ -62,6 +62,9 @@ pub struct ReplicaRoute {
     /// It gets no new requests; those it has are finished.
     #[serde(default)]
     pub draining: bool,
+    /// Where it says that it is well, if not where the endpoint's newest revision does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
 }
 
 /// A key that requests may show, as routers know it: not the secret, only its hash.
