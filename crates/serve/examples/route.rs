@@ -1,8 +1,11 @@
-//! A router for `bench/router`: `route LISTEN THREADS REPLICA…` with an endpoint `m` on these replicas and
-//! another one beside it, so that the request's `model` must be read.
+//! A router for `bench/router` and `bench/prefix`: `route LISTEN THREADS REPLICA…` with an endpoint `m` on
+//! these replicas and another one beside it, so that the request's `model` must be read. `TUTTI_POLICY` names
+//! another policy than least outstanding, and `TUTTI_METRICS_MS` another time between looks at the replicas'
+//! metrics, for replicas whose time runs faster than ours.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tutti_model::{
@@ -28,18 +31,27 @@ fn main() {
         keys: Vec::new(),
     };
     let (_tables, receiver) = watch::channel(Arc::new(table));
-    let config = RouterConfig { threads, ..RouterConfig::new(listen) };
+    let mut config = RouterConfig { threads, ..RouterConfig::new(listen) };
+    if let Ok(ms) = std::env::var("TUTTI_METRICS_MS") {
+        config.timeouts.metrics = Duration::from_millis(ms.parse().expect("milliseconds"));
+    }
     let _handle = Router::start(config, receiver).expect("the router starts");
     loop {
         std::thread::park();
     }
 }
 
+fn policy() -> RoutePolicy {
+    let Ok(name) = std::env::var("TUTTI_POLICY") else { return RoutePolicy::LeastOutstanding };
+    let known = RoutePolicy::ALL.into_iter().find(|policy| policy.as_str() == name);
+    known.unwrap_or_else(|| panic!("there is no policy '{name}'"))
+}
+
 fn endpoint(name: &str, replicas: Vec<ReplicaRoute>) -> EndpointRoute {
     EndpointRoute {
         name: name.to_owned(),
         models: Vec::new(),
-        policy: RoutePolicy::LeastOutstanding,
+        policy: policy(),
         sticky_header: "x-session-id".to_owned(),
         health: "/health".to_owned(),
         slow_start: Span(0),
