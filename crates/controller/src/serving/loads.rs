@@ -76,6 +76,7 @@ impl Word<'_> {
             routers: self.live.len() as u32,
             in_flight: said.iter().map(|said| said.in_flight).sum(),
             queued: said.iter().map(|said| said.queued).sum(),
+            peak: said.iter().map(|said| said.peak).sum(),
             replicas: scene.replicas.iter().map(replica).collect(),
             revisions,
         }

@@ -166,7 +166,7 @@ impl Book {
         Book { routers, accounts, ..Book::default() }
     }
 
-    fn note(&mut self, report: RouterReport, now: Time) -> Result<News, BadReport> {
+    fn note(&mut self, mut report: RouterReport, now: Time) -> Result<News, BadReport> {
         self.routers.retain(|_, router| now.since(router.heard_at) < KEPT_FOR);
         let name = report.router.clone();
         if self.routers.len() >= ROUTERS_MAX && !self.routers.contains_key(&name) {
@@ -179,6 +179,7 @@ impl Book {
         if before.is_some() || !known {
             self.count(&report, before.as_ref(), now);
         }
+        keep_peaks(&mut report, before.as_ref());
         let news = news(&report, before.as_ref());
         let router = Router { heard_at: now, report: Some(report) };
         self.routers.insert(name, router);
@@ -209,7 +210,14 @@ impl Book {
             let revisions = tally.map(|tally| tally.revisions(endpoint.rollout, now));
             (name.clone(), word.load(name, endpoint, revisions.unwrap_or_default()))
         };
-        scene.endpoints.iter().map(load).collect()
+        let loads = scene.endpoints.iter().map(load).collect();
+        self.peaks_are_told();
+        loads
+    }
+
+    fn peaks_are_told(&mut self) {
+        let reports = self.routers.values_mut().filter_map(|router| router.report.as_mut());
+        reports.flat_map(|report| report.endpoints.values_mut()).for_each(|said| said.peak = 0);
     }
 
     /// The table in which it is first seen to drain is good for as long as it drains: others, which
@@ -271,6 +279,14 @@ impl ReplicaSeen {
         self.errors += said.errors;
         self.own = self.own.or(said.own);
         self.why = self.why.take().or_else(|| said.why.clone());
+    }
+}
+
+/// A router says a peak once. One that the engine was not told of yet is not lost to the next report.
+fn keep_peaks(report: &mut RouterReport, before: Option<&RouterReport>) {
+    for (name, said) in &mut report.endpoints {
+        let earlier = before.and_then(|before| before.endpoints.get(name));
+        said.peak = said.peak.max(earlier.map_or(0, |earlier| earlier.peak));
     }
 }
 

@@ -85,6 +85,25 @@ fn what_all_routers_say_is_added_up() {
 }
 
 #[test]
+fn a_peak_is_told_once() {
+    let routers = Routers::default();
+    let scene = scene(5, None, false);
+    let peak = |now: Time| routers.loads(&scene, now)["chat"].peak;
+    let with_peak = |router: &str, peak: u32| {
+        let mut report = report(router, 0);
+        said(&mut report).peak = peak;
+        report
+    };
+    routers.note(with_peak("a", 7), at(0)).unwrap();
+    routers.note(with_peak("a", 3), at(1)).unwrap();
+    routers.note(with_peak("b", 4), at(1)).unwrap();
+    assert_eq!(peak(at(1)), 11, "two reports before the engine was told, and another router");
+    assert_eq!(peak(at(2)), 0, "nothing new was said");
+    routers.note(with_peak("a", 3), at(2)).unwrap();
+    assert_eq!(peak(at(3)), 3);
+}
+
+#[test]
 fn a_replica_that_was_started_again_is_another() {
     let routers = Routers::default();
     let mut old = report("a", 0);

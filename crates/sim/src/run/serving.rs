@@ -128,6 +128,7 @@ impl Serving {
                 routers: 1,
                 in_flight: asked,
                 queued: 0,
+                peak: 0,
                 replicas: BTreeMap::new(),
                 revisions,
             };
