@@ -89,16 +89,19 @@ impl Word<'_> {
         scene: ReplicaScene,
         said: &[&EndpointReport],
     ) -> ReplicaLoad {
-        let of_same = |said: &&EndpointReport| {
+        let of_same = |said: &EndpointReport| {
             said.replicas.get(&id).filter(|r| r.generation == scene.generation).cloned()
         };
-        let same: Vec<ReplicaReport> = said.iter().filter_map(of_same).collect();
+        let same: Vec<ReplicaReport> = said.iter().filter_map(|said| of_same(said)).collect();
+        // Requests that a silent router had there may still be under way.
+        let silent = self.silent.iter().filter_map(|report| report.endpoints.get(endpoint));
+        let left = silent.filter_map(of_same).map(|replica| replica.in_flight).sum::<u32>();
         let ready = same.iter().any(|replica| replica.ready);
         let why = same.iter().find_map(|replica| replica.why.clone());
         ReplicaLoad {
             generation: scene.generation,
             ready,
-            in_flight: same.iter().map(|replica| replica.in_flight).sum(),
+            in_flight: left + same.iter().map(|replica| replica.in_flight).sum::<u32>(),
             all_know_draining: scene.draining && self.all_know(endpoint, id, scene.generation),
             why: why.filter(|_| !ready),
         }

@@ -80,7 +80,7 @@ fn what_all_routers_say_is_added_up() {
     // The first is silent for too long.
     let load = routers.loads(&scene, at(10)).remove("chat").unwrap();
     assert_eq!((load.routers, load.in_flight), (1, 2));
-    assert_eq!((load.replicas[&JOB].ready, load.replicas[&JOB].in_flight), (false, 5));
+    assert_eq!((load.replicas[&JOB].ready, load.replicas[&JOB].in_flight), (false, 7));
     assert_eq!(load.replicas[&JOB].why.as_deref(), Some("refused"));
 }
 
@@ -138,6 +138,30 @@ fn a_replica_goes_when_every_router_knows() {
     routers.note(RouterReport { version: 9, ..report("a", 0) }, at(20)).unwrap();
     assert!(!know(9, at(20)));
     assert!(know(9, at(64)), "but not for ever");
+}
+
+#[test]
+fn what_a_silent_router_has_there_is_waited_for() {
+    let routers = Routers::default();
+    let knows = |router: &str, in_flight: u32| {
+        let mut report = RouterReport { version: 8, ..report(router, 0) };
+        said(&mut report).replicas.get_mut(&JOB).unwrap().in_flight = in_flight;
+        report
+    };
+    let idle = |now: Time| {
+        let load = routers.loads(&scene(8, None, true), now).remove("chat").unwrap();
+        assert!(load.replicas[&JOB].all_know_draining);
+        load.replicas[&JOB].in_flight == 0
+    };
+    routers.note(knows("a", 3), at(0)).unwrap();
+    routers.note(knows("b", 0), at(15)).unwrap();
+    assert!(!idle(at(15)), "a may still have its three streams");
+    routers.note(knows("a", 0), at(20)).unwrap();
+    assert!(idle(at(20)), "it is back, and they have ended");
+    routers.note(knows("a", 3), at(21)).unwrap();
+    routers.note(knows("b", 0), at(80)).unwrap();
+    assert!(!idle(at(80)));
+    assert!(idle(at(81)), "but not for ever");
 }
 
 #[test]

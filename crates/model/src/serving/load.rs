@@ -110,7 +110,7 @@ pub struct ReplicaLoad {
     pub generation: Generation,
     /// Some router has an answer from it.
     pub ready: bool,
-    /// Over all routers.
+    /// Over all routers, with the last word of those that are silent: they may still be at it.
     pub in_flight: u32,
     /// Every router knows that it gets nothing more.
     pub all_know_draining: bool,
