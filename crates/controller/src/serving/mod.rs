@@ -26,6 +26,7 @@ use crate::api::App;
 use crate::clock::now;
 use crate::core::{Core, Stopped};
 
+pub use accounts::Pending;
 pub use loads::Scene;
 pub use routers::{BadReport, News, ReplicaSeen, Routers, Seen};
 pub use tally::Point;
@@ -66,7 +67,12 @@ pub async fn tell_load(app: &App) -> Result<(), Stopped> {
 /// What was served since the last time, and then on disk how far that was. Breaking off in between
 /// counts it twice; it is never lost.
 pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), Stopped> {
-    let Some(told) = routers.take_served(now()) else { return Ok(()) };
+    let _one_at_a_time = routers.telling.lock().await;
+    let has = core.peek(|world| {
+        let endpoints = world.engine.state().endpoints.values();
+        endpoints.map(|e| (e.name.clone(), e.served.clone())).collect()
+    })?;
+    let Some(told) = routers.take_served(&has, now()) else { return Ok(()) };
     let served = told.served.into_iter();
     let commands: Vec<Command> =
         served.map(|(endpoint, more)| Command::Served { endpoint, more }).collect();
@@ -74,6 +80,7 @@ pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), St
         // One that is refused is of an endpoint that is gone.
         core.call_many(commands).await?;
     }
+    routers.told();
     tokio::task::block_in_place(|| routers.save(&told.accounts));
     Ok(())
 }

@@ -10,7 +10,7 @@ use tutti_model::{
 };
 use tutti_wire::api::{Figures, RouterRow};
 
-use super::accounts::{Accounts, Told};
+use super::accounts::{Accounts, Pending, Told};
 use super::file::File;
 use super::loads::{Scene, Word};
 use super::tally::{Point, Tally};
@@ -27,6 +27,8 @@ const NAME_MAX: usize = 128;
 pub struct Routers {
     file: Option<File>,
     book: Mutex<Book>,
+    /// Of those that tell the engine what was served, one after another.
+    pub(super) telling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -60,8 +62,8 @@ pub struct Seen {
     pub figures: Figures,
     /// Since the controller's start.
     pub traffic: Traffic,
-    /// Of what was served, what the state does not have yet.
-    pub pending: Served,
+    /// Of what was served, what the state may not have yet.
+    pub pending: Pending,
     pub replicas: BTreeMap<JobId, ReplicaSeen>,
 }
 
@@ -92,7 +94,7 @@ impl Routers {
     pub fn open(data_dir: &Path, now: Time) -> Routers {
         let file = File::new(data_dir);
         let book = Book::after(file.load(), now);
-        Routers { file: Some(file), book: Mutex::new(book) }
+        Routers { file: Some(file), book: Mutex::new(book), ..Routers::default() }
     }
 
     /// Takes a router's word.
@@ -137,10 +139,15 @@ impl Routers {
         lock(&self.book).routers.values().filter(|router| router.live(now).is_some()).count()
     }
 
-    /// What the engine is to be told; none if no router ever spoke.
-    pub(super) fn take_served(&self, now: Time) -> Option<Told> {
+    /// What the engine is to be told, by what it has of each endpoint; none if no router ever spoke.
+    pub(super) fn take_served(&self, has: &BTreeMap<String, Served>, now: Time) -> Option<Told> {
         let mut book = lock(&self.book);
-        (!book.accounts.routers.is_empty()).then(|| book.accounts.take(now))
+        (!book.accounts.routers.is_empty()).then(|| book.accounts.take(has, now))
+    }
+
+    /// The engine has it.
+    pub(super) fn told(&self) {
+        lock(&self.book).accounts.told();
     }
 
     pub(super) fn save(&self, accounts: &Accounts) {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    EndpointReport, Generation, JobId, ReplicaReport, RouterReport, Span, Time, Traffic,
+    EndpointReport, Generation, JobId, ReplicaReport, RouterReport, Served, Span, Time, Traffic,
 };
 
 use super::Routers;
@@ -244,21 +244,51 @@ fn a_young_endpoint_has_rates_of_its_own_age() {
     assert!((rate - 10.0).abs() < 0.01, "{rate}");
 }
 
+/// What the state has of the only endpoint that there is.
+fn has(requests: u64) -> BTreeMap<String, Served> {
+    let [prompt_tokens, output_tokens] = [100, 10].map(|tokens| requests * tokens);
+    let served = Served { requests, prompt_tokens, output_tokens, ..Served::default() };
+    [("chat".to_owned(), served)].into()
+}
+
 #[test]
 fn what_was_served_is_told_once() {
     let routers = Routers::default();
-    assert!(routers.take_served(at(0)).is_none(), "there is no router");
+    assert!(routers.take_served(&has(0), at(0)).is_none(), "there is no router");
     routers.note(report("a", 10), at(0)).unwrap();
     routers.note(report("b", 5), at(0)).unwrap();
-    assert_eq!(routers.seen("chat", at(0)).pending.requests, 15);
-    let told = routers.take_served(at(1)).unwrap();
+    let told = routers.take_served(&has(0), at(1)).unwrap();
     let served = &told.served["chat"];
     assert_eq!((served.requests, served.prompt_tokens, served.output_tokens), (15, 1500, 150));
-    assert!(routers.take_served(at(1)).unwrap().served.is_empty());
+    routers.told();
+    assert!(routers.take_served(&has(15), at(1)).unwrap().served.is_empty());
     routers.note(report("a", 12), at(2)).unwrap();
     // Counters that begin anew are new in full.
     routers.note(report("b", 3), at(2)).unwrap();
-    assert_eq!(routers.take_served(at(3)).unwrap().served["chat"].requests, 5);
+    assert_eq!(routers.take_served(&has(15), at(3)).unwrap().served["chat"].requests, 5);
+    // Whoever told it was broken off: it is told again, unless the engine has it.
+    routers.note(report("b", 4), at(4)).unwrap();
+    assert_eq!(routers.take_served(&has(15), at(5)).unwrap().served["chat"].requests, 6);
+    routers.note(report("b", 5), at(6)).unwrap();
+    assert_eq!(routers.take_served(&has(21), at(7)).unwrap().served["chat"].requests, 1);
+    assert!(routers.take_served(&[].into(), at(8)).unwrap().served.is_empty(), "it is gone");
+}
+
+#[test]
+fn a_total_that_people_see_does_not_fall() {
+    let routers = Routers::default();
+    let total = |state: u64| {
+        let state = &has(state)["chat"];
+        state.requests + routers.seen("chat", at(0)).pending.beyond(state).requests
+    };
+    routers.note(report("a", 10), at(0)).unwrap();
+    assert_eq!(total(100), 110);
+    let told = routers.take_served(&has(100), at(0)).unwrap();
+    assert_eq!((told.served["chat"].requests, total(100)), (10, 110), "on its way to the engine");
+    routers.note(report("a", 13), at(0)).unwrap();
+    assert_eq!((total(100), total(110)), (113, 113), "before the engine has it, and after");
+    routers.told();
+    assert_eq!(total(110), 113);
 }
 
 #[test]
@@ -268,7 +298,7 @@ fn a_new_controller_goes_on_where_the_last_one_was() {
     first.note(report("a", 100), at(0)).unwrap();
     first.note(RouterReport { router: "gone".into(), ..report("a", 7) }, at(0)).unwrap();
     first.note(report("a", 110), at(50)).unwrap();
-    let told = first.take_served(at(50)).unwrap();
+    let told = first.take_served(&has(0), at(50)).unwrap();
     first.note(report("a", 115), at(51)).unwrap();
     first.save(&told.accounts);
     drop(first);
@@ -281,13 +311,13 @@ fn a_new_controller_goes_on_where_the_last_one_was() {
     assert_eq!(know(at(55)), (0, false), "a has not spoken yet");
     second.note(report("a", 130), at(56)).unwrap();
     assert_eq!(know(at(56)), (1, true), "and nobody waits for the one that was silent before");
-    assert_eq!(second.take_served(at(57)).unwrap().served["chat"].requests, 20);
+    assert_eq!(second.take_served(&has(117), at(57)).unwrap().served["chat"].requests, 20);
     assert_eq!(second.seen("chat", at(56)).traffic.requests, 0, "when they came is not known");
     second.note(report("a", 140), at(57)).unwrap();
     assert_eq!(second.seen("chat", at(57)).traffic.requests, 10);
     std::fs::write(dir.path().join("routers.json"), b"{\"routers\": ").unwrap();
     let third = Routers::open(dir.path(), at(60));
-    assert!(third.take_served(at(60)).is_none(), "a damaged file is no file");
+    assert!(third.take_served(&has(0), at(60)).is_none(), "a damaged file is no file");
 }
 
 #[test]
