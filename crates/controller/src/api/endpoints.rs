@@ -20,6 +20,8 @@ use super::openapi::Problems;
 use super::problem::Problem;
 use super::submit::given_key;
 use crate::clock::now;
+use crate::core::Stopped;
+use crate::serving::tell_served;
 use crate::views;
 
 /// All endpoints, by name.
@@ -151,6 +153,11 @@ pub async fn stop(
     Extension(caller): Extension<Caller>,
     Named(name): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
+    // One without replicas is gone at once, and its account with it. By itself, because a client that
+    // leaves must not break it off.
+    let told = Arc::clone(&app);
+    let told = tokio::spawn(async move { tell_served(&told.core, &told.routers).await });
+    told.await.unwrap_or(Err(Stopped))?;
     change(&app, Command::StopEndpoint { actor: caller.actor, name }).await
 }
 

@@ -96,6 +96,11 @@ impl Accounts {
         self.pending.get(endpoint).cloned().unwrap_or_default()
     }
 
+    /// Of an endpoint that is gone nobody wants to know any more, least of all the next of its name.
+    pub fn forget(&mut self, gone: impl Fn(&str) -> bool) {
+        self.pending.retain(|name, _| !gone(name));
+    }
+
     /// `has` is what the state has of every endpoint that there is. Once the engine has the answer it
     /// must be [`Accounts::told`].
     pub fn take(&mut self, has: &BTreeMap<String, Served>, now: Time) -> Told {

@@ -17,6 +17,8 @@ pub struct Scene {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndpointScene {
+    /// Another time is another endpoint, that only has the same name.
+    pub created_at: Time,
     /// When the rollout that is under way began.
     pub rollout: Option<Time>,
     /// Those that have been placed; others can't be known to routers.
@@ -38,6 +40,7 @@ impl Scene {
         };
         let endpoint = |(name, endpoint): (&String, &tutti_model::Endpoint)| {
             let scene = EndpointScene {
+                created_at: endpoint.created_at,
                 rollout: endpoint.rollout.as_ref().map(|rollout| rollout.began_at),
                 replicas: endpoint.replicas.iter().filter_map(replica).collect(),
             };

@@ -1,10 +1,11 @@
 //! What routers say, gathered: how much is asked of each endpoint now, how it went lately, and what it
 //! has served in all. In memory; the engine hears a level once a second and what was served once a
-//! minute.
+//! minute, or at once of an endpoint that stops.
 //!
 //! ```text
 //!  routers ── report, once a second ──► Routers ─┬─► loads ─► Command::Load    each second, or at once
-//!                                                ├─► accounts ─► Command::Served   each minute
+//!                                                ├─► accounts ─► Command::Served   each minute, and
+//!                                                │                            before one is gone
 //!                                                └─► figures ─► api, pages, /metrics
 //! ```
 //! It decides nothing: how many replicas there are and which revision serves is the engine's.
@@ -48,10 +49,19 @@ pub async fn keep(app: Arc<App>) {
         if tell_load(&app).await.is_err() {
             return;
         }
-        if turn % TURNS_PER_SERVED == 0 && tell_served(&app.core, &app.routers).await.is_err() {
+        let due = turn % TURNS_PER_SERVED == 0 || account_ends(&app).unwrap_or(false);
+        if due && tell_served(&app.core, &app.routers).await.is_err() {
             return;
         }
     }
+}
+
+/// An endpoint that is about to go has served more: soon nobody can be told of it.
+fn account_ends(app: &App) -> Result<bool, Stopped> {
+    app.core.peek(|world| {
+        let mut endpoints = world.engine.state().endpoints.values();
+        endpoints.any(|endpoint| endpoint.stopping && app.routers.owes(&endpoint.name))
+    })
 }
 
 /// What is asked of every endpoint now. Nothing while there is none.

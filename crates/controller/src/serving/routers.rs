@@ -36,6 +36,8 @@ struct Book {
     routers: BTreeMap<String, Router>,
     tallies: BTreeMap<String, Tally>,
     drains: BTreeMap<JobId, u64>,
+    /// Those that there were when it was last looked, and when each was created.
+    endpoints: BTreeMap<String, Time>,
     accounts: Accounts,
 }
 
@@ -145,6 +147,11 @@ impl Routers {
         (!book.accounts.routers.is_empty()).then(|| book.accounts.take(has, now))
     }
 
+    /// Something was served that the engine was not told of.
+    pub(super) fn owes(&self, endpoint: &str) -> bool {
+        lock(&self.book).accounts.pending(endpoint) != Pending::default()
+    }
+
     /// The engine has it.
     pub(super) fn told(&self) {
         lock(&self.book).accounts.told();
@@ -204,7 +211,7 @@ impl Book {
 
     fn loads(&mut self, scene: &Scene, now: Time) -> BTreeMap<String, EndpointLoad> {
         self.routers.retain(|_, router| now.since(router.heard_at) < KEPT_FOR);
-        self.tallies.retain(|name, _| scene.endpoints.contains_key(name));
+        self.forget_endpoints(scene);
         self.follow_drains(scene);
         for (name, endpoint) in &scene.endpoints {
             if let Some(tally) = self.tallies.get_mut(name) {
@@ -225,6 +232,18 @@ impl Book {
     fn peaks_are_told(&mut self) {
         let reports = self.routers.values_mut().filter_map(|router| router.report.as_mut());
         reports.flat_map(|report| report.endpoints.values_mut()).for_each(|said| said.peak = 0);
+    }
+
+    fn forget_endpoints(&mut self, scene: &Scene) {
+        let gone = |name: &str| match (self.endpoints.get(name), scene.endpoints.get(name)) {
+            (_, None) => true,
+            (Some(then), Some(now)) => *then != now.created_at,
+            (None, Some(_)) => false,
+        };
+        self.tallies.retain(|name, _| !gone(name));
+        self.accounts.forget(gone);
+        let there = scene.endpoints.iter();
+        self.endpoints = there.map(|(name, now)| (name.clone(), now.created_at)).collect();
     }
 
     /// The table in which it is first seen to drain is good for as long as it drains: others, which

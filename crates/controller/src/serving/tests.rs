@@ -55,7 +55,7 @@ fn said(report: &mut RouterReport) -> &mut EndpointReport {
 fn scene(version: u64, rollout: Option<Time>, draining: bool) -> Scene {
     let replica = |generation, draining| ReplicaScene { generation, draining };
     let replicas = [(JOB, replica(Generation(3), draining))].into();
-    let endpoint = EndpointScene { rollout, replicas };
+    let endpoint = EndpointScene { created_at: at(0), rollout, replicas };
     Scene { version, endpoints: [("chat".to_owned(), endpoint)].into() }
 }
 
@@ -353,8 +353,25 @@ fn endpoints_that_are_gone_are_forgotten() {
     let load = routers.loads(&Scene::default(), at(1));
     assert!(load.is_empty());
     assert_eq!(routers.seen("chat", at(1)).traffic.requests, 0);
+    assert!(!routers.owes("chat"), "nobody can be told");
     let mut scene = scene(5, None, false);
     scene.endpoints.get_mut("chat").unwrap().replicas.clear();
     let load = routers.loads(&scene, at(1)).remove("chat").unwrap();
     assert!(load.replicas.is_empty());
+}
+
+#[test]
+fn the_next_endpoint_of_a_name_begins_with_nothing() {
+    let routers = Routers::default();
+    routers.note(report("a", 10), at(0)).unwrap();
+    routers.loads(&scene(5, None, false), at(1));
+    assert!(routers.owes("chat"), "it is there");
+    let mut scene = scene(6, None, false);
+    scene.endpoints.get_mut("chat").unwrap().created_at = at(2);
+    routers.loads(&scene, at(2));
+    assert!(!routers.owes("chat"));
+    assert_eq!(routers.seen("chat", at(2)).traffic.requests, 0);
+    routers.note(report("a", 12), at(3)).unwrap();
+    routers.loads(&scene, at(3));
+    assert_eq!(routers.take_served(&has(0), at(4)).unwrap().served["chat"].requests, 2);
 }
