@@ -81,6 +81,9 @@ impl Accounts {
     pub fn note(&mut self, report: &RouterReport, now: Time) {
         let account = self.routers.entry(report.router.clone()).or_default();
         account.heard_at = now;
+        // A router that has no such endpoint any more counts it from nothing if it ever comes back;
+        // what it counted so far is in `pending`.
+        account.endpoints.retain(|name, _| report.endpoints.contains_key(name));
         for (endpoint, said) in &report.endpoints {
             let counted = counters(&said.traffic);
             let known = account.endpoints.entry(endpoint.clone()).or_default();

@@ -375,3 +375,24 @@ fn the_next_endpoint_of_a_name_begins_with_nothing() {
     routers.loads(&scene, at(3));
     assert_eq!(routers.take_served(&has(0), at(4)).unwrap().served["chat"].requests, 2);
 }
+
+#[test]
+fn what_a_router_says_no_more_of_is_not_kept() {
+    let routers = Routers::default();
+    let known = || {
+        let told = routers.take_served(&has(0), at(9)).unwrap();
+        let kept = serde_json::to_value(&told.accounts).unwrap();
+        let endpoints = kept["routers"]["a"]["endpoints"].as_object().unwrap().clone();
+        (endpoints.keys().cloned().collect::<Vec<_>>(), told.served["chat"].requests)
+    };
+    let mut both = report("a", 10);
+    let other = said(&mut both).clone();
+    both.endpoints.insert("other".to_owned(), other);
+    routers.note(both, at(0)).unwrap();
+    routers.note(report("a", 12), at(1)).unwrap();
+    assert_eq!(known(), (vec!["chat".to_owned()], 12));
+    routers.note(RouterReport { endpoints: [].into(), ..report("a", 0) }, at(2)).unwrap();
+    assert_eq!(known(), (vec![], 12), "what was counted is not lost");
+    routers.note(report("a", 15), at(3)).unwrap();
+    assert_eq!(known(), (vec!["chat".to_owned()], 27), "it began anew");
+}
