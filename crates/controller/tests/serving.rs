@@ -354,6 +354,13 @@ async fn only_the_owner_changes_an_endpoint_and_only_they_see_its_secrets() {
     other["run"] = json!("serve --port $PORT --fast");
     let updated = serve(&cluster, &ada, json!({ "spec": other, "update": true })).await;
     assert_eq!((updated.status, updated.json()["revision"].as_u64()), (200, Some(2)));
+    let mut typo = chat(json!(1));
+    typo["name"] = json!("caht");
+    let only = json!({ "spec": typo, "update": true, "must_exist": true });
+    let answer = serve(&cluster, &ada, only).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (404, Some("not_found")));
+    assert_eq!(answer.json()["hint"], "this is served: chat");
+    assert_eq!(cluster.get("/api/v1/endpoints").await.as_array().unwrap().len(), 1);
     let detail = cluster.get(path).await;
     assert_eq!(detail["rollout"]["to"], 2);
     let back = cluster.call_as(&ada, "POST", &format!("{path}/rollback"), Some(json!({}))).await;
