@@ -156,7 +156,8 @@ mod tests {
         assert_eq!(memory.asked(at(300)), Some(0));
         assert_eq!(memory.asked_over(Span::secs(60), at(300)), Some((0, 1)));
         assert_eq!(memory.asked_over(Span::secs(20), at(300)), Some((0, 0)));
-        let service = ServiceSpec { zero_after: Span::secs(90), ..ServiceSpec::default() };
+        let (down_after, zero_after) = (Span::secs(20), Span::secs(90));
+        let service = ServiceSpec { down_after, zero_after, ..ServiceSpec::default() };
         let bounds = Replicas { min: 0, max: 4 };
         let wanted = |now| super::super::scale::wanted(1, &service, bounds, 0, Some(&memory), now);
         assert_eq!(wanted(at(300)), None, "it is asked, if seldom");
