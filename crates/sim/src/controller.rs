@@ -58,11 +58,12 @@ pub struct Counts {
     /// Days of the ledger that were final and left memory.
     pub days_dropped: u32,
     /// Replicas that became ready, those that failed, revisions that took over, those that were taken
-    /// back, and endpoints that were stopped.
+    /// back, endpoints that were as they should be in the end, and those that were stopped.
     pub replicas_ready: u32,
     pub replicas_failed: u32,
     pub rolled_out: u32,
     pub taken_back: u32,
+    pub endpoints_settled: u32,
     pub endpoints_gone: u32,
 }
 
