@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 use common::agent::{FakeAgent, Ranks};
 use common::{Answer, Cluster};
 use serde_json::{Value, json};
+use tutti_engine::{Event, Record};
+use tutti_journal::{BoxError, Journal, Options, RedbJournal, Replay, codec};
+use tutti_model::Seq;
 
 async fn one_node(ranks: Ranks) -> (Cluster, FakeAgent) {
     let cluster = Cluster::start().await;
@@ -110,7 +113,8 @@ async fn an_endpoint_is_served_asked_and_stopped() {
         (&json!("127.0.0.1:4000"), &json!(false))
     );
 
-    let said = report(&table, 0, 20);
+    let mut said = report(&table, 0, 20);
+    said["zone"] = json!("of a router that is newer than the controller");
     let detail = until(&cluster, &router, &said, |detail| detail["state"] == "ready").await;
     assert_eq!(
         (&detail["ready"], &detail["want"], &detail["in_flight"]),
@@ -169,6 +173,78 @@ async fn what_was_served_outlives_the_controller() {
     assert_eq!(detail["served"]["total"]["requests"], 50);
     assert_eq!(detail["served"]["total"]["prompt_tokens"], 5000);
     cluster.stop().await;
+}
+
+/// Requests that the journal has of an endpoint, and whether it has its end.
+#[derive(Default)]
+struct Account {
+    requests: u64,
+    gone: bool,
+}
+
+impl Replay for Account {
+    fn snapshot(&mut self, seq: Seq, _: &[u8]) -> Result<(), BoxError> {
+        panic!("a snapshot at {seq} of so few records")
+    }
+
+    fn batch(&mut self, _: Seq, _: Seq, bytes: &[u8]) -> Result<(), BoxError> {
+        for record in codec::decode::<Vec<Record>>(bytes)? {
+            match record.event {
+                Event::EndpointServed { more, .. } => self.requests += more.requests,
+                Event::EndpointGone { .. } => self.gone = true,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn account(cluster: Cluster) -> Account {
+    let dir = cluster.stop().await;
+    let mut account = Account::default();
+    let mut journal =
+        RedbJournal::open(&dir.path().join("journal.redb"), &Options::default()).unwrap();
+    journal.load(&mut account).unwrap();
+    account
+}
+
+async fn stop_and_see_it_go(cluster: &Cluster, said: Option<(&str, Value)>) {
+    let stopped = cluster.call("POST", "/api/v1/endpoints/chat/stop", None).await;
+    assert_eq!(stopped.status, 200);
+    if let Some((router, said)) = said {
+        say(cluster, router, said).await;
+    }
+    let began = Instant::now();
+    while cluster.call("GET", "/api/v1/endpoints/chat", None).await.status != 404 {
+        assert!(began.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_served_is_told_before_an_endpoint_is_gone() {
+    // Asleep: it is gone as soon as it is stopped.
+    let (cluster, _agent) = one_node(Ranks::Stay).await;
+    let router = cluster.token(json!({ "grants": "router" })).await;
+    serve(&cluster, &cluster.admin, json!({ "spec": chat(json!([0, 1])) })).await;
+    let table = routes(&cluster, &router, &json!(0)).await;
+    say(&cluster, &router, report(&table, 0, 30)).await;
+    stop_and_see_it_go(&cluster, None).await;
+    let Account { requests, gone } = account(cluster).await;
+    assert_eq!((requests, gone), (30, true));
+
+    // Awake: what it still answers while it goes counts as well.
+    let (cluster, _agent) = one_node(Ranks::Stay).await;
+    let router = cluster.token(json!({ "grants": "router" })).await;
+    let mut slow = chat(json!(1));
+    slow["service"]["drain"] = json!("4s");
+    serve(&cluster, &cluster.admin, json!({ "spec": slow })).await;
+    let table = table_with(&cluster, &router, 1).await;
+    let said = report(&table, 0, 30);
+    until(&cluster, &router, &said, |detail| detail["state"] == "ready").await;
+    stop_and_see_it_go(&cluster, Some((&router, report(&table, 0, 35)))).await;
+    let Account { requests, gone } = account(cluster).await;
+    assert_eq!((requests, gone), (35, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -278,6 +354,13 @@ async fn only_the_owner_changes_an_endpoint_and_only_they_see_its_secrets() {
     other["run"] = json!("serve --port $PORT --fast");
     let updated = serve(&cluster, &ada, json!({ "spec": other, "update": true })).await;
     assert_eq!((updated.status, updated.json()["revision"].as_u64()), (200, Some(2)));
+    let mut typo = chat(json!(1));
+    typo["name"] = json!("caht");
+    let only = json!({ "spec": typo, "update": true, "must_exist": true });
+    let answer = serve(&cluster, &ada, only).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (404, Some("not_found")));
+    assert_eq!(answer.json()["hint"], "this is served: chat");
+    assert_eq!(cluster.get("/api/v1/endpoints").await.as_array().unwrap().len(), 1);
     let detail = cluster.get(path).await;
     assert_eq!(detail["rollout"]["to"], 2);
     let back = cluster.call_as(&ada, "POST", &format!("{path}/rollback"), Some(json!({}))).await;

@@ -8,7 +8,7 @@ fn main() {
     let (first, count) = (args.next().unwrap_or(0), args.next().unwrap_or(100));
     let (mut failures, mut stale, mut restarts) = (0, 0, 0);
     let (mut preempting, mut started) = (0, 0);
-    let mut sums = [0u32; 11];
+    let mut sums = [0u32; 17];
     for seed in first..first + count {
         match run(seed, &Storm::default()) {
             Ok(s) => {
@@ -29,6 +29,12 @@ fn main() {
                     c.refusals,
                     c.not_woken,
                     c.kept,
+                    c.replicas_ready,
+                    c.replicas_failed,
+                    c.rolled_out,
+                    c.taken_back,
+                    c.endpoints_settled,
+                    c.endpoints_gone,
                 ];
                 sums.iter_mut().zip(all).for_each(|(sum, n)| *sum += n);
             }
@@ -41,7 +47,8 @@ fn main() {
     println!("{count} seeds, {failures} failed, {restarts} restarts, {stale} stale leases stopped");
     println!("{preempting} claims stopped others, {started} of them started");
     let [resizes, evictions, peer_faults, stalls, crash_loops, taken_out, rest @ ..] = sums;
-    let [suspensions, woken, refusals, not_woken, kept] = rest;
+    let [suspensions, woken, refusals, not_woken, kept, rest @ ..] = rest;
+    let [ready, failed, over, back, settled, gone] = rest;
     println!(
         "{resizes} resizes, {evictions} evictions, {peer_faults} peer faults, {stalls} stalls"
     );
@@ -49,5 +56,9 @@ fn main() {
     println!(
         "{suspensions} suspensions: {woken} woken, {refusals} refused, {not_woken} could not wake, \
          {kept} lost while a person kept them"
+    );
+    println!(
+        "{gone} endpoints, {settled} at rest in the end: {ready} replicas ready, {failed} failed; \
+         {over} revisions took over, {back} were taken back"
     );
 }

@@ -1,6 +1,6 @@
 //! The controller's shell, without IO: journal, crash, replay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_engine::invariants::{Breach, PreemptionPays, SuspensionKept};
 use tutti_engine::{Command, Effect, Engine, Event, Record, Rejected, Reply, RetryCause, Settings};
@@ -32,6 +32,8 @@ pub struct Controller {
     pub breach: Option<Breach>,
     /// Attempts that ended only to go on with more or fewer nodes, or elsewhere.
     pub moves: BTreeMap<TaskId, u32>,
+    /// Endpoints whose new revision is taken back: what ends then is no rollout.
+    going_back: BTreeSet<String>,
     pub counts: Counts,
 }
 
@@ -56,11 +58,12 @@ pub struct Counts {
     /// Days of the ledger that were final and left memory.
     pub days_dropped: u32,
     /// Replicas that became ready, those that failed, revisions that took over, those that were taken
-    /// back, and endpoints that were stopped.
+    /// back, endpoints that were as they should be in the end, and those that were stopped.
     pub replicas_ready: u32,
     pub replicas_failed: u32,
     pub rolled_out: u32,
     pub taken_back: u32,
+    pub endpoints_settled: u32,
     pub endpoints_gone: u32,
 }
 
@@ -84,6 +87,7 @@ impl Controller {
             kept: SuspensionKept::default(),
             breach: None,
             moves: BTreeMap::new(),
+            going_back: BTreeSet::new(),
             counts: Counts::default(),
         };
         controller.step(Command::Start, START, Crash::No);
@@ -162,9 +166,21 @@ impl Controller {
             Event::LedgerDropped { .. } => counts.days_dropped += 1,
             Event::ReplicaChanged { phase: ReplicaPhase::Ready, .. } => counts.replicas_ready += 1,
             Event::ReplicaFailed { .. } => counts.replicas_failed += 1,
-            Event::RolloutEnded { .. } => counts.rolled_out += 1,
-            Event::RolloutMoved { stage: RolloutStage::Back, .. } => counts.taken_back += 1,
-            Event::EndpointGone { .. } => counts.endpoints_gone += 1,
+            Event::RolloutMoved { endpoint, stage: RolloutStage::Back, .. } => {
+                counts.taken_back += 1;
+                self.going_back.insert(endpoint.clone());
+            }
+            Event::RolloutBegan { endpoint, .. }
+            | Event::EndpointRevised { endpoint, rollout: Some(_), .. } => {
+                self.going_back.remove(endpoint);
+            }
+            Event::RolloutEnded { endpoint, .. } => {
+                counts.rolled_out += u32::from(!self.going_back.remove(endpoint));
+            }
+            Event::EndpointGone { endpoint } => {
+                counts.endpoints_gone += 1;
+                self.going_back.remove(endpoint);
+            }
             Event::TaskEnded { ended, .. } => {
                 let loops = matches!(ended.reason, EndReason::CrashLoop { .. });
                 counts.crash_loops += u32::from(loops);
@@ -207,5 +223,35 @@ impl Controller {
 
     pub fn hash(&self) -> blake3::Hash {
         self.hasher.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tutti_model::Rollout;
+
+    use super::*;
+
+    #[test]
+    fn what_was_taken_back_has_not_taken_over() {
+        let mut controller = Controller::new(Settings::default());
+        let endpoint = || "chat".to_owned();
+        let began = || Event::RolloutBegan {
+            endpoint: endpoint(),
+            rollout: Rollout { from: 1, to: 2, began_at: START, stage: RolloutStage::Rolling },
+            by: "ada".to_owned(),
+        };
+        let back =
+            || Event::RolloutMoved { endpoint: endpoint(), stage: RolloutStage::Back, why: None };
+        let ended = |current| Event::RolloutEnded { endpoint: endpoint(), current };
+        for (events, expected) in [
+            (&[began(), back(), ended(1)][..], (0, 1)),
+            (&[began(), ended(2)], (1, 1)),
+            (&[began(), back(), began(), ended(2)], (2, 2)),
+        ] {
+            events.iter().for_each(|event| controller.count(event));
+            let counts = &controller.counts;
+            assert_eq!((counts.rolled_out, counts.taken_back), expected, "{events:?}");
+        }
     }
 }

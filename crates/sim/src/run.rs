@@ -217,13 +217,13 @@ impl World {
             self.new_request();
         }
         self.put_right()?;
-        for _ in 0..self.storm.calm_steps {
+        for step in 0..self.storm.calm_steps {
             self.tick()?;
             self.release_held()?;
             self.wake_suspended()?;
             self.resume_taken_out()?;
             self.drop_sealed_days()?;
-            self.stop_endpoints()?;
+            self.serve_out(step)?;
             if self.healed().is_ok() {
                 return self.final_checks();
             }

@@ -257,6 +257,7 @@ impl<'a> Day<'a> {
             routers: 1,
             in_flight: load.min(ready as u32 * self.of.bound),
             queued: load.saturating_sub(ready as u32 * self.of.bound),
+            peak: load,
             replicas,
             revisions: BTreeMap::new(),
         };

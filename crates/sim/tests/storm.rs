@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 17] = Default::default();
+    let counts: [AtomicU64; 18] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -39,7 +39,8 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     let Counts { woken, refusals, not_woken, kept, days_dropped, .. } =
                         summary.counts;
                     let Counts { replicas_ready, replicas_failed, rolled_out, .. } = summary.counts;
-                    let Counts { taken_back, endpoints_gone, .. } = summary.counts;
+                    let Counts { taken_back, endpoints_gone, endpoints_settled, .. } =
+                        summary.counts;
                     let all = [
                         resizes,
                         evictions,
@@ -58,6 +59,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                         rolled_out,
                         taken_back,
                         endpoints_gone,
+                        endpoints_settled,
                     ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
@@ -91,4 +93,5 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(14, SEEDS / 20, "revisions took over");
     enough(15, SEEDS / 20, "revisions were taken back");
     enough(16, SEEDS / 4, "endpoints were stopped");
+    enough(17, SEEDS / 4, "endpoints came to rest after the storm");
 }

@@ -88,7 +88,8 @@ pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail>
         Some(Verb::Show { name, how }) => show(&session::open(cluster)?, &name, &how),
         Some(Verb::Scale(args)) => scale(&session::open(cluster)?, &args),
         Some(Verb::Update { name, file, canary, common }) => {
-            serve(cluster, Wanted { file, name: Some(name), update: true, canary, common })
+            let name = Some(name);
+            serve(cluster, Wanted { file, name, update: true, must_exist: true, canary, common })
         }
         Some(Verb::Rollback { name, to }) => {
             let there = session::open(cluster)?.rollback(&name, to)?;

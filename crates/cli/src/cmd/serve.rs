@@ -62,13 +62,15 @@ pub struct Wanted {
     pub file: PathBuf,
     pub name: Option<String>,
     pub update: bool,
+    /// Something is served under its name already.
+    pub must_exist: bool,
     pub canary: Option<u32>,
     pub common: CommonArgs,
 }
 
 pub fn run(cluster: Option<&str>, args: ServeArgs) -> Result<ExitCode, Fail> {
     let ServeArgs { file, update, canary, common, name } = args;
-    serve(cluster, Wanted { file, name, update, canary, common })
+    serve(cluster, Wanted { file, name, update, must_exist: false, canary, common })
 }
 
 pub fn serve(cluster: Option<&str>, wanted: Wanted) -> Result<ExitCode, Fail> {
@@ -105,7 +107,8 @@ fn describe(client: &Client, wanted: Wanted) -> Result<Serve, Fail> {
     let flags = JobArgs { name: Some(name), env: wanted.common.env, ..JobArgs::default() };
     flags.apply(&mut spec, inherit)?;
     let user = session::on_behalf(client);
-    Ok(Serve { spec, user, update: wanted.update, canary: wanted.canary })
+    let Wanted { update, must_exist, canary, .. } = wanted;
+    Ok(Serve { spec, user, update, must_exist, canary })
 }
 
 /// Some give the name of what they serve.

@@ -132,6 +132,8 @@ fn a_served_model_answers_through_the_router_and_goes_when_it_is_stopped() {
     assert!(table.contains("chat") && table.contains("ready"), "{table}");
     let twice = stage.file("chat", "", "");
     stage.cluster.cli(&["serve", twice.to_str().unwrap()]).call().says(&["chat", "--update"]);
+    let typo = ["endpoints", "update", "caht", twice.to_str().unwrap()];
+    stage.cluster.cli(&typo).call().says(&["caht", "this is served: chat"]);
 
     let jobs: Vec<JobId> = stage.show("chat").replicas.iter().map(|r| r.job).collect();
     stage.cluster.cli(&["endpoints", "stop", "chat"]).ok();

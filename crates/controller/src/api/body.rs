@@ -21,6 +21,16 @@ pub struct Strict<T>(pub T);
 /// A JSON body of at most [`BATCH_MAX`] bytes.
 pub struct StrictBatch<T>(pub T);
 
+/// The same from another part of tutti, which may be newer and say more: unknown keys are ignored.
+pub struct Lenient<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Lenient<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        read(request.into_body(), BATCH_MAX).await.and_then(|b| understand(&b)).map(Lenient)
+    }
+}
+
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
@@ -52,14 +62,30 @@ pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
 
 /// Unknown keys are refused: a mistyped one would otherwise be silently without effect.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut unknown = None;
-    let mut ignored = |path: serde_ignored::Path<'_>| {
+    let value = read_json(bytes, |path| {
         // Its steps into what may be left out are of no interest to people.
         unknown.get_or_insert_with(|| path.to_string().replace(".?", ""));
-    };
+    })?;
+    match unknown {
+        None => Ok(value),
+        Some(key) => Err(Problem::invalid(format!("{key}: unknown key"))
+            .hint("check its spelling; /api/v1/openapi.json has every key")),
+    }
+}
+
+/// What is known of it; what is missing or of the wrong kind is refused all the same.
+fn understand<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    read_json(bytes, |_| {})
+}
+
+fn read_json<T: DeserializeOwned>(
+    bytes: &[u8],
+    mut ignored: impl FnMut(serde_ignored::Path<'_>),
+) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut track = serde_path_to_error::Track::new();
-    let value = T::deserialize(serde_path_to_error::Deserializer::new(
+    T::deserialize(serde_path_to_error::Deserializer::new(
         serde_ignored::Deserializer::new(&mut json, &mut ignored),
         &mut track,
     ))
@@ -70,12 +96,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         let known = path.trim_end_matches('?').trim_end_matches('.');
         let at = if known.is_empty() { String::new() } else { format!("{known}: ") };
         Problem::invalid(format!("{at}{error}"))
-    })?;
-    match unknown {
-        None => Ok(value),
-        Some(key) => Err(Problem::invalid(format!("{key}: unknown key"))
-            .hint("check its spelling; /api/v1/openapi.json has every key")),
-    }
+    })
 }
 
 /// The query of a URL, with errors in our shape.
@@ -142,6 +163,30 @@ mod tests {
         assert!(message(r#"{"spec":{"#).starts_with("spec: EOF"));
         assert!(message(r#"{"spec":{"run":"x"}} x"#).contains("trailing"));
         assert!(parse::<Submit>(br#"{"spec":{"run":["a","b"],"gpus_per_node":"h100:8"}}"#).is_ok());
+    }
+
+    #[test]
+    fn what_a_newer_router_says_more_is_ignored() {
+        use tutti_model::RouterReport;
+        let said = |endpoints: &str| {
+            let json = format!(
+                r#"{{"router":"a","address":"x","version":3,"zone":"z","endpoints":{endpoints}}}"#
+            );
+            understand::<RouterReport>(json.as_bytes())
+        };
+        let newer = r#"{"chat":{"in_flight":2,"mood":1,"replicas":{"7":{"ready":true,"x":[]}}}}"#;
+        let report = said(newer).unwrap();
+        assert_eq!((report.version, report.endpoints["chat"].in_flight), (3, 2));
+        for (bad, part) in [
+            (r#"{"chat":{"in_flight":"two"}}"#, "endpoints.chat.in_flight: "),
+            (r#"{"chat":{"replicas":{"x":{}}}}"#, "endpoints.chat.replicas"),
+            ("[]", "endpoints: "),
+        ] {
+            let message = said(bad).unwrap_err().error.message;
+            assert!(message.starts_with(part), "{bad}: {message}");
+        }
+        let nameless = understand::<RouterReport>(br#"{"address":"x"}"#).unwrap_err();
+        assert!(nameless.error.message.contains("router"), "{}", nameless.error.message);
     }
 
     #[test]

@@ -20,7 +20,12 @@ use super::openapi::Problems;
 use super::problem::Problem;
 use super::submit::given_key;
 use crate::clock::now;
+use crate::core::Stopped;
+use crate::serving::tell_served;
 use crate::views;
+
+/// In a hint; `tutti endpoints` lists them all.
+const NAMES_SHOWN: usize = 20;
 
 /// All endpoints, by name.
 #[utoipa::path(get, path = "/api/v1/endpoints", tag = "endpoints",
@@ -51,7 +56,7 @@ fn unknown(name: &str) -> Problem {
 }
 
 /// Serves a job file with a `[service]` table: as a new endpoint or, if `update` is set and there is
-/// one of its name, as a new revision of that.
+/// one of its name, as a new revision of that. If `must_exist` is set, only so.
 #[utoipa::path(post, path = "/api/v1/endpoints", tag = "endpoints", request_body = Serve,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same endpoint")),
     responses((status = 201, body = Serving), (status = 200, description = "A new revision", body = Serving), Problems))]
@@ -76,10 +81,26 @@ pub async fn serve(
 
 /// The endpoint that gets a new revision.
 fn to_update(app: &App, body: &Serve) -> Result<Option<String>, Problem> {
-    let name = body.spec.name.clone().filter(|_| body.update);
+    let name = body.spec.name.clone().filter(|_| body.update || body.must_exist);
     let Some(name) = name else { return Ok(None) };
-    let there = app.core.peek(|world| world.engine.state().endpoints.contains_key(&name))?;
-    Ok(there.then_some(name))
+    let names: Vec<String> =
+        app.core.peek(|world| world.engine.state().endpoints.keys().cloned().collect())?;
+    match names.contains(&name) {
+        true => Ok(Some(name)),
+        false if body.must_exist => Err(unknown(&name).hint(what_there_is(&names))),
+        false => Ok(None),
+    }
+}
+
+fn what_there_is(names: &[String]) -> String {
+    let shown = names.iter().take(NAMES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => "nothing is served yet; `tutti serve FILE` makes an endpoint".to_owned(),
+        n @ 1..=NAMES_SHOWN => {
+            format!("{} served: {shown}", if n == 1 { "this is" } else { "these are" })
+        }
+        n => format!("these are served: {shown} and {} more", n - NAMES_SHOWN),
+    }
 }
 
 fn update(actor: Actor, name: String, body: Serve) -> Command {
@@ -149,12 +170,27 @@ pub async fn stop(
     Extension(caller): Extension<Caller>,
     Named(name): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
+    // One without replicas is gone at once, and its account with it. By itself, because a client that
+    // leaves must not break it off.
+    let told = Arc::clone(&app);
+    let told = tokio::spawn(async move { tell_served(&told.core, &told.routers).await });
+    told.await.unwrap_or(Err(Stopped))?;
     change(&app, Command::StopEndpoint { actor: caller.actor, name }).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_nobody_has_is_answered_with_those_that_there_are() {
+        let served = |n: usize| what_there_is(&(0..n).map(|n| format!("e{n}")).collect::<Vec<_>>());
+        assert!(served(0).starts_with("nothing is served"));
+        assert_eq!(served(1), "this is served: e0");
+        assert_eq!(served(2), "these are served: e0, e1");
+        let many = served(23);
+        assert!(many.ends_with("e18, e19 and 3 more"), "{many}");
+    }
 
     #[test]
     fn a_bound_that_is_not_given_gives_way() {

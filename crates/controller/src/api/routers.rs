@@ -10,7 +10,7 @@ use tutti_model::{RouteTable, RouterReport};
 use tutti_wire::api::{Changed, RoutesQuery};
 
 use super::App;
-use super::body::{Params, StrictBatch};
+use super::body::{Lenient, Params};
 use super::openapi::Problems;
 use super::problem::Problem;
 use crate::clock::now;
@@ -57,12 +57,13 @@ impl From<BadReport> for Problem {
     }
 }
 
-/// A router's word, once a second.
+/// A router's word, once a second. It may be newer than the controller: what is unknown of it is
+/// ignored.
 #[utoipa::path(post, path = "/api/v1/routers", tag = "routers", request_body = RouterReport,
     responses((status = 200, body = Changed), Problems))]
 pub async fn report(
     State(app): State<Arc<App>>,
-    StrictBatch(report): StrictBatch<RouterReport>,
+    Lenient(report): Lenient<RouterReport>,
 ) -> Result<Json<Changed>, Problem> {
     let news = app.routers.note(report, now())?;
     let urgent = news.readiness || app.core.peek(|world| wakes_one(world, &news))?;

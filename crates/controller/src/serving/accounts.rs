@@ -14,9 +14,9 @@ const FORGOTTEN_AFTER: Span = Span::secs(7 * 86_400);
 #[serde(default)]
 pub(super) struct Accounts {
     pub routers: BTreeMap<String, Account>,
-    /// Not told to the engine yet.
+    /// By endpoint.
     #[serde(skip)]
-    pending: BTreeMap<String, Served>,
+    pending: BTreeMap<String, Pending>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,51 @@ pub(super) struct Accounts {
 pub(super) struct Account {
     pub heard_at: Time,
     endpoints: BTreeMap<String, Served>,
+}
+
+/// What was served and the state may not have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pending {
+    /// Not told to the engine yet.
+    more: Served,
+    telling: Option<Telling>,
+}
+
+/// On its way to the engine.
+#[derive(Clone, Debug, PartialEq)]
+struct Telling {
+    more: Served,
+    /// What the state has once it is there.
+    then: Served,
+}
+
+impl Pending {
+    /// What the state lacks. What is on its way is either there or here: what people see as the sum
+    /// of both never falls.
+    pub fn beyond(&self, state: &Served) -> Served {
+        let mut more = self.more.clone();
+        if let Some(telling) = self.telling.as_ref().filter(|telling| !telling.is_in(state)) {
+            more.add(&telling.more);
+        }
+        more
+    }
+
+    fn tell(&mut self, state: &Served) -> Served {
+        let more = self.beyond(state);
+        let mut then = state.clone();
+        then.add(&more);
+        *self =
+            Pending { telling: Some(Telling { more: more.clone(), then }), ..Pending::default() };
+        more
+    }
+}
+
+impl Telling {
+    fn is_in(&self, state: &Served) -> bool {
+        let counts =
+            |s: &Served| [s.requests, s.errors, s.refused, s.prompt_tokens, s.output_tokens];
+        counts(state).iter().zip(counts(&self.then)).all(|(has, then)| *has >= then)
+    }
 }
 
 /// To be told to the engine, and what is true once it is.
@@ -36,25 +81,45 @@ impl Accounts {
     pub fn note(&mut self, report: &RouterReport, now: Time) {
         let account = self.routers.entry(report.router.clone()).or_default();
         account.heard_at = now;
+        // A router that has no such endpoint any more counts it from nothing if it ever comes back;
+        // what it counted so far is in `pending`.
+        account.endpoints.retain(|name, _| report.endpoints.contains_key(name));
         for (endpoint, said) in &report.endpoints {
             let counted = counters(&said.traffic);
             let known = account.endpoints.entry(endpoint.clone()).or_default();
             let more = since(&counted, known);
             *known = counted;
             if more != Served::default() {
-                self.pending.entry(endpoint.clone()).or_default().add(&more);
+                self.pending.entry(endpoint.clone()).or_default().more.add(&more);
             }
         }
     }
 
-    pub fn pending(&self, endpoint: &str) -> Served {
+    pub fn pending(&self, endpoint: &str) -> Pending {
         self.pending.get(endpoint).cloned().unwrap_or_default()
     }
 
-    pub fn take(&mut self, now: Time) -> Told {
+    /// Of an endpoint that is gone nobody wants to know any more, least of all the next of its name.
+    pub fn forget(&mut self, gone: impl Fn(&str) -> bool) {
+        self.pending.retain(|name, _| !gone(name));
+    }
+
+    /// `has` is what the state has of every endpoint that there is. Once the engine has the answer it
+    /// must be [`Accounts::told`].
+    pub fn take(&mut self, has: &BTreeMap<String, Served>, now: Time) -> Told {
         self.routers.retain(|_, account| now.since(account.heard_at) < FORGOTTEN_AFTER);
-        let served = std::mem::take(&mut self.pending);
+        self.pending.retain(|name, _| has.contains_key(name));
+        let tell = |(name, pending): (&String, &mut Pending)| {
+            let more = pending.tell(has.get(name)?);
+            (more != Served::default()).then(|| (name.clone(), more))
+        };
+        let served = self.pending.iter_mut().filter_map(tell).collect();
         Told { served, accounts: self.clone() }
+    }
+
+    pub fn told(&mut self) {
+        self.pending.values_mut().for_each(|pending| pending.telling = None);
+        self.pending.retain(|_, pending| *pending != Pending::default());
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Scene {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndpointScene {
+    /// Another time is another endpoint, that only has the same name.
+    pub created_at: Time,
     /// When the rollout that is under way began.
     pub rollout: Option<Time>,
     /// Those that have been placed; others can't be known to routers.
@@ -38,6 +40,7 @@ impl Scene {
         };
         let endpoint = |(name, endpoint): (&String, &tutti_model::Endpoint)| {
             let scene = EndpointScene {
+                created_at: endpoint.created_at,
                 rollout: endpoint.rollout.as_ref().map(|rollout| rollout.began_at),
                 replicas: endpoint.replicas.iter().filter_map(replica).collect(),
             };
@@ -76,6 +79,7 @@ impl Word<'_> {
             routers: self.live.len() as u32,
             in_flight: said.iter().map(|said| said.in_flight).sum(),
             queued: said.iter().map(|said| said.queued).sum(),
+            peak: said.iter().map(|said| said.peak).sum(),
             replicas: scene.replicas.iter().map(replica).collect(),
             revisions,
         }
@@ -88,16 +92,19 @@ impl Word<'_> {
         scene: ReplicaScene,
         said: &[&EndpointReport],
     ) -> ReplicaLoad {
-        let of_same = |said: &&EndpointReport| {
+        let of_same = |said: &EndpointReport| {
             said.replicas.get(&id).filter(|r| r.generation == scene.generation).cloned()
         };
-        let same: Vec<ReplicaReport> = said.iter().filter_map(of_same).collect();
+        let same: Vec<ReplicaReport> = said.iter().filter_map(|said| of_same(said)).collect();
+        // Requests that a silent router had there may still be under way.
+        let silent = self.silent.iter().filter_map(|report| report.endpoints.get(endpoint));
+        let left = silent.filter_map(of_same).map(|replica| replica.in_flight).sum::<u32>();
         let ready = same.iter().any(|replica| replica.ready);
         let why = same.iter().find_map(|replica| replica.why.clone());
         ReplicaLoad {
             generation: scene.generation,
             ready,
-            in_flight: same.iter().map(|replica| replica.in_flight).sum(),
+            in_flight: left + same.iter().map(|replica| replica.in_flight).sum::<u32>(),
             all_know_draining: scene.draining && self.all_know(endpoint, id, scene.generation),
             why: why.filter(|_| !ready),
         }

@@ -1,10 +1,11 @@
 //! What routers say, gathered: how much is asked of each endpoint now, how it went lately, and what it
 //! has served in all. In memory; the engine hears a level once a second and what was served once a
-//! minute.
+//! minute, or at once of an endpoint that stops.
 //!
 //! ```text
 //!  routers ── report, once a second ──► Routers ─┬─► loads ─► Command::Load    each second, or at once
-//!                                                ├─► accounts ─► Command::Served   each minute
+//!                                                ├─► accounts ─► Command::Served   each minute, and
+//!                                                │                            before one is gone
 //!                                                └─► figures ─► api, pages, /metrics
 //! ```
 //! It decides nothing: how many replicas there are and which revision serves is the engine's.
@@ -26,6 +27,7 @@ use crate::api::App;
 use crate::clock::now;
 use crate::core::{Core, Stopped};
 
+pub use accounts::Pending;
 pub use loads::Scene;
 pub use routers::{BadReport, News, ReplicaSeen, Routers, Seen};
 pub use tally::Point;
@@ -47,10 +49,19 @@ pub async fn keep(app: Arc<App>) {
         if tell_load(&app).await.is_err() {
             return;
         }
-        if turn % TURNS_PER_SERVED == 0 && tell_served(&app.core, &app.routers).await.is_err() {
+        let due = turn % TURNS_PER_SERVED == 0 || account_ends(&app).unwrap_or(false);
+        if due && tell_served(&app.core, &app.routers).await.is_err() {
             return;
         }
     }
+}
+
+/// An endpoint that is about to go has served more: soon nobody can be told of it.
+fn account_ends(app: &App) -> Result<bool, Stopped> {
+    app.core.peek(|world| {
+        let mut endpoints = world.engine.state().endpoints.values();
+        endpoints.any(|endpoint| endpoint.stopping && app.routers.owes(&endpoint.name))
+    })
 }
 
 /// What is asked of every endpoint now. Nothing while there is none.
@@ -66,7 +77,12 @@ pub async fn tell_load(app: &App) -> Result<(), Stopped> {
 /// What was served since the last time, and then on disk how far that was. Breaking off in between
 /// counts it twice; it is never lost.
 pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), Stopped> {
-    let Some(told) = routers.take_served(now()) else { return Ok(()) };
+    let _one_at_a_time = routers.telling.lock().await;
+    let has = core.peek(|world| {
+        let endpoints = world.engine.state().endpoints.values();
+        endpoints.map(|e| (e.name.clone(), e.served.clone())).collect()
+    })?;
+    let Some(told) = routers.take_served(&has, now()) else { return Ok(()) };
     let served = told.served.into_iter();
     let commands: Vec<Command> =
         served.map(|(endpoint, more)| Command::Served { endpoint, more }).collect();
@@ -74,6 +90,7 @@ pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), St
         // One that is refused is of an endpoint that is gone.
         core.call_many(commands).await?;
     }
+    routers.told();
     tokio::task::block_in_place(|| routers.save(&told.accounts));
     Ok(())
 }

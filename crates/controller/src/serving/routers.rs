@@ -10,7 +10,7 @@ use tutti_model::{
 };
 use tutti_wire::api::{Figures, RouterRow};
 
-use super::accounts::{Accounts, Told};
+use super::accounts::{Accounts, Pending, Told};
 use super::file::File;
 use super::loads::{Scene, Word};
 use super::tally::{Point, Tally};
@@ -27,6 +27,8 @@ const NAME_MAX: usize = 128;
 pub struct Routers {
     file: Option<File>,
     book: Mutex<Book>,
+    /// Of those that tell the engine what was served, one after another.
+    pub(super) telling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -34,6 +36,8 @@ struct Book {
     routers: BTreeMap<String, Router>,
     tallies: BTreeMap<String, Tally>,
     drains: BTreeMap<JobId, u64>,
+    /// Those that there were when it was last looked, and when each was created.
+    endpoints: BTreeMap<String, Time>,
     accounts: Accounts,
 }
 
@@ -62,8 +66,8 @@ pub struct Seen {
     pub figures: Figures,
     /// Since the controller's start.
     pub traffic: Traffic,
-    /// Of what was served, what the state does not have yet.
-    pub pending: Served,
+    /// Of what was served, what the state may not have yet.
+    pub pending: Pending,
     pub replicas: BTreeMap<JobId, ReplicaSeen>,
 }
 
@@ -94,7 +98,7 @@ impl Routers {
     pub fn open(data_dir: &Path, now: Time) -> Routers {
         let file = File::new(data_dir);
         let book = Book::after(file.load(), now);
-        Routers { file: Some(file), book: Mutex::new(book) }
+        Routers { file: Some(file), book: Mutex::new(book), ..Routers::default() }
     }
 
     /// Takes a router's word.
@@ -139,10 +143,20 @@ impl Routers {
         lock(&self.book).routers.values().filter(|router| router.live(now).is_some()).count()
     }
 
-    /// What the engine is to be told; none if no router ever spoke.
-    pub(super) fn take_served(&self, now: Time) -> Option<Told> {
+    /// What the engine is to be told, by what it has of each endpoint; none if no router ever spoke.
+    pub(super) fn take_served(&self, has: &BTreeMap<String, Served>, now: Time) -> Option<Told> {
         let mut book = lock(&self.book);
-        (!book.accounts.routers.is_empty()).then(|| book.accounts.take(now))
+        (!book.accounts.routers.is_empty()).then(|| book.accounts.take(has, now))
+    }
+
+    /// Something was served that the engine was not told of.
+    pub(super) fn owes(&self, endpoint: &str) -> bool {
+        lock(&self.book).accounts.pending(endpoint) != Pending::default()
+    }
+
+    /// The engine has it.
+    pub(super) fn told(&self) {
+        lock(&self.book).accounts.told();
     }
 
     pub(super) fn save(&self, accounts: &Accounts) {
@@ -168,7 +182,7 @@ impl Book {
         Book { routers, accounts, ..Book::default() }
     }
 
-    fn note(&mut self, report: RouterReport, now: Time) -> Result<News, BadReport> {
+    fn note(&mut self, mut report: RouterReport, now: Time) -> Result<News, BadReport> {
         self.routers.retain(|_, router| now.since(router.heard_at) < KEPT_FOR);
         let name = report.router.clone();
         if self.routers.len() >= ROUTERS_MAX && !self.routers.contains_key(&name) {
@@ -181,6 +195,7 @@ impl Book {
         if before.is_some() || !known {
             self.count(&report, before.as_ref(), now);
         }
+        keep_peaks(&mut report, before.as_ref());
         let news = news(&report, before.as_ref());
         let router = Router { heard_at: now, report: Some(report) };
         self.routers.insert(name, router);
@@ -198,7 +213,7 @@ impl Book {
 
     fn loads(&mut self, scene: &Scene, now: Time) -> BTreeMap<String, EndpointLoad> {
         self.routers.retain(|_, router| now.since(router.heard_at) < KEPT_FOR);
-        self.tallies.retain(|name, _| scene.endpoints.contains_key(name));
+        self.forget_endpoints(scene);
         self.follow_drains(scene);
         for (name, endpoint) in &scene.endpoints {
             if let Some(tally) = self.tallies.get_mut(name) {
@@ -211,7 +226,26 @@ impl Book {
             let revisions = tally.map(|tally| tally.revisions(endpoint.rollout, now));
             (name.clone(), word.load(name, endpoint, revisions.unwrap_or_default()))
         };
-        scene.endpoints.iter().map(load).collect()
+        let loads = scene.endpoints.iter().map(load).collect();
+        self.peaks_are_told();
+        loads
+    }
+
+    fn peaks_are_told(&mut self) {
+        let reports = self.routers.values_mut().filter_map(|router| router.report.as_mut());
+        reports.flat_map(|report| report.endpoints.values_mut()).for_each(|said| said.peak = 0);
+    }
+
+    fn forget_endpoints(&mut self, scene: &Scene) {
+        let gone = |name: &str| match (self.endpoints.get(name), scene.endpoints.get(name)) {
+            (_, None) => true,
+            (Some(then), Some(now)) => *then != now.created_at,
+            (None, Some(_)) => false,
+        };
+        self.tallies.retain(|name, _| !gone(name));
+        self.accounts.forget(gone);
+        let there = scene.endpoints.iter();
+        self.endpoints = there.map(|(name, now)| (name.clone(), now.created_at)).collect();
     }
 
     /// The table in which it is first seen to drain is good for as long as it drains: others, which
@@ -274,6 +308,14 @@ impl ReplicaSeen {
         self.errors += said.errors;
         self.own = self.own.or(said.own);
         self.why = self.why.take().or_else(|| said.why.clone());
+    }
+}
+
+/// A router says a peak once. One that the engine was not told of yet is not lost to the next report.
+fn keep_peaks(report: &mut RouterReport, before: Option<&RouterReport>) {
+    for (name, said) in &mut report.endpoints {
+        let earlier = before.and_then(|before| before.endpoints.get(name));
+        said.peak = said.peak.max(earlier.map_or(0, |earlier| earlier.peak));
     }
 }
 

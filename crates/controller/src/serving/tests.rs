@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    EndpointReport, Generation, JobId, ReplicaReport, RouterReport, Span, Time, Traffic,
+    EndpointReport, Generation, JobId, ReplicaReport, RouterReport, Served, Span, Time, Traffic,
 };
 
 use super::Routers;
@@ -55,7 +55,7 @@ fn said(report: &mut RouterReport) -> &mut EndpointReport {
 fn scene(version: u64, rollout: Option<Time>, draining: bool) -> Scene {
     let replica = |generation, draining| ReplicaScene { generation, draining };
     let replicas = [(JOB, replica(Generation(3), draining))].into();
-    let endpoint = EndpointScene { rollout, replicas };
+    let endpoint = EndpointScene { created_at: at(0), rollout, replicas };
     Scene { version, endpoints: [("chat".to_owned(), endpoint)].into() }
 }
 
@@ -80,8 +80,27 @@ fn what_all_routers_say_is_added_up() {
     // The first is silent for too long.
     let load = routers.loads(&scene, at(10)).remove("chat").unwrap();
     assert_eq!((load.routers, load.in_flight), (1, 2));
-    assert_eq!((load.replicas[&JOB].ready, load.replicas[&JOB].in_flight), (false, 5));
+    assert_eq!((load.replicas[&JOB].ready, load.replicas[&JOB].in_flight), (false, 7));
     assert_eq!(load.replicas[&JOB].why.as_deref(), Some("refused"));
+}
+
+#[test]
+fn a_peak_is_told_once() {
+    let routers = Routers::default();
+    let scene = scene(5, None, false);
+    let peak = |now: Time| routers.loads(&scene, now)["chat"].peak;
+    let with_peak = |router: &str, peak: u32| {
+        let mut report = report(router, 0);
+        said(&mut report).peak = peak;
+        report
+    };
+    routers.note(with_peak("a", 7), at(0)).unwrap();
+    routers.note(with_peak("a", 3), at(1)).unwrap();
+    routers.note(with_peak("b", 4), at(1)).unwrap();
+    assert_eq!(peak(at(1)), 11, "two reports before the engine was told, and another router");
+    assert_eq!(peak(at(2)), 0, "nothing new was said");
+    routers.note(with_peak("a", 3), at(2)).unwrap();
+    assert_eq!(peak(at(3)), 3);
 }
 
 #[test]
@@ -119,6 +138,30 @@ fn a_replica_goes_when_every_router_knows() {
     routers.note(RouterReport { version: 9, ..report("a", 0) }, at(20)).unwrap();
     assert!(!know(9, at(20)));
     assert!(know(9, at(64)), "but not for ever");
+}
+
+#[test]
+fn what_a_silent_router_has_there_is_waited_for() {
+    let routers = Routers::default();
+    let knows = |router: &str, in_flight: u32| {
+        let mut report = RouterReport { version: 8, ..report(router, 0) };
+        said(&mut report).replicas.get_mut(&JOB).unwrap().in_flight = in_flight;
+        report
+    };
+    let idle = |now: Time| {
+        let load = routers.loads(&scene(8, None, true), now).remove("chat").unwrap();
+        assert!(load.replicas[&JOB].all_know_draining);
+        load.replicas[&JOB].in_flight == 0
+    };
+    routers.note(knows("a", 3), at(0)).unwrap();
+    routers.note(knows("b", 0), at(15)).unwrap();
+    assert!(!idle(at(15)), "a may still have its three streams");
+    routers.note(knows("a", 0), at(20)).unwrap();
+    assert!(idle(at(20)), "it is back, and they have ended");
+    routers.note(knows("a", 3), at(21)).unwrap();
+    routers.note(knows("b", 0), at(80)).unwrap();
+    assert!(!idle(at(80)));
+    assert!(idle(at(81)), "but not for ever");
 }
 
 #[test]
@@ -202,21 +245,51 @@ fn a_young_endpoint_has_rates_of_its_own_age() {
     assert!((rate - 10.0).abs() < 0.01, "{rate}");
 }
 
+/// What the state has of the only endpoint that there is.
+fn has(requests: u64) -> BTreeMap<String, Served> {
+    let [prompt_tokens, output_tokens] = [100, 10].map(|tokens| requests * tokens);
+    let served = Served { requests, prompt_tokens, output_tokens, ..Served::default() };
+    [("chat".to_owned(), served)].into()
+}
+
 #[test]
 fn what_was_served_is_told_once() {
     let routers = Routers::default();
-    assert!(routers.take_served(at(0)).is_none(), "there is no router");
+    assert!(routers.take_served(&has(0), at(0)).is_none(), "there is no router");
     routers.note(report("a", 10), at(0)).unwrap();
     routers.note(report("b", 5), at(0)).unwrap();
-    assert_eq!(routers.seen("chat", at(0)).pending.requests, 15);
-    let told = routers.take_served(at(1)).unwrap();
+    let told = routers.take_served(&has(0), at(1)).unwrap();
     let served = &told.served["chat"];
     assert_eq!((served.requests, served.prompt_tokens, served.output_tokens), (15, 1500, 150));
-    assert!(routers.take_served(at(1)).unwrap().served.is_empty());
+    routers.told();
+    assert!(routers.take_served(&has(15), at(1)).unwrap().served.is_empty());
     routers.note(report("a", 12), at(2)).unwrap();
     // Counters that begin anew are new in full.
     routers.note(report("b", 3), at(2)).unwrap();
-    assert_eq!(routers.take_served(at(3)).unwrap().served["chat"].requests, 5);
+    assert_eq!(routers.take_served(&has(15), at(3)).unwrap().served["chat"].requests, 5);
+    // Whoever told it was broken off: it is told again, unless the engine has it.
+    routers.note(report("b", 4), at(4)).unwrap();
+    assert_eq!(routers.take_served(&has(15), at(5)).unwrap().served["chat"].requests, 6);
+    routers.note(report("b", 5), at(6)).unwrap();
+    assert_eq!(routers.take_served(&has(21), at(7)).unwrap().served["chat"].requests, 1);
+    assert!(routers.take_served(&[].into(), at(8)).unwrap().served.is_empty(), "it is gone");
+}
+
+#[test]
+fn a_total_that_people_see_does_not_fall() {
+    let routers = Routers::default();
+    let total = |state: u64| {
+        let state = &has(state)["chat"];
+        state.requests + routers.seen("chat", at(0)).pending.beyond(state).requests
+    };
+    routers.note(report("a", 10), at(0)).unwrap();
+    assert_eq!(total(100), 110);
+    let told = routers.take_served(&has(100), at(0)).unwrap();
+    assert_eq!((told.served["chat"].requests, total(100)), (10, 110), "on its way to the engine");
+    routers.note(report("a", 13), at(0)).unwrap();
+    assert_eq!((total(100), total(110)), (113, 113), "before the engine has it, and after");
+    routers.told();
+    assert_eq!(total(110), 113);
 }
 
 #[test]
@@ -226,7 +299,7 @@ fn a_new_controller_goes_on_where_the_last_one_was() {
     first.note(report("a", 100), at(0)).unwrap();
     first.note(RouterReport { router: "gone".into(), ..report("a", 7) }, at(0)).unwrap();
     first.note(report("a", 110), at(50)).unwrap();
-    let told = first.take_served(at(50)).unwrap();
+    let told = first.take_served(&has(0), at(50)).unwrap();
     first.note(report("a", 115), at(51)).unwrap();
     first.save(&told.accounts);
     drop(first);
@@ -239,13 +312,13 @@ fn a_new_controller_goes_on_where_the_last_one_was() {
     assert_eq!(know(at(55)), (0, false), "a has not spoken yet");
     second.note(report("a", 130), at(56)).unwrap();
     assert_eq!(know(at(56)), (1, true), "and nobody waits for the one that was silent before");
-    assert_eq!(second.take_served(at(57)).unwrap().served["chat"].requests, 20);
+    assert_eq!(second.take_served(&has(117), at(57)).unwrap().served["chat"].requests, 20);
     assert_eq!(second.seen("chat", at(56)).traffic.requests, 0, "when they came is not known");
     second.note(report("a", 140), at(57)).unwrap();
     assert_eq!(second.seen("chat", at(57)).traffic.requests, 10);
     std::fs::write(dir.path().join("routers.json"), b"{\"routers\": ").unwrap();
     let third = Routers::open(dir.path(), at(60));
-    assert!(third.take_served(at(60)).is_none(), "a damaged file is no file");
+    assert!(third.take_served(&has(0), at(60)).is_none(), "a damaged file is no file");
 }
 
 #[test]
@@ -281,8 +354,46 @@ fn endpoints_that_are_gone_are_forgotten() {
     let load = routers.loads(&Scene::default(), at(1));
     assert!(load.is_empty());
     assert_eq!(routers.seen("chat", at(1)).traffic.requests, 0);
+    assert!(!routers.owes("chat"), "nobody can be told");
     let mut scene = scene(5, None, false);
     scene.endpoints.get_mut("chat").unwrap().replicas.clear();
     let load = routers.loads(&scene, at(1)).remove("chat").unwrap();
     assert!(load.replicas.is_empty());
+}
+
+#[test]
+fn the_next_endpoint_of_a_name_begins_with_nothing() {
+    let routers = Routers::default();
+    routers.note(report("a", 10), at(0)).unwrap();
+    routers.loads(&scene(5, None, false), at(1));
+    assert!(routers.owes("chat"), "it is there");
+    let mut scene = scene(6, None, false);
+    scene.endpoints.get_mut("chat").unwrap().created_at = at(2);
+    routers.loads(&scene, at(2));
+    assert!(!routers.owes("chat"));
+    assert_eq!(routers.seen("chat", at(2)).traffic.requests, 0);
+    routers.note(report("a", 12), at(3)).unwrap();
+    routers.loads(&scene, at(3));
+    assert_eq!(routers.take_served(&has(0), at(4)).unwrap().served["chat"].requests, 2);
+}
+
+#[test]
+fn what_a_router_says_no_more_of_is_not_kept() {
+    let routers = Routers::default();
+    let known = || {
+        let told = routers.take_served(&has(0), at(9)).unwrap();
+        let kept = serde_json::to_value(&told.accounts).unwrap();
+        let endpoints = kept["routers"]["a"]["endpoints"].as_object().unwrap().clone();
+        (endpoints.keys().cloned().collect::<Vec<_>>(), told.served["chat"].requests)
+    };
+    let mut both = report("a", 10);
+    let other = said(&mut both).clone();
+    both.endpoints.insert("other".to_owned(), other);
+    routers.note(both, at(0)).unwrap();
+    routers.note(report("a", 12), at(1)).unwrap();
+    assert_eq!(known(), (vec!["chat".to_owned()], 12));
+    routers.note(RouterReport { endpoints: [].into(), ..report("a", 0) }, at(2)).unwrap();
+    assert_eq!(known(), (vec![], 12), "what was counted is not lost");
+    routers.note(report("a", 15), at(3)).unwrap();
+    assert_eq!(known(), (vec!["chat".to_owned()], 27), "it began anew");
 }

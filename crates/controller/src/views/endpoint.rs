@@ -1,14 +1,14 @@
 //! Endpoints, short and long: what the state says, and what routers do.
 
 use tutti_engine::address;
-use tutti_model::{Command, Demand, Endpoint, JobId, JobSpec, Replica, Revision, Served, Time};
+use tutti_model::{Command, Demand, Endpoint, JobId, JobSpec, Replica, Revision, Time};
 use tutti_wire::api::{
     EndpointDetail, EndpointRow, EndpointState, ReplicaRow, RevisionRow, ServedView,
 };
 
 use super::{job_line, row, without_secrets};
 use crate::core::World;
-use crate::serving::{ReplicaSeen, Routers, Seen};
+use crate::serving::{Pending, ReplicaSeen, Routers, Seen};
 
 const GPU_MS_PER_HOUR: f64 = 3_600_000.0;
 /// So many replicas that failed in a row are no accident.
@@ -139,11 +139,11 @@ fn revision_row(revision: &Revision) -> RevisionRow {
 
 /// What it has done in all and what that took: of replicas that are gone the state knows, of those
 /// that are there their jobs do.
-pub fn served(world: &World, endpoint: &Endpoint, pending: &Served, now: Time) -> ServedView {
+pub fn served(world: &World, endpoint: &Endpoint, pending: &Pending, now: Time) -> ServedView {
     let state = world.engine.state();
     let prices = &state.policy.prices;
     let mut total = endpoint.served.clone();
-    total.add(pending);
+    total.add(&pending.beyond(&endpoint.served));
     let lines: Vec<_> = endpoint.replicas.keys().map(|id| job_line(state, *id, now)).collect();
     let running: f64 = lines.iter().map(|line| line.held_hours).sum();
     let gpu_hours = total.gpu_ms as f64 / GPU_MS_PER_HOUR + running;

@@ -18,11 +18,25 @@ pub struct Memory {
     /// Since when routers are heard without a gap.
     since: Time,
     /// Requests under way and waiting, each from its time on.
-    asked: VecDeque<(Time, u32)>,
+    asked: VecDeque<(Time, Asked)>,
     /// Replicas that do not answer, and since when.
     silent: BTreeMap<(JobId, Generation), Time>,
     /// When a replica was last told to go.
     drained: Option<Time>,
+}
+
+/// At the moment that was looked at, and most since the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    now: u32,
+    peak: u32,
+}
+
+impl Asked {
+    fn of(load: &EndpointLoad) -> Asked {
+        let now = load.in_flight.saturating_add(load.queued);
+        Asked { now, peak: load.peak.max(now) }
+    }
 }
 
 impl Memory {
@@ -36,7 +50,7 @@ impl Memory {
             self.silent.clear();
         }
         self.heard = now;
-        let asked = load.in_flight.saturating_add(load.queued);
+        let asked = Asked::of(load);
         if self.asked.back().is_none_or(|(_, last)| *last != asked) {
             self.asked.push_back((now, asked));
             let over = self.asked.len().saturating_sub(CHANGES_MAX);
@@ -86,10 +100,11 @@ impl Memory {
     /// Requests under way and waiting now.
     pub fn asked(&self, now: Time) -> Option<u32> {
         self.load(now)?;
-        self.asked.back().map(|(_, asked)| *asked)
+        self.asked.back().map(|(_, asked)| asked.now)
     }
 
-    /// The least and the most of it over this time, if all of it is known.
+    /// The least and the most of it over this time, if all of it is known. What came and went between
+    /// two looks counts for the most only: it needs no more replicas, but it was asked.
     pub fn asked_over(&self, span: Span, now: Time) -> Option<(u32, u32)> {
         let from = Time(now.0.saturating_sub(span.0));
         if self.heard_since(now)? > from {
@@ -97,14 +112,14 @@ impl Memory {
         }
         // What changed before it held until the next change.
         let begins = self.asked.partition_point(|(at, _)| *at <= from).saturating_sub(1);
-        let within = || self.asked.range(begins..).map(|(_, asked)| *asked);
-        Some((within().min()?, within().max()?))
+        let within = || self.asked.range(begins..).map(|(_, asked)| asked);
+        Some((within().map(|a| a.now).min()?, within().map(|a| a.peak).max()?))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tutti_model::ReplicaLoad;
+    use tutti_model::{ReplicaLoad, Replicas, ServiceSpec};
 
     use super::*;
 
@@ -128,6 +143,27 @@ mod tests {
         assert_eq!(memory.asked_over(Span::secs(5), at(4)), None, "nobody knows what was before");
         memory.forget_before(at(3));
         assert_eq!(memory.asked_over(Span::secs(1), at(4)), Some((1, 5)));
+    }
+
+    #[test]
+    fn what_comes_and_goes_between_two_looks_was_asked() {
+        let mut memory = Memory::default();
+        // One short request a minute, which is never there when it is looked for.
+        for second in 0..=300 {
+            let peak = u32::from(second % 60 == 30);
+            memory.note(&EndpointLoad { peak, ..load(0) }, at(second));
+        }
+        assert_eq!(memory.asked(at(300)), Some(0));
+        assert_eq!(memory.asked_over(Span::secs(60), at(300)), Some((0, 1)));
+        assert_eq!(memory.asked_over(Span::secs(20), at(300)), Some((0, 0)));
+        let (down_after, zero_after) = (Span::secs(20), Span::secs(90));
+        let service = ServiceSpec { down_after, zero_after, ..ServiceSpec::default() };
+        let bounds = Replicas { min: 0, max: 4 };
+        let wanted = |now| super::super::scale::wanted(1, &service, bounds, 0, Some(&memory), now);
+        assert_eq!(wanted(at(300)), None, "it is asked, if seldom");
+        (301..=361).for_each(|second| memory.note(&load(0), at(second)));
+        let wanted = super::super::scale::wanted(1, &service, bounds, 0, Some(&memory), at(361));
+        assert_eq!(wanted.map(|(n, _)| n), Some(0), "and now it is not");
     }
 
     #[test]

@@ -67,6 +67,7 @@ impl Routers {
             routers: 1,
             in_flight: self.in_flight,
             queued: self.queued,
+            peak: 0,
             replicas: route.into_iter().flat_map(|r| r.replicas).map(replica).collect(),
             revisions: self.revisions.clone(),
         }

@@ -1,6 +1,6 @@
 //! Counts of durations by size, that can be added up over routers and subtracted over time.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::Span;
@@ -14,10 +14,21 @@ pub const BUCKETS_MS: [u64; 28] = [
 /// Durations seen since some beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Histogram {
-    /// By bucket; shorter than the table while the long ones are empty.
+    /// By bucket; shorter than the table while the long ones are empty, and never longer.
+    #[serde(deserialize_with = "as_many_as_buckets")]
     pub counts: Vec<u64>,
     /// Of all durations, in microseconds.
     pub sum_us: u64,
+}
+
+/// Routers of other versions may have other tables. What is beyond this one is longer than all of it.
+fn as_many_as_buckets<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
+    let mut counts = Vec::<u64>::deserialize(from)?;
+    if counts.len() > BUCKETS_MS.len() {
+        let beyond = counts.drain(BUCKETS_MS.len()..).fold(0, u64::saturating_add);
+        counts.push(beyond);
+    }
+    Ok(counts)
 }
 
 impl Histogram {
@@ -50,8 +61,10 @@ impl Histogram {
         for (at, &count) in self.counts.iter().enumerate() {
             let upto = before + count as f64;
             if upto >= wanted && count > 0 {
-                let low = if at == 0 { 0 } else { BUCKETS_MS[at - 1] };
-                let high = BUCKETS_MS.get(at).copied().unwrap_or(2 * low);
+                let bound = |at: usize| BUCKETS_MS.get(at).copied();
+                let last = BUCKETS_MS[BUCKETS_MS.len() - 1];
+                let low = at.checked_sub(1).map_or(0, |below| bound(below).unwrap_or(last));
+                let high = bound(at).unwrap_or(2 * low);
                 let share = (wanted - before) / count as f64;
                 return Some(Span(low + ((high - low) as f64 * share).round() as u64));
             }
@@ -96,6 +109,20 @@ mod tests {
         let late = seen.quantile(0.99).unwrap().0;
         assert!((540..=800).contains(&late), "{late}");
         assert_eq!(Histogram::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn more_buckets_than_there_are_belong_to_the_last() {
+        let read = |counts: &[u64]| -> Histogram {
+            serde_json::from_value(serde_json::json!({ "counts": counts, "sum_us": 1 })).unwrap()
+        };
+        assert_eq!(read(&[1, 0, 2]).counts, [1, 0, 2]);
+        let full = vec![1; BUCKETS_MS.len() + 1];
+        assert_eq!(read(&full).counts, full, "a bucket for what is longer than all");
+        let long = read(&[&full[..], &[4, 5]].concat());
+        assert_eq!((long.counts.len(), long.counts.last()), (full.len(), Some(&10)));
+        let most = Histogram { counts: vec![1; 100], sum_us: 0 }.quantile(1.0);
+        assert_eq!(most, Some(Span::secs(240)), "whoever made it");
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub struct EndpointLoad {
     pub routers: u32,
     pub in_flight: u32,
     pub queued: u32,
+    /// Most of both together since the last time, as far as routers say. May be less than what is
+    /// under way now.
+    pub peak: u32,
     pub replicas: BTreeMap<JobId, ReplicaLoad>,
     /// Since the endpoint's newest rollout began, or of the last minutes.
     pub revisions: BTreeMap<u32, Traffic>,
@@ -107,7 +110,7 @@ pub struct ReplicaLoad {
     pub generation: Generation,
     /// Some router has an answer from it.
     pub ready: bool,
-    /// Over all routers.
+    /// Over all routers, with the last word of those that are silent: they may still be at it.
     pub in_flight: u32,
     /// Every router knows that it gets nothing more.
     pub all_know_draining: bool,

@@ -7,14 +7,22 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_engine::{Actor, Command, route_table};
 use tutti_model::{
-    Command as Run, EndpointLoad, GpuRequest, JobSpec, ReplicaLoad, ReplicaRoute, Replicas, Role,
-    RolloutRule, RouteTable, Served, ServiceSpec, Span, Traffic,
+    Command as Run, Endpoint, EndpointLoad, GpuRequest, JobSpec, ReplicaLoad, ReplicaRoute,
+    Replicas, Role, RolloutRule, RouteTable, Served, ServiceSpec, Span, Traffic,
 };
 
 use super::{Failure, World};
 use crate::net::chance;
+use crate::workload::Fate;
 
 const NAMES: [&str; 2] = ["chat", "embed"];
+/// How long a replica runs that never ends by itself: longer than any storm and its calm.
+const FOR_EVER_MS: u64 = 10_000_000;
+/// Requests at a time in the calm: one replica answers them, so that nothing sleeps.
+const CALM_ASKED: u32 = 1;
+/// Steps of the calm after which every endpoint must be as it should be, and so many on end.
+const RESTLESS_STEPS: u32 = 6000;
+const REST_STEPS: u32 = 50;
 
 /// What routers know, and what they were asked. Has a source of chance of its own, so that storms
 /// without endpoints are what they were.
@@ -25,6 +33,8 @@ pub(super) struct Serving {
     table: RouteTable,
     asked: u32,
     version: u32,
+    /// Steps on end for which all endpoints were as they should be.
+    rested: u32,
 }
 
 impl Serving {
@@ -35,6 +45,7 @@ impl Serving {
             table: RouteTable::default(),
             asked: 0,
             version: 0,
+            rested: 0,
         }
     }
 
@@ -42,7 +53,7 @@ impl Serving {
         let rng = &mut self.rng;
         self.version += u32::from(rng.random_range(0..3) != 0);
         // Some end by themselves soon, some never.
-        let runs_for = [2_000, 15_000, 10_000_000][rng.random_range(0..3usize)];
+        let runs_for = [2_000, 15_000, FOR_EVER_MS][rng.random_range(0..3usize)];
         let words = ["sim".to_owned(), runs_for.to_string(), rng.random_range(0..2).to_string()];
         let mut spec = JobSpec::new(Run::Argv(words.to_vec()));
         spec.name = Some(name.to_owned());
@@ -103,7 +114,7 @@ impl Serving {
         })
     }
 
-    /// What all routers see. Those of a calm are right, and nobody asks them.
+    /// What all routers see. Those of a calm are right, and they are asked steadily.
     fn loads(&mut self, now: &RouteTable, calm: bool) -> BTreeMap<String, EndpointLoad> {
         if calm || self.rng.random_bool(0.6) {
             self.table = now.clone();
@@ -111,7 +122,7 @@ impl Serving {
         if self.rng.random_bool(0.2) {
             self.asked = self.rng.random_range(0..16);
         }
-        let asked = if calm { 0 } else { self.asked };
+        let asked = if calm { CALM_ASKED } else { self.asked };
         let rng = &mut self.rng;
         let mut traffic = |bad: bool| {
             let requests = rng.random_range(0..30);
@@ -128,6 +139,7 @@ impl Serving {
                 routers: 1,
                 in_flight: asked,
                 queued: 0,
+                peak: 0,
                 replicas: BTreeMap::new(),
                 revisions,
             };
@@ -168,8 +180,60 @@ impl World {
         Ok(())
     }
 
-    /// Nothing that is served ever ends by itself.
-    pub(super) fn stop_endpoints(&mut self) -> Result<(), Failure> {
+    /// In the calm, endpoints first come to be what they should be. Then they are stopped: nothing
+    /// that is served ever ends by itself.
+    pub(super) fn serve_out(&mut self, step: u32) -> Result<(), Failure> {
+        if self.serving.rested == REST_STEPS {
+            return self.stop_endpoints();
+        }
+        self.mend_endpoints()?;
+        match self.at_rest() {
+            Ok(()) => self.serving.rested += 1,
+            Err(found) if step >= RESTLESS_STEPS => return Err(self.failure(found)),
+            Err(_) => self.serving.rested = 0,
+        }
+        if self.serving.rested == REST_STEPS {
+            let settled = self.controller.engine.state().endpoints.len();
+            self.controller.counts.endpoints_settled += settled as u32;
+        }
+        Ok(())
+    }
+
+    /// Somebody serves something better in place of what ends by itself again and again.
+    fn mend_endpoints(&mut self) -> Result<(), Failure> {
+        let endpoints = self.controller.engine.state().endpoints.values();
+        let mended = |endpoint: &Endpoint| {
+            let spec = &endpoint.revision(endpoint.newest())?.spec;
+            let ends = Fate::of(spec).runs_for < Span(FOR_EVER_MS);
+            (ends && !endpoint.stopping).then(|| (endpoint.name.clone(), for_ever(spec)))
+        };
+        let mended: Vec<(String, JobSpec)> = endpoints.filter_map(mended).collect();
+        for (name, spec) in mended {
+            let actor = Actor { user: "root".into(), role: Role::Admin };
+            let spec = Box::new(spec);
+            let update = Command::UpdateEndpoint { actor, name, spec, canary: None };
+            if let Some(Err(rejected)) = self.command(update)? {
+                return Err(self.failure(format!("an endpoint can't be mended: {rejected}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// As many replicas answer as should, none is there beside them, and no rollout is under way.
+    fn at_rest(&self) -> Result<(), String> {
+        for endpoint in self.controller.engine.state().endpoints.values() {
+            let ready = endpoint.ready().count();
+            let answers = endpoint.want > 0 && ready == endpoint.want as usize;
+            let alone = endpoint.replicas.len() == ready;
+            if endpoint.stopping || endpoint.rollout.is_some() || !answers || !alone {
+                let name = &endpoint.name;
+                return Err(format!("endpoint {name} does not come to rest: {endpoint:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_endpoints(&mut self) -> Result<(), Failure> {
         let state = self.controller.engine.state();
         let going = state.endpoints.values().filter(|e| !e.stopping).map(|e| e.name.clone());
         let names: Vec<String> = going.collect();
@@ -179,4 +243,9 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn for_ever(spec: &JobSpec) -> JobSpec {
+    let words = ["sim".to_owned(), FOR_EVER_MS.to_string(), "0".to_owned()];
+    JobSpec { run: Run::Argv(words.to_vec()), ..spec.clone() }
 }

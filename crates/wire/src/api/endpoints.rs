@@ -17,6 +17,9 @@ pub struct Serve {
     /// Also takes the place of a revision that serves; without it a name that is taken is refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub update: bool,
+    /// Only takes the place of a revision that serves: a name that nothing is served under is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must_exist: bool,
     /// Per cent of requests that a new revision gets first, in place of the file's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<u32>,

@@ -123,7 +123,8 @@ fn every_method_asks_for_its_route() {
     };
     let load = LoadQuery { nodes: Some("n1,n2".into()), jobs: None };
     let logs = LogQuery { follow: true, rank: Some("0-3,7".into()), ..LogQuery::default() };
-    let serve = Serve { spec: job().spec, user: None, update: true, canary: None };
+    let serve =
+        Serve { spec: job().spec, user: None, update: true, must_exist: false, canary: None };
     let asked: Vec<(ClientError, &str)> = vec![
         (c.openapi().unwrap_err(), "GET /api/v1/openapi.json"),
         (c.cluster_info().unwrap_err(), "GET /api/v1/cluster"),

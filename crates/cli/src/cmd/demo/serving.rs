@@ -23,7 +23,8 @@ pub fn play(stage: &mut Stage<'_>) -> Result<ServingFigures, Fail> {
     stage.view.begin("serving", "the trained model as an endpoint");
     let router = stage.cluster.router_url.clone().ok_or_else(|| Fail::new("no router runs"))?;
     let asked = Instant::now();
-    let serve = Serve { spec: spec(stage)?, user: stage.user(), update: false, canary: None };
+    let (spec, user) = (spec(stage)?, stage.user());
+    let serve = Serve { spec, user, update: false, must_exist: false, canary: None };
     stage.client().serve(&serve)?;
     let endpoint = stage.until("the endpoint to answer", || {
         let endpoint = stage.client().endpoint_detail(NAME)?;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tutti_engine::{Engine, Settings};
 use tutti_model::{
     EndpointReport, Policy, Price, Prices, ReplicaPhase, Replicas, Rollout, RolloutStage,
-    RouterReport, ServiceSpec, State, Traffic,
+    RouterReport, Served, ServiceSpec, State, Traffic,
 };
 
 use super::*;
