@@ -83,7 +83,9 @@ pub enum EndpointRefused {
     MustBeServed,
     #[error("name: an endpoint needs one")]
     NoName,
-    #[error("name: '{0}' is no name of an endpoint: write a-z, 0-9 and '-', a letter among them, no '-' first, at most 63")]
+    #[error(
+        "name: '{0}' is no name of an endpoint: write a-z, 0-9 and '-', a letter among them, no '-' first, at most 63"
+    )]
     BadName(String),
     #[error("name: the job file says '{given}', and the endpoint is called '{endpoint}'")]
     OtherName { endpoint: String, given: String },

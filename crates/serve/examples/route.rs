@@ -24,6 +24,7 @@ fn main() {
         revision: 1,
         address: address.clone(),
         draining: false,
+        health: None,
     });
     let table = RouteTable {
         version: 1,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tutti_model::{EndpointRoute, ReplicaRoute};
 
 use crate::config::Timeouts;
 use crate::desk::Desk;
@@ -54,7 +55,7 @@ pub async fn probe_all(shared: Arc<Shared>) {
                         desk: entry.desk.clone(),
                         whom,
                         address,
-                        path: entry.route.health.clone(),
+                        path: path_of(&entry.route, key),
                         timeouts,
                         book: book.clone(),
                     };
@@ -66,6 +67,13 @@ pub async fn probe_all(shared: Arc<Shared>) {
             book.retain(|whom, _| there.contains(whom));
         }
     }
+}
+
+/// Replicas of another revision may say how they are elsewhere.
+fn path_of(route: &EndpointRoute, key: ReplicaKey) -> String {
+    let same = |r: &&ReplicaRoute| r.job == key.job && r.generation == key.generation;
+    let own = route.replicas.iter().find(same).and_then(|r| r.health.as_ref());
+    own.unwrap_or(&route.health).clone()
 }
 
 #[derive(Clone, Copy)]

@@ -129,7 +129,15 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
 
 fn revision(number: u32, spec: &Arc<JobSpec>, by: &str, at: Time) -> Revision {
     let by = by.to_owned();
-    Revision { number, spec: Arc::clone(spec), at, by, taken_back: None, served: false, failures: 0 }
+    Revision {
+        number,
+        spec: Arc::clone(spec),
+        at,
+        by,
+        taken_back: None,
+        served: false,
+        failures: 0,
+    }
 }
 
 fn revised(endpoint: &mut Endpoint, event: &Event, at: Time) {

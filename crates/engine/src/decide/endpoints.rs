@@ -61,7 +61,10 @@ fn check_names(view: View<'_>, name: &str, service: &ServiceSpec) -> Result<(), 
         let theirs = || theirs.clone().flat_map(|s| &s.models).chain([&other.name]);
         let owner = &other.name;
         if theirs().any(|n| n == name) {
-            return Err(bad("name", format!("requests for '{name}' go to endpoint {owner} already")));
+            return Err(bad(
+                "name",
+                format!("requests for '{name}' go to endpoint {owner} already"),
+            ));
         }
         if let Some(model) = service.models.iter().find(|model| theirs().any(|n| n == *model)) {
             let problem = format!("requests for '{model}' go to endpoint {owner} already");

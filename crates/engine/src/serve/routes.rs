@@ -1,6 +1,9 @@
 //! What routers are told. A function of the state alone: every controller tells them the same.
 
-use tutti_model::{Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, ReplicaPhase, ReplicaRoute, Rollout, RolloutStage, RouteTable, ServiceSpec, Share, Span, State, Token};
+use tutti_model::{
+    Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, ReplicaPhase,
+    ReplicaRoute, Rollout, RolloutStage, RouteTable, ServiceSpec, Share, Span, State, Token,
+};
 
 use super::{endpoint_of, job_of};
 use crate::event::Event;

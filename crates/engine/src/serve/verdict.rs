@@ -1,6 +1,8 @@
 //! Why an endpoint is not as it should be.
 
-use tutti_model::{EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict, RolloutStage};
+use tutti_model::{
+    EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict, RolloutStage,
+};
 
 use super::exchange::{NO_ROOM, shares};
 use super::look::{Look, Seen, Standing};

@@ -47,7 +47,7 @@ impl Usage {
     /// find what that one computed.
     pub fn add(&mut self, finish: &Finish, index: usize, copies: usize) {
         self.output += finish.tokens;
-        self.cached += if index % copies == 0 { finish.cached } else { 0 };
+        self.cached += if index.is_multiple_of(copies) { finish.cached } else { 0 };
     }
 
     fn json(self) -> Value {

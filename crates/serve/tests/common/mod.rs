@@ -142,6 +142,7 @@ pub fn at(job: u64, address: SocketAddr) -> ReplicaRoute {
         revision: 1,
         address: address.to_string(),
         draining: false,
+        health: None,
     }
 }
 

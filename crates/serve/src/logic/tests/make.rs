@@ -19,6 +19,7 @@ pub fn replica(job: u64, revision: u32) -> ReplicaRoute {
         revision,
         address: format!("127.0.0.1:{}", 9000 + job),
         draining: false,
+        health: None,
     }
 }
 
