@@ -13,6 +13,7 @@ mod preemption;
 mod progress;
 mod reasons;
 mod serve;
+mod serve_between;
 mod serve_failing;
 mod serve_rollout;
 mod serve_routes;

@@ -8,32 +8,32 @@ use super::serve::{Routers, chat, with_service};
 use super::world::{World, ada};
 use crate::{Command, EndpointRefused, Rejected, Reply};
 
-fn revised(min: u32, max: u32) -> JobSpec {
+pub fn revised(min: u32, max: u32) -> JobSpec {
     let mut spec = chat(min, max);
     spec.env.insert("VERSION".into(), "2".into());
     spec
 }
 
-fn traffic(requests: u64, errors: u64) -> Traffic {
+pub fn traffic(requests: u64, errors: u64) -> Traffic {
     let mut traffic = Traffic { requests, errors, ..Traffic::default() };
     (0..requests).for_each(|_| traffic.first_byte.add(50_000));
     traffic
 }
 
-fn ready_of(world: &World, revision: u32) -> usize {
+pub fn ready_of(world: &World, revision: u32) -> usize {
     world.endpoint().ready().filter(|(_, r)| r.revision == revision).count()
 }
 
-fn stage(world: &World) -> Option<RolloutStage> {
+pub fn stage(world: &World) -> Option<RolloutStage> {
     world.endpoint().rollout.as_ref().map(|r| r.stage)
 }
 
-fn quiet() -> Routers {
+pub fn quiet() -> Routers {
     Routers { know_draining: true, in_flight: 35, ..Routers::default() }
 }
 
 /// Four replicas of revision 1 that answer.
-fn four(gpus: &[u16], spec: JobSpec) -> World {
+pub fn four(gpus: &[u16], spec: JobSpec) -> World {
     let mut world = World::new(gpus);
     world.serve(spec);
     world.serve_on(2, &quiet());
@@ -168,7 +168,7 @@ fn settings_of_routers_need_no_new_replicas() {
     assert_eq!(world.update(spec, None), 2, "nothing is new");
 }
 
-fn canary() -> JobSpec {
+pub fn canary() -> JobSpec {
     with_service(revised(4, 4), |s| (s.rollout.canary, s.rollout.bake) = (25, Span::secs(30)))
 }
 
@@ -279,7 +279,7 @@ fn a_revision_that_is_never_ready_is_taken_back() {
     assert_eq!((stage(&world), world.endpoint().current, ready_of(&world, 1)), (None, 1, 4));
 }
 
-fn roll_back(world: &mut World, to: Option<u32>) -> Result<u32, Rejected> {
+pub fn roll_back(world: &mut World, to: Option<u32>) -> Result<u32, Rejected> {
     let command = Command::RollBack { actor: ada(), name: "chat".into(), to };
     match world.step(command).reply? {
         Reply::Endpoint { revision, .. } => Ok(revision),
