@@ -11,7 +11,6 @@ from measure import descendants, end, median, wait_until
 from proxies import ROOT, free_ports, haproxy_config
 
 POLICIES = ("round robin", "least outstanding", "prefix")
-LOADS = (0.6, 1.2)
 # What is asked for, of round robin's and of an equal share.
 LEAST_RATIO = 3.0
 LEAST_SHARE = 0.5
@@ -133,7 +132,9 @@ class Row:
         return self.total("cached_tokens") / max(1, self.total("prompt_tokens"))
 
     def first(self, which):
-        return median([s[f"first_{which}_s"] for s in self.samples])
+        """None: no request was answered."""
+        seen = [s[f"first_{which}_s"] for s in self.samples if s["answered"]]
+        return median(seen) if seen else None
 
     def least_share(self):
         def least(sample):
@@ -147,7 +148,11 @@ class Row:
         return self.total("asked") - self.total("answered")
 
     def late_ms(self):
-        return max(s["late_p99_ms"] for s in self.samples)
+        return max(s["late_p99_ms"] or 0 for s in self.samples)
+
+
+def seconds(value):
+    return "–" if value is None else f"{value:.3f}"
 
 
 class Result:
@@ -174,11 +179,11 @@ class Result:
                 row = self.row(key, policy)
                 lines.append([key[0], f"{key[1]:.0%}", policy, f"{row.hit():.1%}",
                               f"{self.ratio(key, policy):.2f}"]
-                             + [f"{row.first(which):.3f}" for which in ("mean", "p50", "p99")]
+                             + [seconds(row.first(which)) for which in ("mean", "p50", "p99")]
                              + [f"{row.least_share():.2f}", str(row.total("asked")),
                                 str(row.failed()), f"{row.late_ms():.1f}"])
             most = median([f["most_hit"] for f in self.foreseen[key]])
-            lines.append([key[0], f"{key[1]:.0%}", "at most", f"{most:.1%}",
+            lines.append([key[0], f"{key[1]:.0%}", "unbounded", f"{most:.1%}",
                           f"{most / max(1e-9, self.row(key, 'round robin').hit()):.2f}"] + [""] * 7)
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         shown = ["| " + " | ".join(c.ljust(w) for c, w in zip(line, widths)) + " |" for line in lines]
@@ -192,7 +197,9 @@ class Result:
             ours, robin = self.row(key, "prefix"), self.row(key, "round robin")
             if self.ratio(key, "prefix") < LEAST_RATIO:
                 missed.append(f"{where}: hits {self.ratio(key, 'prefix'):.2f} times as often")
-            if ours.first("mean") >= robin.first("mean"):
+            if None in (ours.first("mean"), robin.first("mean")):
+                missed.append(f"{where}: nothing was answered")
+            elif ours.first("mean") >= robin.first("mean"):
                 missed.append(f"{where}: first tokens come no sooner")
             if ours.least_share() < LEAST_SHARE:
                 missed.append(f"{where}: a replica has {ours.least_share():.2f} of its share")
@@ -218,7 +225,7 @@ def run(o, programs, folder):
         # Each goes first in turn, and each round has other people.
         order = POLICIES[r % len(POLICIES):] + POLICIES[:r % len(POLICIES)]
         for workload in o.workloads:
-            for load in LOADS:
+            for load in o.loads:
                 trace, foreseen = people.at_load(people.WORKLOADS[workload], load, o.servers,
                                                  o.warm_up, o.warm_up + o.measured, o.seed + r)
                 result.foresee(workload, load, foreseen)

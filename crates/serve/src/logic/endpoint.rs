@@ -10,7 +10,7 @@ use super::breaker::Outcome;
 use super::metrics::ServerMetrics;
 use super::policy::{self, Candidate};
 use super::prompt::PromptBlocks;
-use super::replica::{Bounds, Replica, ReplicaKey, Standing};
+use super::replica::{Bounds, Replica, ReplicaKey, Standing, Wait};
 use super::split::Split;
 
 /// What is known of a request when a replica is chosen for it.
@@ -67,7 +67,7 @@ impl Endpoint {
         let mut endpoint = Endpoint {
             policy: route.policy,
             slow_start: Duration::ZERO,
-            bounds: Bounds { max_in_flight: None, max_waiting: 0 },
+            bounds: Bounds { max_in_flight: None, wait: None },
             margin: 0,
             split: Split::default(),
             replicas: Vec::new(),
@@ -86,10 +86,14 @@ impl Endpoint {
         self.policy = route.policy;
         self.slow_start = policy::duration(route.slow_start);
         self.margin = policy::overload_margin(route.target_in_flight);
-        self.bounds = Bounds {
-            max_in_flight: route.max_in_flight,
-            max_waiting: route.target_in_flight.max(4) / 4,
+        let target = route.target_in_flight;
+        let wait = match route.policy {
+            // What a conversation has left at its server is worth waiting for: sent elsewhere it would
+            // be computed anew, and make that one wait too. Who has too much is found by comparison.
+            RoutePolicy::Prefix | RoutePolicy::Sticky => None,
+            _ => Some(Wait { most: target.max(4) / 4, unseen: target }),
         };
+        self.bounds = Bounds { max_in_flight: route.max_in_flight, wait };
         self.split.update(&route.split);
         self.replicas.iter_mut().for_each(|replica| replica.listed = false);
         for listed in &route.replicas {

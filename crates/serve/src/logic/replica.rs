@@ -116,16 +116,20 @@ impl Replica {
         if self.is_full(bounds, now) { Standing::Full } else { Standing::Open }
     }
 
-    /// By the endpoint's bound, or because the server says that requests wait inside it. Such a word holds
-    /// only while we have something there: its end is what makes us look again.
+    /// By the endpoint's bound, or because the server says that requests wait inside it, or because it has
+    /// got as many since it said so as might have to. Such a word holds only while we have something
+    /// there: its end is what makes us look again.
     pub fn is_full(&self, bounds: Bounds, now: Instant) -> bool {
         if bounds.max_in_flight.is_some_and(|max| self.load(now) >= max) {
             return true;
         }
         let Some(own) = self.fresh_own(now).filter(|_| self.in_flight > 0) else { return false };
-        let waiting =
-            i64::from(own.load.waiting) + i64::from(self.in_flight) - i64::from(own.in_flight);
-        own.load.waiting > 0 && waiting >= i64::from(bounds.max_waiting)
+        let Some(wait) = bounds.wait else { return false };
+        let since = i64::from(self.in_flight) - i64::from(own.in_flight);
+        match own.load.waiting {
+            0 => since >= i64::from(wait.unseen.max(own.load.running)),
+            waiting => i64::from(waiting) + since >= i64::from(wait.most),
+        }
     }
 
     /// Requests under way: ours, and those that the server has from others.
@@ -225,6 +229,14 @@ impl Replica {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub max_in_flight: Option<u32>,
+    /// None: requests may wait inside servers as they like.
+    pub wait: Option<Wait>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
     /// Requests waiting inside the server from which on the rest is held back here.
-    pub max_waiting: u32,
+    pub most: u32,
+    /// One where none waited gets so many before it is looked at again.
+    pub unseen: u32,
 }

@@ -130,6 +130,29 @@ fn a_server_with_a_queue_of_its_own_is_full_until_something_ends() {
 }
 
 #[test]
+fn nobody_gets_the_whole_queue_for_having_had_none() {
+    let now = Instant::now();
+    let route = route(RoutePolicy::LeastOutstanding, 1);
+    let mut endpoint = ready(&route, now);
+    endpoint.own_load(key(1), &load(2, 0), now);
+    (0..route.target_in_flight).for_each(|_| assert_eq!(plain(&mut endpoint, now), 1));
+    assert_eq!(endpoint.pick(&Ask::default(), &[], now), Pick::Busy);
+    endpoint.own_load(key(1), &load(18, 0), now);
+    assert_eq!(plain(&mut endpoint, now), 1, "it was looked at again");
+}
+
+#[test]
+fn conversations_stay_at_a_server_where_requests_wait() {
+    let now = Instant::now();
+    for policy in [RoutePolicy::Prefix, RoutePolicy::Sticky] {
+        let mut endpoint = ready(&route(policy, 1), now);
+        (0..6).for_each(|_| assert_eq!(plain(&mut endpoint, now), 1));
+        endpoint.own_load(key(1), &load(2, 4), now);
+        assert_eq!(plain(&mut endpoint, now), 1, "{policy:?}");
+    }
+}
+
+#[test]
 fn the_same_value_goes_to_the_same_replica() {
     let now = Instant::now();
     let mut route = route(RoutePolicy::Sticky, 4);
