@@ -26,6 +26,7 @@ mod answer;
 mod client;
 mod config;
 mod connection;
+mod descriptors;
 mod desk;
 mod exchange;
 mod fault;
@@ -48,4 +49,4 @@ mod tokens;
 mod visit;
 
 pub use config::{RouterConfig, ServerLimits, Timeouts};
-pub use router::{Handle, Router, StartError};
+pub use router::{Handle, Reporter, Router, StartError};
