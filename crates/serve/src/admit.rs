@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tutti_model::RoutePolicy;
 
@@ -17,11 +17,8 @@ use crate::logic::{AnswerKind, scan_request};
 use crate::own;
 use crate::retry::Verdict;
 use crate::routes::{Entry, Routes};
-use crate::shared::{Count, Shared, reserve_peek};
+use crate::shared::Shared;
 use crate::visit::Visit;
-
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-pub const SMALL_BODY: usize = 64 << 10;
 
 /// A request that may be asked, as far as its head says.
 pub struct Admission {
@@ -100,14 +97,6 @@ impl Admission {
 
 fn by_prompt(entry: &Entry) -> bool {
     entry.route.policy == RoutePolicy::Prefix
-}
-
-/// Memory for so much of a body.
-pub fn reserve(shared: &Arc<Shared>, bytes: usize) -> Result<Count, Answer> {
-    reserve_peek(shared, bytes).ok_or_else(|| {
-        Answer::error(503, "router_busy", "too many large requests at once: try again")
-            .retry_after(Duration::from_secs(1))
-    })
 }
 
 /// How tokens are found in an answer.

@@ -27,6 +27,7 @@ mod answer;
 mod client;
 mod config;
 mod connection;
+mod descriptors;
 mod desk;
 mod exchange;
 mod fault;
@@ -49,4 +50,4 @@ mod tokens;
 mod visit;
 
 pub use config::{RouterConfig, ServerLimits, Timeouts};
-pub use router::{Handle, Router, StartError};
+pub use router::{Handle, Reporter, Router, StartError};

@@ -14,13 +14,13 @@ mod tls;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::watch;
 use tutti_model::{Bytes, RouteTable, Span};
-use tutti_serve::{Router, RouterConfig, StartError, table_file};
+use tutti_serve::{Handle, Router, RouterConfig, StartError, table_file};
 use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
 use tutti_wire::pki;
 use tutti_wire::token::BadToken;
@@ -116,13 +116,13 @@ pub fn run(cluster: Option<&str>, args: RouterArgs) -> Result<ExitCode, Fail> {
     };
     tell(&args, &url, &known)?;
     std::thread::spawn(move || feed.run());
-    let (router, name) = (RwLock::new(Some(router)), args.name.clone());
-    let reports = Reports { client, contact, router, url, name };
+    let (reporter, name, turn) = (router.reporter(), args.name.clone(), Default::default());
+    let reports = Reports { client, contact, router: reporter, url, name, turn };
     let reports = Arc::new(reports);
     let reporter = reports.clone();
     std::thread::spawn(move || reporter.run());
     wait_for(&signals)?;
-    stop(&args, &reports, signals)?;
+    stop(&args, router, &reports, signals)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -267,7 +267,12 @@ fn wait_for(signals: &SigSet) -> Result<(), Fail> {
 }
 
 /// No new requests; those under way are finished. A second signal leaves at once.
-fn stop(args: &RouterArgs, reports: &Arc<Reports>, signals: SigSet) -> Result<(), Fail> {
+fn stop(
+    args: &RouterArgs,
+    router: Handle,
+    reports: &Arc<Reports>,
+    signals: SigSet,
+) -> Result<(), Fail> {
     tracing::info!(limit = %args.drain, "stopping when the requests under way are answered");
     std::thread::spawn(move || {
         let _ = signals.wait();
@@ -277,8 +282,6 @@ fn stop(args: &RouterArgs, reports: &Arc<Reports>, signals: SigSet) -> Result<()
         // A reader would take it for a live one; one that is left is replaced at the next start.
         let _ = std::fs::remove_file(file);
     }
-    let (router, told) = reports.end();
-    let Some(router) = router else { return Ok(()) };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -288,7 +291,7 @@ fn stop(args: &RouterArgs, reports: &Arc<Reports>, signals: SigSet) -> Result<()
         tracing::warn!(requests = cut, "cut off after the limit");
     }
     // Whoever hangs is not waited for.
-    let _ = told.recv_timeout(LAST_WORD);
+    let _ = reports.end().recv_timeout(LAST_WORD);
     Ok(())
 }
 

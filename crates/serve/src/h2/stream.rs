@@ -19,7 +19,7 @@ use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
 use super::taken::Taken;
 use crate::access::Hidden;
-use crate::admit::{Admission, SMALL_BODY, answer_kind, judge, reserve};
+use crate::admit::{Admission, answer_kind, judge};
 use crate::answer::Answer;
 use crate::desk::Lease;
 use crate::fault::Fault;
@@ -27,7 +27,7 @@ use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
 use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
 use crate::retry::{Broken, Sent, Tries};
-use crate::shared::{Count, Shared, Worker, count_request};
+use crate::shared::{Count, Kept, SMALL_BODY, Shared, Worker, count_request};
 use crate::visit::Visit;
 
 type Answered = Response<AnswerBody>;
@@ -98,21 +98,19 @@ impl Stream {
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
-    async fn gather(&mut self, shared: &Arc<Shared>, needed: bool) -> Result<Count, Answer> {
+    async fn gather(&mut self, shared: &Arc<Shared>, needed: bool) -> Result<Kept, Answer> {
         let config = &shared.config;
         let limits = config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
         let length = self.asked.head.length();
-        let room = match length {
-            // What has ended without one is empty.
-            None if self.asked.ended => 0,
-            None => peek,
-            Some(n) => usize::try_from(n).unwrap_or(peek).min(peek),
-        };
-        let kept = reserve(shared, room)?;
+        let mut kept = Kept::default();
         if needed || length.is_some_and(|n| n <= peek as u64) {
-            let gathered = self.asked.gather(peek, limits.body, config.timeouts.body).await;
-            gathered.map_err(|fault| fault.answer())?;
+            while !self.asked.ended && self.asked.body.len() < peek {
+                kept.grow(shared, peek)?;
+                let gathered =
+                    self.asked.gather(kept.most, limits.body, config.timeouts.body).await;
+                gathered.map_err(|fault| fault.answer())?;
+            }
         }
         Ok(kept)
     }

@@ -1,10 +1,10 @@
 //! What a router says of itself: once a second, on a connection of its own.
 
-use std::sync::{Arc, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use tutti_model::RouterReport;
-use tutti_serve::Handle;
+use tutti_serve::Reporter;
 use tutti_wire::client::Client;
 
 use super::contact::Contact;
@@ -15,18 +15,19 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct Reports {
     pub client: Client,
     pub contact: Arc<Contact>,
-    /// None: it is about to end.
-    pub router: RwLock<Option<Handle>>,
+    pub router: Reporter,
     pub url: String,
     pub name: Option<String>,
+    /// One report at a time: an older one that came after a newer would say that counts fell.
+    pub turn: Mutex<()>,
 }
 
 impl Reports {
-    /// Until the end.
+    /// As long as there is a process.
     pub fn run(&self) {
         let mut next = Instant::now();
-        while let Some(report) = self.look() {
-            self.tell(&report);
+        loop {
+            self.tell();
             next += EVERY;
             // After an answer that took long there is nothing to catch up on.
             next = next.max(Instant::now());
@@ -34,19 +35,19 @@ impl Reports {
         }
     }
 
-    fn look(&self) -> Option<RouterReport> {
-        let router = self.router.read().unwrap_or_else(PoisonError::into_inner);
-        let report = router.as_ref()?.report();
+    fn look(&self) -> RouterReport {
+        let report = self.router.report();
         let router = match &self.name {
             // It is another one after a restart, whatever it is called.
             Some(name) => format!("{name}-{}", report.router),
             None => report.router,
         };
-        Some(RouterReport { router, address: self.url.clone(), ..report })
+        RouterReport { router, address: self.url.clone(), ..report }
     }
 
-    fn tell(&self, report: &RouterReport) {
-        match self.client.router_report(report) {
+    fn tell(&self) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.client.router_report(&self.look()) {
             Ok(_) => {
                 if self.contact.answered() {
                     tracing::info!("the controller answers again");
@@ -56,18 +57,16 @@ impl Reports {
         }
     }
 
-    /// The router to be ended, and a word when the last report has arrived.
-    pub fn end(self: &Arc<Self>) -> (Option<Handle>, mpsc::Receiver<()>) {
-        let last = self.look();
-        let router = self.router.write().unwrap_or_else(PoisonError::into_inner).take();
+    /// The last report, which has all that was answered to the end. A word comes when it has arrived.
+    pub fn end(self: &Arc<Self>) -> mpsc::Receiver<()> {
         let (done, told) = mpsc::channel();
-        if let Some(report) = last.filter(|_| self.contact.is_here()) {
+        if self.contact.is_here() {
             let this = Arc::clone(self);
             std::thread::spawn(move || {
-                this.tell(&report);
+                this.tell();
                 let _ = done.send(());
             });
         }
-        (router, told)
+        told
     }
 }
