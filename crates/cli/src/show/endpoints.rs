@@ -46,7 +46,7 @@ pub fn table(endpoints: &[EndpointRow], style: Style, width: Option<u16>) -> Str
         ]);
     }
     let mut lines = vec![grid.render(width), total(endpoints)];
-    if endpoints.iter().all(|e| e.routers == 0) {
+    if endpoints.iter().all(|e| e.router_count == 0) {
         lines.push(style.paint(Ink::Yellow, NO_ROUTER));
     }
     lines.join("\n")
@@ -158,7 +158,7 @@ pub mod tests {
             gpus_per_replica: 4,
             policy: RoutePolicy::Prefix,
             models: Vec::new(),
-            routers: 1,
+            router_count: 1,
             in_flight: 5,
             queued: 0,
             figures: Figures {
@@ -193,7 +193,7 @@ embed  asleep    0/0    0..8    3      0   <0.1%         -      -          0    
 2 endpoints, 2 replicas on 8 GPUs, 12.4 requests/s"
         );
         assert_eq!(table(&[], Style::PLAIN, None), NONE);
-        let alone = EndpointRow { routers: 0, ..row("chat", EndpointState::Ready) };
+        let alone = EndpointRow { router_count: 0, ..row("chat", EndpointState::Ready) };
         let text = table(&[alone], Style::PLAIN, None);
         assert_eq!(text.lines().last(), Some(NO_ROUTER));
     }

@@ -38,7 +38,7 @@ pub fn endpoint_row(endpoint: &Endpoint, seen: Seen) -> EndpointRow {
         gpus_per_replica: newest.map_or(0, |revision| Demand::of(&revision.spec).asked().1),
         policy: service.policy,
         models: service.models.clone(),
-        routers: seen.routers,
+        router_count: seen.routers,
         in_flight: seen.in_flight,
         queued: seen.queued,
         figures: seen.figures,

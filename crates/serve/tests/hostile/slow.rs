@@ -89,7 +89,7 @@ pub async fn large_bodies(victim: Arc<Victim>) -> Tally {
     let mut request = b"POST /v1/x HTTP/1.1\r\nHost: r\r\nContent-Length: 1048576\r\n\r\n".to_vec();
     request.extend_from_slice(&[b'a'; LARGE]);
     let tally = dribble_after(victim, request).await;
-    assert_eq!(tally.of(408), ROOM, "as many as there is room for");
+    assert!(tally.of(408) >= ROOM, "as many as there is room for: {tally}");
     tally
 }
 

@@ -7,8 +7,6 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::common::soon;
-
 /// By status; 0 is a connection closed without a word.
 #[derive(Default)]
 pub struct Tally(BTreeMap<u16, usize>);
@@ -53,7 +51,7 @@ where
 {
     let mut running = JoinSet::new();
     for client in clients {
-        running.spawn(soon(client));
+        running.spawn(client);
     }
     let mut tally = Tally::default();
     while let Some(ended) = running.join_next().await {

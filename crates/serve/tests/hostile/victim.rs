@@ -12,16 +12,17 @@ use tokio::sync::{oneshot, watch};
 use tutti_model::RouteTable;
 use tutti_serve::{Router, RouterConfig, Timeouts, table_file};
 
-use crate::common::LONG;
 use crate::replicas;
 use crate::tally::ending;
 
 /// Names the file with the table, for the process that is the router.
 const TABLE: &str = "TUTTI_HOSTILE_TABLE";
 /// How long a client may stall. Short, so that the test is.
-pub const STALL: Duration = Duration::from_millis(1000);
+pub const STALL: Duration = Duration::from_millis(600);
 /// Of large bodies, all together.
 pub const KEPT_MAX: usize = 32 << 20;
+/// A busy machine is slow, and that is not what is tested.
+pub const PATIENCE: Duration = Duration::from_secs(90);
 const SAYS: &str = "listens on ";
 /// Probes, and what requests beside an attack leave open for a moment.
 const FEW: usize = 12;
@@ -48,7 +49,7 @@ fn router_process() {
     config.timeouts = Timeouts {
         head: STALL,
         body: STALL,
-        answer: 2 * STALL,
+        answer: 5 * STALL,
         probe_first: Duration::from_millis(50),
         ..Timeouts::default()
     };
@@ -87,8 +88,7 @@ impl Victim {
     /// Replicas are found out about, and everything was used once.
     async fn warm_up(&mut self) {
         for _ in 0..20 {
-            let took = good_request(self.addr).await;
-            assert!(took < LONG);
+            good_request(self.addr).await;
         }
         self.idle = self.descriptors();
     }
@@ -136,7 +136,7 @@ impl Victim {
         let began = Instant::now();
         while !holds(self.descriptors(), self.idle) {
             let open = self.descriptors();
-            assert!(began.elapsed() < LONG, "{open} descriptors, {} when idle", self.idle);
+            assert!(began.elapsed() < PATIENCE, "{open} descriptors, {} when idle", self.idle);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -185,7 +185,7 @@ async fn good_request(router: SocketAddr) -> Duration {
         stream.write_all(request.as_bytes()).await.unwrap();
         ending(&mut stream).await
     };
-    let status = tokio::time::timeout(LONG, asking).await.expect("it is answered in time");
+    let status = tokio::time::timeout(PATIENCE, asking).await.expect("it is answered in time");
     assert_eq!(status, 200, "of a good request");
     began.elapsed()
 }

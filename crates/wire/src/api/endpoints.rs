@@ -70,7 +70,7 @@ pub struct EndpointRow {
     pub models: Vec<String>,
     /// Routers that spoke lately. None: nobody can ask it anything.
     #[serde(default)]
-    pub routers: u32,
+    pub router_count: u32,
     /// As the routers say now.
     pub in_flight: u32,
     pub queued: u32,
