@@ -117,8 +117,15 @@ impl Desk {
         }
     }
 
-    /// A replica at once, or a place in the queue. `number` stands for the caller there.
-    pub fn ask(self: &Arc<Self>, wish: &Wish, number: u32, now: Instant) -> Asked {
+    /// A replica at once, or a place in the queue. `number` stands for the caller there, and `waited` is
+    /// how long it has waited before: it may come back, but its patience is one for all of that.
+    pub fn ask(
+        self: &Arc<Self>,
+        wish: &Wish,
+        number: u32,
+        waited: Duration,
+        now: Instant,
+    ) -> Asked {
         let mut inner = self.lock();
         if inner.closed {
             return Asked::Now(Got::Closed);
@@ -139,7 +146,7 @@ impl Desk {
             Pick::Absent if inner.any_listed => inner.hold.max(inner.queue_wait),
             Pick::Absent => inner.hold,
         };
-        inner.queue_up(self, wish, number, now + patience, now)
+        inner.queue_up(self, wish, number, now + patience.saturating_sub(waited), now)
     }
 
     /// The replica has begun to answer, and well.

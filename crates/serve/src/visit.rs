@@ -66,13 +66,13 @@ impl Visit {
 
     /// A replica for it, at once or after waiting.
     pub async fn replica(&mut self) -> Result<Lease, Answer> {
-        let asked_at = Instant::now();
         loop {
-            let got = match self.entry.desk.ask(&self.wish, self.number, Instant::now()) {
+            let (now, waited) = (Instant::now(), self.ended.queue_wait);
+            let got = match self.entry.desk.ask(&self.wish, self.number, waited, now) {
                 Asked::Now(got) => Some(got),
                 Asked::Waits(waiting) => {
                     let got = waiting.turn().await;
-                    self.ended.queue_wait += asked_at.elapsed();
+                    self.ended.queue_wait += now.elapsed();
                     got
                 }
             };
@@ -182,5 +182,76 @@ impl Drop for Visit {
         }
         self.ended.total = now.duration_since(self.started);
         self.entry.desk.ended(&self.ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::Desk;
+    use crate::logic::{Outcome, ReplicaKey};
+    use tutti_model::{
+        Access, EndpointRoute, Generation, JobId, ReplicaRoute, RetryRule, RoutePolicy, Span,
+    };
+
+    fn route(hold: u64) -> EndpointRoute {
+        let replica = ReplicaRoute {
+            job: JobId(1),
+            generation: Generation(1),
+            revision: 1,
+            address: "127.0.0.1:1".to_owned(),
+            draining: false,
+        };
+        EndpointRoute {
+            name: "m".to_owned(),
+            models: Vec::new(),
+            policy: RoutePolicy::RoundRobin,
+            sticky_header: String::new(),
+            health: "/".to_owned(),
+            slow_start: Span(0),
+            max_in_flight: None,
+            target_in_flight: 1,
+            queue: 10,
+            queue_wait: Span(hold),
+            hold: Span(hold),
+            access: Access::Open,
+            retry: RetryRule::Safe,
+            replicas: vec![replica],
+            split: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_gets_one_dead_replica_after_another_still_waits_only_so_long() {
+        let (route, now) = (route(200), Instant::now());
+        let key = ReplicaKey::from(&route.replicas[0]);
+        let desk = Arc::new(Desk::new(&route, now));
+        desk.update(&route, now);
+        let entry = Arc::new(Entry { route, desk: desk.clone() });
+        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let mut visit = Visit::begin(&entry, &caller, now).unwrap();
+        // Well by every probe, and dead for every request.
+        let probes = tokio::spawn(async move {
+            let mut tick = tokio::time::interval(Duration::from_millis(30));
+            loop {
+                tick.tick().await;
+                desk.probed(key, Ok(()), Instant::now());
+            }
+        });
+        let trying = async {
+            let mut dead = 0;
+            loop {
+                match visit.replica().await {
+                    Ok(lease) => lease.finish(Outcome::Refused, Instant::now()),
+                    Err(answer) => return (dead, answer.status),
+                }
+                dead += 1;
+            }
+        };
+        let tried = tokio::time::timeout(Duration::from_secs(20), trying).await;
+        let (dead, status) = tried.expect("its patience ends, however often it gets one");
+        assert!(dead > 0 && status == 503, "{dead} dead ones, then {status}");
+        assert!(visit.ended.queue_wait >= Duration::from_millis(200));
+        probes.abort();
     }
 }
