@@ -1,8 +1,14 @@
 //! How many tokens an answer took, read as it passes by.
 
-use memchr::{memchr, memmem};
+use std::sync::LazyLock;
+
+use memchr::{memchr, memmem::FinderRev};
 
 use super::json::Cursor;
+
+const USAGE: &[u8] = b"\"usage\"";
+/// Made once: making it costs more than most searches.
+static FIND_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(USAGE));
 
 /// `usage` stands near the end of an answer; this much of the end is looked at.
 const TAIL: usize = 8 * 1024;
@@ -132,11 +138,11 @@ impl AnswerScan {
     /// Takes over the last `"usage": {…}` in this text. The same words inside a text have their quotes
     /// escaped, so they are not mistaken for it.
     fn usage(&mut self, text: &[u8]) {
-        for at in memmem::rfind_iter(text, b"\"usage\"") {
+        for at in FIND_USAGE.rfind_iter(text) {
             if at > 0 && text[at - 1] == b'\\' {
                 continue;
             }
-            let mut cursor = Cursor::new(&text[at + b"\"usage\"".len()..]);
+            let mut cursor = Cursor::new(&text[at + USAGE.len()..]);
             if cursor.eat(b':') && cursor.eat(b'{') {
                 return self.usage_members(&mut cursor);
             }
