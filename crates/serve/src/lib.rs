@@ -48,4 +48,4 @@ mod tokens;
 mod visit;
 
 pub use config::{RouterConfig, ServerLimits, Timeouts};
-pub use router::{Handle, Router, StartError};
+pub use router::{Handle, Reporter, Router, StartError};

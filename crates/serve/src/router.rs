@@ -40,6 +40,19 @@ pub struct Handle {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What a router says of itself, also while it ends and afterwards: ending takes the [`Handle`].
+#[derive(Clone)]
+pub struct Reporter {
+    shared: Arc<Shared>,
+}
+
+impl Reporter {
+    /// For the controller. Peaks begin anew.
+    pub fn report(&self) -> RouterReport {
+        report(&self.shared, &self.shared.routes(), true)
+    }
+}
+
 /// A connection on its way to a thread.
 struct Incoming {
     stream: StdStream,
@@ -102,9 +115,13 @@ impl Handle {
         Ok(())
     }
 
-    /// For the controller. Peaks begin anew.
+    pub fn reporter(&self) -> Reporter {
+        Reporter { shared: self.shared.clone() }
+    }
+
+    /// As [`Reporter::report`].
     pub fn report(&self) -> RouterReport {
-        report(&self.shared, &self.shared.routes(), true)
+        self.reporter().report()
     }
 
     /// Requests under way.

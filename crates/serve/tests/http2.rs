@@ -122,7 +122,7 @@ async fn a_long_upload_streams_over_http2() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = handshake(router.connect().await).await;
     let (sender, receiver) = mpsc::unbounded_channel();
     let asking = tokio::spawn(client.send_request(request("/e/m/up", Sent(receiver))));
@@ -160,7 +160,7 @@ async fn broken_and_dropped_streams_are_noticed_on_both_sides() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = handshake(router.connect().await).await;
     let mut answer = soon(client.send_request(request("/break", body("x")))).await.unwrap();
     assert_eq!(next(answer.body_mut()).await.unwrap().unwrap().into_data().unwrap(), "hi");

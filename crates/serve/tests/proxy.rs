@@ -25,7 +25,7 @@ async fn bytes_and_headers_go_through_as_they_are() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let body = "\x7f\x00body";
     let request = format!(
@@ -62,7 +62,7 @@ async fn events_arrive_one_by_one() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let body = r#"{"model":"m","stream":true}"#;
     client.write_all(post("/v1/chat/completions", body).as_bytes()).await.unwrap();
@@ -93,7 +93,7 @@ async fn an_upgraded_connection_is_a_tunnel() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let request = "GET /e/m/ws HTTP/1.1\r\nHost: r\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Key: x\r\n\r\nearly";
@@ -112,23 +112,8 @@ async fn an_upgraded_connection_is_a_tunnel() {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let address = replica(|mut stream, mut bytes| async move {
-        loop {
-            while let Some(len) = whole_request(&bytes) {
-                let path =
-                    String::from_utf8_lossy(&bytes[..len]).split(' ').nth(1).unwrap().to_owned();
-                let answer =
-                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len());
-                stream.write_all(answer.as_bytes()).await.unwrap();
-                bytes.drain(..len);
-            }
-            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
-                return;
-            }
-        }
-    })
-    .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let address = answers(ok).await;
+    let router = before(address);
     let mut client = router.connect().await;
     let mut requests = String::new();
     for n in 0..5 {
@@ -145,7 +130,7 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn a_client_that_waits_for_100_gets_it() {
     let address = says("done").await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let head =
         "POST /v1/x HTTP/1.1\r\nHost: r\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n";
@@ -158,28 +143,15 @@ async fn a_client_that_waits_for_100_gets_it() {
 
 #[tokio::test]
 async fn answers_without_a_body_leave_the_connection_usable() {
-    let address = replica(|mut stream, mut bytes| async move {
-        loop {
-            while let Some(len) = whole_request(&bytes) {
-                let answer = match bytes.split(|b| *b == b' ').nth(1).unwrap() {
-                    b"/head" => "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n",
-                    b"/204" => "HTTP/1.1 204 No Content\r\n\r\n",
-                    b"/304" => "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n",
-                    b"/hints" => {
-                        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-                    }
-                    _ => "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nend",
-                };
-                stream.write_all(answer.as_bytes()).await.unwrap();
-                bytes.drain(..len);
-            }
-            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
-                return;
-            }
-        }
+    let address = answers(|path| match path {
+        "/head" => "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n".to_owned(),
+        "/204" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        "/304" => "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n".to_owned(),
+        "/hints" => format!("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n{}", ok("ok")),
+        _ => ok("end"),
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let requests = "HEAD /head HTTP/1.1\r\nHost: r\r\n\r\nGET /204 HTTP/1.1\r\nHost: r\r\n\r\n\
         GET /304 HTTP/1.1\r\nHost: r\r\n\r\nGET /hints HTTP/1.1\r\nHost: r\r\n\r\nGET /end HTTP/1.1\r\nHost: r\r\n\r\n";
@@ -210,7 +182,7 @@ async fn chunks_and_their_trailers_go_both_ways() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let request = "POST /e/m/x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n\
         3;ext=1\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n";
@@ -227,7 +199,7 @@ async fn an_answer_that_ends_with_the_connection_ends_with_a_chunk() {
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nold style").await.unwrap();
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let answer = router.get("/x").await;
     assert!(answer.contains("Transfer-Encoding: chunked\r\n"), "{answer}");
     assert!(answer.ends_with("9\r\nold style\r\n0\r\n\r\n"), "{answer}");
@@ -256,7 +228,7 @@ async fn a_large_body_streams_through_little_memory() {
         stream.write_all(answer.as_bytes()).await.unwrap();
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     let head = format!(
         "POST /v1/audio HTTP/1.1\r\nHost: r\r\nx-tutti-endpoint: m\r\nConnection: close\r\nContent-Length: {SIZE}\r\n\r\n"
@@ -288,7 +260,7 @@ async fn who_leaves_is_not_served_any_longer() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     client.write_all(post("/v1/x", r#"{"model":"m"}"#).as_bytes()).await.unwrap();
     soon(begun.notified()).await;
@@ -310,7 +282,7 @@ async fn a_replica_that_breaks_off_in_the_middle_is_an_error_for_the_client() {
         stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}").as_bytes()).await.unwrap();
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     for path in ["/chunks", "/length"] {
         let answer = router.get(path).await;
         assert!(answer.contains("hello"), "{answer}");
@@ -333,11 +305,11 @@ async fn shutting_down_lets_requests_end() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     client.write_all(b"GET /x HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
     read_until(&mut client, b"half").await;
-    let listening = router.handle.addr;
+    let (listening, reporter) = (router.handle.addr, router.handle.reporter());
     let ending = tokio::spawn(router.handle.shutdown(LONG));
     let refused = async {
         while tokio::net::TcpStream::connect(listening).await.is_ok() {
@@ -346,9 +318,12 @@ async fn shutting_down_lets_requests_end() {
     };
     soon(refused).await;
     assert!(!ending.is_finished());
+    assert_eq!(reporter.report().endpoints["m"].in_flight, 1, "it still says what it has");
     go_on.notify_one();
     read_until(&mut client, b"half").await;
     assert_eq!(soon(ending).await.unwrap(), 0, "nothing was cut off");
+    let last = &reporter.report().endpoints["m"];
+    assert_eq!((last.in_flight, last.traffic.requests), (0, 1), "the last one is counted");
 }
 
 #[tokio::test]
@@ -359,7 +334,7 @@ async fn a_client_that_does_not_know_chunks_gets_none() {
         stream.write_all(answer.as_bytes()).await.unwrap();
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     client.write_all(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await.unwrap();
     let answer = String::from_utf8(read_to_end(&mut client).await).unwrap();
@@ -404,7 +379,7 @@ async fn a_client_that_reads_slowly_slows_the_replica_down() {
         }
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let mut client = router.connect().await;
     client.write_all(b"GET /x HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut seen = 0;

@@ -134,7 +134,7 @@ async fn what_can_be_read_in_two_ways_reaches_nobody() {
         async {}
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     for (lines, expected) in [
         ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         ("Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400),
@@ -157,7 +157,7 @@ async fn what_can_be_read_in_two_ways_reaches_nobody() {
 #[tokio::test]
 async fn malformed_chunks_are_refused_before_a_replica_has_them() {
     let address = says("never").await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     for chunks in ["5\nhello\r\n0\r\n\r\n", "zz\r\n", "5\r\nhelloX\r\n0\r\n\r\n", "-1\r\n\r\n"] {
         let request =
             format!("POST /v1/x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
@@ -209,7 +209,7 @@ async fn who_takes_for_ever_is_closed() {
 #[tokio::test]
 async fn own_paths_answer() {
     let address = says("ok").await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     assert_eq!(status(&router.get("/x").await), 200);
     router.until("m", |m| m.traffic.requests == 1).await;
     assert_eq!(status(&router.get("/-/healthy").await), 200);

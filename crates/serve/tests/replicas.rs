@@ -85,7 +85,7 @@ async fn a_connection_closed_while_idle_costs_nobody_anything() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
     })
     .await;
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     for _ in 0..20 {
         let answer = router.post("/v1/x", r#"{"model":"m"}"#).await;
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
@@ -231,7 +231,7 @@ async fn what_a_server_says_of_its_load_is_reported() {
             });
         }
     });
-    let router = start(table(vec![endpoint("m", &[address])]));
+    let router = before(address);
     let report =
         router.until("m", |m| m.replicas.values().all(|replica| replica.own.is_some())).await;
     let own = report.replicas.values().next().unwrap().own.unwrap();

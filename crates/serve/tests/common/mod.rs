@@ -84,25 +84,37 @@ pub async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// A replica that answers everything with 200 and this body, on connections that it keeps.
-pub async fn says(body: &'static str) -> SocketAddr {
-    replica(move |mut stream, first| async move {
-        let mut bytes = first;
-        loop {
-            let Some(len) = whole_request(&bytes) else {
-                match stream.read_buf(&mut bytes).await {
-                    Ok(n) if n > 0 => continue,
-                    _ => return,
+/// A replica that answers each request by its path, on connections that it keeps.
+pub async fn answers(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> SocketAddr {
+    let answer = Arc::new(answer);
+    replica(move |mut stream, mut bytes| {
+        let answer = answer.clone();
+        async move {
+            loop {
+                while let Some(len) = whole_request(&bytes) {
+                    let head = String::from_utf8_lossy(&bytes[..len]).into_owned();
+                    let answer = answer(head.split(' ').nth(1).unwrap());
+                    bytes.drain(..len);
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
                 }
-            };
-            bytes.drain(..len);
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            if stream.write_all(answer.as_bytes()).await.is_err() {
-                return;
+                if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                    return;
+                }
             }
         }
     })
     .await
+}
+
+pub fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// A replica that answers everything with 200 and this body.
+pub async fn says(body: &'static str) -> SocketAddr {
+    answers(move |_| ok(body)).await
 }
 
 /// Length of a request with `Content-Length`, or none of it.
@@ -234,6 +246,11 @@ pub fn config() -> RouterConfig {
 pub fn start_with(config: RouterConfig, table: RouteTable) -> Running {
     let (tables, receiver) = watch::channel(Arc::new(table));
     Running { handle: Router::start(config, receiver).unwrap(), tables }
+}
+
+/// A router with one endpoint, `m`, on this replica.
+pub fn before(address: SocketAddr) -> Running {
+    start(table(vec![endpoint("m", &[address])]))
 }
 
 pub fn start(table: RouteTable) -> Running {
