@@ -48,9 +48,15 @@ impl Client {
         .await
     }
 
+    /// Closes so that nothing more reaches the client, and nothing is kept for it.
+    pub fn abort(&self) {
+        let _ = socket2::SockRef::from(self.io.tcp()).set_linger(Some(Duration::ZERO));
+    }
+
     /// Closes so that the client gets what was written: what it still sends is read and thrown away for
     /// a moment, since the system would cut the connection off otherwise.
     pub async fn close(&mut self, patience: Duration) {
+        self.inbuf = Buffer::default();
         let closing = async {
             poll_fn(|cx| Pin::new(&mut self.io).poll_shutdown(cx)).await?;
             let mut left = 1usize << 20;

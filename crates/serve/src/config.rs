@@ -73,11 +73,16 @@ impl Default for ServerLimits {
     }
 }
 
+/// A body that is waited for moves if so much of it comes, or its end: a byte now and then would hold
+/// memory for ever.
+pub const PACE: usize = 4 << 10;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// For a request's head, from its first byte.
     pub head: Duration,
-    /// Without a byte of a request's body, or without the client taking a byte of its answer.
+    /// Without a byte of a request's body that is passed on as it comes, without 4 KiB of one that is
+    /// read before a replica is chosen, or without the client taking a byte of its answer.
     pub body: Duration,
     /// Between requests on a connection.
     pub idle: Duration,

@@ -15,7 +15,7 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::config::{ServerLimits, Timeouts};
+use crate::config::{PACE, ServerLimits, Timeouts};
 use crate::fault::Fault;
 use crate::http::{BadHead, Buffer, Framing, Io, RequestHead, ResponseHead};
 use crate::pipe::Pipe;
@@ -152,12 +152,17 @@ impl Exchange {
             return Ok(());
         }
         client.ticker.restart();
+        let mut came = 0;
         poll_fn(|cx| {
             loop {
                 match client.inbuf.poll_fill(&mut client.io, self.limits.buffer, cx) {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Fault::Gone)),
-                    Poll::Ready(Ok(_)) => client.ticker.moved(),
+                    Poll::Ready(Ok(n)) => came += n,
                     Poll::Pending => break,
+                }
+                if came >= PACE {
+                    came = 0;
+                    client.ticker.moved();
                 }
                 if self.take_body(client, most)? {
                     return Poll::Ready(Ok(()));

@@ -20,11 +20,9 @@ use crate::logic::{AnswerKind, Outcome, scan_request};
 use crate::own;
 use crate::pool::connect;
 use crate::retry::{Tries, Verdict};
-use crate::shared::{Count, Worker, count_request, reserve_peek};
+use crate::shared::{Kept, SMALL_BODY, Worker, count_request};
 use crate::visit::Visit;
 
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-const SMALL_BODY: usize = 64 << 10;
 /// How long what a client still sends is listened to before its connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -35,7 +33,7 @@ pub struct Connection {
     head: RequestHead,
     exchange: Exchange,
     /// Memory set aside for the body of the request under way.
-    kept: Option<Count>,
+    kept: Kept,
 }
 
 /// What to do with the connection after a request.
@@ -46,6 +44,8 @@ enum After {
     Close,
     /// Cut off: the client must not think that the answer is whole.
     Cut,
+    /// The client takes nothing: what is on its way to it is thrown away, or the system would keep it.
+    Abort,
 }
 
 /// Why a request is not proxied to its end.
@@ -71,7 +71,14 @@ impl Connection {
     pub fn new(worker: Arc<Worker>, client: Client, peer: IpAddr) -> Connection {
         let config = &worker.shared.config;
         let exchange = Exchange::new(config.limits, config.timeouts);
-        Connection { worker, client, peer, head: RequestHead::default(), exchange, kept: None }
+        Connection {
+            worker,
+            client,
+            peer,
+            head: RequestHead::default(),
+            exchange,
+            kept: Kept::default(),
+        }
     }
 
     pub async fn serve(mut self) {
@@ -81,8 +88,10 @@ impl Connection {
                 Ok(false) => return,
                 Err(answer) => {
                     self.head = RequestHead::default();
-                    self.say(&answer, false).await;
-                    return self.client.close(LINGER).await;
+                    return match self.say(&answer, false).await {
+                        Ok(()) => self.close().await,
+                        Err(_) => self.client.abort(),
+                    };
                 }
             }
             let counted = count_request(&self.worker.shared);
@@ -92,10 +101,11 @@ impl Connection {
                 After::Keep => {
                     self.client.inbuf.rest();
                     self.exchange.rest();
-                    self.kept = None;
+                    self.kept = Kept::default();
                 }
-                After::Close => return self.client.close(LINGER).await,
+                After::Close => return self.close().await,
                 After::Cut => return self.cut(),
+                After::Abort => return self.client.abort(),
             }
         }
     }
@@ -213,19 +223,16 @@ impl Connection {
             return Ok(());
         }
         let wanted = length.unwrap_or(peek).min(peek);
-        self.kept = match wanted <= SMALL_BODY {
-            true => None,
-            false => Some(reserve_peek(&shared, wanted).ok_or_else(|| {
-                let message = "too many large requests at once: try again";
-                Answer::error(503, "router_busy", message).retry_after(Duration::from_secs(1))
-            })?),
-        };
         let here = length.is_some_and(|n| self.client.inbuf.len() >= n);
         if self.head.expects_continue() && !here {
             self.say_continue().await?;
         }
-        let gathered = self.exchange.gather(&mut self.client, wanted).await;
-        gathered.map_err(|fault| self.fault(fault))
+        while !self.exchange.rest.is_done() && self.exchange.body.len() < wanted {
+            self.kept.grow(&shared, wanted)?;
+            let gathered = self.exchange.gather(&mut self.client, self.kept.most).await;
+            gathered.map_err(|fault| self.fault(fault))?;
+        }
+        Ok(())
     }
 
     async fn say_continue(&mut self) -> Result<(), Stop> {
@@ -366,7 +373,7 @@ impl Connection {
             return self.upgraded(visit, lease, up).await;
         }
         if self.exchange.let_go() {
-            self.kept = None;
+            self.kept = Kept::default();
         }
         if kind == AnswerKind::Events {
             // A stream may last for minutes; its replica is well from its beginning.
@@ -393,7 +400,8 @@ impl Connection {
                     visit.failed();
                     lease.finish(Outcome::Failed, now);
                 }
-                Ok(Tried::Done(After::Cut))
+                let slow = matches!(fault, Fault::Slow);
+                Ok(Tried::Done(if slow { After::Abort } else { After::Cut }))
             }
         }
     }
@@ -437,22 +445,31 @@ impl Connection {
         }
         let keep = rest.is_done() && self.head.keep_alive() && self.head.minor == 1;
         let keep = keep && !self.worker.shared.stopping();
-        self.say(answer, keep).await;
-        if keep { After::Keep } else { After::Close }
+        match self.say(answer, keep).await {
+            // Half an answer may be on its way, and another one must not follow it.
+            Err(_) => After::Abort,
+            Ok(()) if keep => After::Keep,
+            Ok(()) => After::Close,
+        }
     }
 
-    async fn say(&mut self, answer: &Answer, keep: bool) {
+    async fn say(&mut self, answer: &Answer, keep: bool) -> Result<(), Fault> {
         let mut out = Vec::with_capacity(256 + answer.body.len());
         answer.write_to(&mut out, self.head.method(), keep);
-        // A client that does not take it is closed either way.
-        let _ = self.exchange.say(&mut self.client, &out).await;
+        self.exchange.say(&mut self.client, &out).await
+    }
+
+    /// What the request took is given back before the client is waited for.
+    async fn close(self) {
+        let Connection { mut client, head, exchange, kept, .. } = self;
+        drop((head, exchange, kept));
+        client.close(LINGER).await;
     }
 
     /// A client of HTTP/1.0 knows by the end of the connection that an answer is whole, unless it is cut.
     fn cut(self) {
         if self.head.minor == 0 && self.exchange.rest == Framing::EMPTY {
-            let socket = socket2::SockRef::from(self.client.io.tcp());
-            let _ = socket.set_linger(Some(Duration::ZERO));
+            self.client.abort();
         }
     }
 }

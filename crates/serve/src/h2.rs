@@ -9,13 +9,14 @@ mod request;
 mod stream;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
+use self::body::{Slot, cut_stalled};
 use crate::http::Io;
 use crate::shared::Worker;
 
@@ -25,11 +26,11 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
 pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
-    let under_way = Arc::new(AtomicUsize::new(0));
+    let streams = Arc::new(Streams::default());
     let config = &worker.shared.config;
     let (limits, timeouts) = (config.limits, config.timeouts);
     let shared = worker.shared.clone();
-    let counter = under_way.clone();
+    let counter = streams.clone();
     let service = service_fn(move |request| {
         let counted = UnderWay::new(&counter);
         stream::answer(worker.clone(), peer, request, counted)
@@ -53,7 +54,8 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
             // Clients leave as they like; there is nobody to tell.
             _ = connection.as_mut() => return,
             _ = tick.tick() => {
-                if under_way.load(Ordering::Relaxed) > 0 {
+                streams.cut_stalled(timeouts.body, Instant::now());
+                if streams.any() {
                     busy_at = Instant::now();
                 }
                 let idle = busy_at.elapsed() >= timeouts.idle;
@@ -68,18 +70,49 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
     }
 }
 
+/// The streams of a connection.
+#[derive(Default)]
+struct Streams {
+    under_way: AtomicUsize,
+    answers: Mutex<Vec<Weak<Slot>>>,
+}
+
+impl Streams {
+    fn any(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
+    fn cut_stalled(&self, patience: Duration, now: Instant) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|answer| match answer.upgrade() {
+            Some(slot) => {
+                cut_stalled(&slot, patience, now);
+                true
+            }
+            None => false,
+        });
+        answers.shrink_to(STREAMS_MAX as usize);
+    }
+}
+
 /// A stream of a connection, while it lives.
-pub struct UnderWay(Arc<AtomicUsize>);
+pub struct UnderWay(Arc<Streams>);
 
 impl UnderWay {
-    fn new(counter: &Arc<AtomicUsize>) -> UnderWay {
-        counter.fetch_add(1, Ordering::Relaxed);
-        UnderWay(counter.clone())
+    fn new(streams: &Arc<Streams>) -> UnderWay {
+        streams.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(streams.clone())
+    }
+
+    /// Sees to it that the client takes its answer.
+    fn watch(&self, slot: &Arc<Slot>) {
+        let mut answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.push(Arc::downgrade(slot));
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }

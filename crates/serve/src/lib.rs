@@ -26,6 +26,7 @@ mod answer;
 mod client;
 mod config;
 mod connection;
+mod descriptors;
 mod desk;
 mod exchange;
 mod fault;

@@ -12,12 +12,16 @@ use tutti_model::{RouteTable, RouterReport};
 
 use crate::config::RouterConfig;
 use crate::connection;
+use crate::descriptors;
 use crate::health;
 use crate::pool::Pool;
 use crate::report::report;
 use crate::routes::Routes;
 use crate::shared::{Count, Shared, Worker, count_connection};
 use crate::table_file;
+
+/// Bytes that the system keeps for a client that does not take them. Left to itself it keeps 4 MiB.
+const UNSENT_MAX: u32 = 256 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -63,9 +67,10 @@ struct Incoming {
 impl Router {
     /// Starts a router that goes by the newest of `tables`.
     pub fn start(
-        config: RouterConfig,
+        mut config: RouterConfig,
         tables: watch::Receiver<Arc<RouteTable>>,
     ) -> Result<Handle, StartError> {
+        config.limits = descriptors::within(config.limits, descriptors::available());
         let listen = config.listen;
         let failed = |source| StartError::Listen { address: listen, source };
         let listener = listen_on(listen).map_err(failed)?;
@@ -254,6 +259,7 @@ async fn accept(
             }
         };
         let _ = stream.set_nodelay(true);
+        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
         let Ok(stream) = stream.into_std() else { continue };
         let incoming = Incoming { stream, peer, counted: count_connection(&shared) };
         // In turn: over many connections nothing does better, and nothing is asked of the threads.

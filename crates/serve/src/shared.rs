@@ -100,9 +100,32 @@ pub fn count_request(shared: &Arc<Shared>) -> Count {
     count(shared, |shared| &shared.active, 1)
 }
 
-/// Room to keep so much of a body; none if too much is kept already.
-pub fn reserve_peek(shared: &Arc<Shared>, bytes: usize) -> Option<Count> {
-    let count = count(shared, |shared| &shared.peeked, bytes);
-    let all = shared.peeked.load(Ordering::Relaxed);
-    (all <= shared.config.limits.peek_total).then_some(count)
+/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
+pub const SMALL_BODY: usize = 64 << 10;
+
+/// Memory for a body that is read before a replica is chosen. What goes beyond a small one is set aside as
+/// it comes: whoever only says that much will come must not keep others out.
+#[derive(Default)]
+pub struct Kept {
+    /// How much may be read.
+    pub most: usize,
+    counted: Option<Count>,
+}
+
+impl Kept {
+    /// Lets twice as much be read, up to `wanted`; refuses if too much is kept already.
+    pub fn grow(&mut self, shared: &Arc<Shared>, wanted: usize) -> Result<(), Answer> {
+        let more = (2 * self.most).max(SMALL_BODY).min(wanted);
+        self.most = more;
+        self.counted = None;
+        if more <= SMALL_BODY {
+            return Ok(());
+        }
+        self.counted = Some(count(shared, |shared| &shared.peeked, more));
+        if shared.peeked.load(Ordering::Relaxed) <= shared.config.limits.peek_total {
+            return Ok(());
+        }
+        let message = "too many large requests at once: try again";
+        Err(Answer::error(503, "router_busy", message).retry_after(Duration::from_secs(1)))
+    }
 }

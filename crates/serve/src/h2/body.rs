@@ -2,16 +2,14 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
 use super::UnderWay;
@@ -22,12 +20,17 @@ use crate::logic::Outcome;
 use crate::shared::{Count, Worker};
 use crate::visit::Visit;
 
-/// A replica's connection.
-pub enum Up {
+/// A replica's connection, from which the answer is read.
+pub struct Up {
+    pub read: OwnedReadHalf,
+    pub sending: Sending,
+}
+
+pub enum Sending {
     /// The request is sent.
-    Whole(TcpStream),
+    Done(OwnedWriteHalf),
     /// The rest of its body is still being sent.
-    Uploading { read: OwnedReadHalf, _upload: Upload },
+    Rest { _upload: Upload },
 }
 
 /// Stops when nobody wants the answer any more.
@@ -36,19 +39,6 @@ pub struct Upload(pub JoinHandle<Result<(), Fault>>);
 impl Drop for Upload {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-impl AsyncRead for Up {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Up::Whole(stream) => Pin::new(stream).poll_read(cx, buf),
-            Up::Uploading { read, .. } => Pin::new(read).poll_read(cx, buf),
-        }
     }
 }
 
@@ -66,12 +56,27 @@ pub struct Passing {
     pub reusable: bool,
     pub silence_max: Duration,
     pub buffer_max: usize,
+    /// Since when the client has had something to take. None: the replica is waited for.
+    pub offered: Option<Instant>,
     pub _counted: (Count, UnderWay),
 }
 
+/// Held by the stream, and by its connection, which takes an answer away from a client that does not read
+/// it: while a stream may not send, nobody asks its body for anything.
+pub type Slot = Mutex<Option<Passing>>;
+
 pub enum AnswerBody {
     Own(Option<Bytes>),
-    Passing(Box<Passing>),
+    Passing(Arc<Slot>),
+}
+
+/// Gives an answer up, with everything that belongs to it, if the client has taken nothing for so long.
+pub fn cut_stalled(slot: &Slot, patience: Duration, now: Instant) {
+    let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    let offered = slot.as_ref().and_then(|passing| passing.offered);
+    if offered.is_some_and(|at| now.saturating_duration_since(at) >= patience) {
+        *slot = None;
+    }
 }
 
 impl Passing {
@@ -81,7 +86,9 @@ impl Passing {
         let now = Instant::now();
         self.visit.answered();
         let clean = self.reusable && self.buffer.is_empty() && self.framing.is_done();
-        if let Some(Up::Whole(stream)) = self.up.take().filter(|_| clean) {
+        if let Some(Up { read, sending: Sending::Done(write) }) = self.up.take().filter(|_| clean)
+            && let Ok(stream) = read.reunite(write)
+        {
             self.worker.pool.put(&lease.choice.address, stream, now);
         }
         lease.finish(if self.status >= 500 { Outcome::Failed } else { Outcome::Ok }, now);
@@ -147,7 +154,7 @@ impl Passing {
                 }
             }
             let Some(up) = self.up.as_mut() else { return Poll::Ready(None) };
-            match self.buffer.poll_fill(up, self.buffer_max, cx) {
+            match self.buffer.poll_fill(&mut up.read, self.buffer_max, cx) {
                 Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => {
                     self.finish();
                     return Poll::Ready(None);
@@ -175,17 +182,29 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             AnswerBody::Own(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            AnswerBody::Passing(passing) => passing.poll(cx),
+            AnswerBody::Passing(slot) => {
+                let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(passing) = slot.as_mut() else {
+                    let error = io::Error::other("the client took nothing for too long");
+                    return Poll::Ready(Some(Err(error)));
+                };
+                let polled = passing.poll(cx);
+                passing.offered = polled.is_ready().then(Instant::now);
+                polled
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             AnswerBody::Own(bytes) => bytes.is_none(),
-            AnswerBody::Passing(passing) => {
-                passing.lease.is_none()
-                    && passing.framing.is_done()
-                    && passing.framing.trailers().is_empty()
+            AnswerBody::Passing(slot) => {
+                let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+                slot.as_ref().is_some_and(|passing| {
+                    passing.lease.is_none()
+                        && passing.framing.is_done()
+                        && passing.framing.trailers().is_empty()
+                })
             }
         }
     }
@@ -195,10 +214,13 @@ impl Body for AnswerBody {
             AnswerBody::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
-            AnswerBody::Passing(passing) => match passing.framing {
-                Framing::Length(left) => SizeHint::with_exact(left),
-                _ => SizeHint::default(),
-            },
+            AnswerBody::Passing(slot) => {
+                let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+                match slot.as_ref().map(|passing| &passing.framing) {
+                    Some(Framing::Length(left)) => SizeHint::with_exact(*left),
+                    _ => SizeHint::default(),
+                }
+            }
         }
     }
 }

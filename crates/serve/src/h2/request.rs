@@ -10,7 +10,9 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::time::Instant;
 
+use crate::config::PACE;
 use crate::fault::Fault;
 use crate::http::{BadHead, RequestHead};
 
@@ -53,12 +55,17 @@ impl Asked {
         body_max: Option<u64>,
         patience: Duration,
     ) -> Result<(), Fault> {
+        let (mut until, mut came) = (Instant::now() + patience, 0);
         while !self.ended && self.body.len() < most {
             let Some(incoming) = self.incoming.as_mut() else { return Ok(()) };
-            match next_frame(incoming, patience).await? {
+            match next_frame(incoming, until).await? {
                 None => self.ended = true,
                 Some(frame) => match frame.into_data() {
                     Ok(data) => {
+                        came += data.len();
+                        if came >= PACE {
+                            (until, came) = (Instant::now() + patience, 0);
+                        }
                         self.taken += data.len() as u64;
                         if body_max.is_some_and(|most| self.taken > most) {
                             return Err(Fault::TooLarge);
@@ -122,10 +129,10 @@ fn head_text(parts: &http::request::Parts, chunked: bool) -> Vec<u8> {
 
 async fn next_frame(
     incoming: &mut Incoming,
-    patience: Duration,
+    until: Instant,
 ) -> Result<Option<Frame<Bytes>>, Fault> {
     let next = poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx));
-    match tokio::time::timeout(patience, next).await {
+    match tokio::time::timeout_at(until, next).await {
         Err(_) => Err(Fault::Slow),
         Ok(None) => Ok(None),
         Ok(Some(Ok(frame))) => Ok(Some(frame)),
@@ -164,7 +171,7 @@ pub async fn upload(
     let broken = |_| Fault::Broken { before_answer: true };
     let mut out = Vec::new();
     let mut trailers = None;
-    while let Some(frame) = next_frame(&mut incoming, patience).await? {
+    while let Some(frame) = next_frame(&mut incoming, Instant::now() + patience).await? {
         match frame.into_data() {
             Ok(data) => {
                 if let Some(left) = &mut left {

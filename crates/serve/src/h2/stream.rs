@@ -3,19 +3,20 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tutti_model::RoutePolicy;
 
 use super::UnderWay;
-use super::body::{AnswerBody, Passing, Up, Upload};
+use super::body::{AnswerBody, Passing, Sending, Slot, Up, Upload};
 use super::request::{Asked, upload};
 use crate::access::{Caller, identify, wall_clock};
 use crate::answer::Answer;
@@ -27,11 +28,8 @@ use crate::logic::{AnswerKind, Outcome, scan_request};
 use crate::own;
 use crate::pool::connect;
 use crate::retry::{Tries, Verdict};
-use crate::shared::{Worker, count_request, reserve_peek};
+use crate::shared::{Kept, SMALL_BODY, Worker, count_request};
 use crate::visit::Visit;
-
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-const SMALL_BODY: usize = 64 << 10;
 
 type Answered = Response<AnswerBody>;
 
@@ -105,14 +103,14 @@ impl Stream {
         let needed = visit.is_none() || is_api && by_prompt;
         let limits = shared.config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
-        let length = head.length().map_or(peek, |n| usize::try_from(n).unwrap_or(peek).min(peek));
-        let _kept = reserve_peek(&shared, length).ok_or_else(|| {
-            Answer::error(503, "router_busy", "too many large requests at once: try again")
-                .retry_after(Duration::from_secs(1))
-        })?;
+        let mut kept = Kept::default();
         if needed || head.length().is_some_and(|n| n <= peek as u64) {
             let patience = shared.config.timeouts.body;
-            self.asked.gather(peek, limits.body, patience).await.map_err(|fault| fault.answer())?;
+            while !self.asked.ended && self.asked.body.len() < peek {
+                kept.grow(&shared, peek)?;
+                let gathered = self.asked.gather(kept.most, limits.body, patience).await;
+                gathered.map_err(|fault| fault.answer())?;
+            }
         }
         if visit.is_none() {
             let (entry, prompt) = find_by_model(&self.asked.body, &routes, &caller)?;
@@ -178,17 +176,18 @@ impl Stream {
     }
 
     /// Sends the request, and waits for the head of an answer meanwhile.
-    async fn ask(&mut self, mut stream: TcpStream, out: &[u8]) -> Result<Head, Fault> {
+    async fn ask(&mut self, stream: TcpStream, out: &[u8]) -> Result<Head, Fault> {
         let config = &self.worker.shared.config;
         let (limits, patience) = (config.limits, config.timeouts.answer);
         let rest = if self.asked.ended { None } else { self.asked.take_rest() };
+        let (mut read, mut write) = stream.into_split();
         let Some(rest) = rest else {
-            let whole = ask_whole(&mut stream, out, limits.head);
+            let whole = ask_whole(&mut read, &mut write, out, limits.head);
             let timed = tokio::time::timeout(patience, whole).await;
             let (answer, buffer, all_sent) = timed.map_err(|_| Fault::Silent)??;
-            return Ok(Head { up: Up::Whole(stream), answer, buffer, all_sent });
+            let up = Up { read, sending: Sending::Done(write) };
+            return Ok(Head { up, answer, buffer, all_sent });
         };
-        let (mut read, mut write) = stream.into_split();
         let out = out.to_vec();
         let (chunked, body_patience) = (self.asked.chunked, config.timeouts.body);
         let left = limits.body;
@@ -199,7 +198,7 @@ impl Stream {
         }));
         let timed = tokio::time::timeout(patience, read_head(&mut read, limits.head)).await;
         let (answer, buffer) = timed.map_err(|_| Fault::Silent)??;
-        let up = Up::Uploading { read, _upload: task };
+        let up = Up { read, sending: Sending::Rest { _upload: task } };
         Ok(Head { up, answer, buffer, all_sent: false })
     }
 
@@ -221,6 +220,8 @@ impl Stream {
         lease.answered();
         let config = &self.worker.shared.config;
         let under_way = self.under_way.take().expect("a request is answered once");
+        let slot = Arc::new(Slot::new(None));
+        under_way.watch(&slot);
         let mut passing = Passing {
             worker: self.worker.clone(),
             visit,
@@ -233,12 +234,14 @@ impl Stream {
             reusable: answer.keep_alive() && all_sent,
             silence_max: config.timeouts.answer,
             buffer_max: config.limits.buffer,
+            offered: Some(Instant::now()),
             _counted: (counted, under_way),
         };
         if passing.framing.is_done() {
             passing.finish();
         }
-        let mut response = Response::new(AnswerBody::Passing(Box::new(passing)));
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(passing);
+        let mut response = Response::new(AnswerBody::Passing(slot));
         *response.status_mut() =
             StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_GATEWAY);
         for (name, value) in answer.fields.passed() {
@@ -267,13 +270,13 @@ fn judge(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<(), Answer
 
 /// Sends a request that is known to its end. Says whether all of it was taken before the answer came.
 async fn ask_whole(
-    stream: &mut TcpStream,
+    read: &mut OwnedReadHalf,
+    write: &mut OwnedWriteHalf,
     out: &[u8],
     head_max: usize,
 ) -> Result<(ResponseHead, Buffer, bool), Fault> {
-    let (mut read, mut write) = stream.split();
     let mut sending = std::pin::pin!(write.write_all(out));
-    let mut reading = std::pin::pin!(read_head(&mut read, head_max));
+    let mut reading = std::pin::pin!(read_head(read, head_max));
     let mut sent = None;
     let (answer, buffer) = poll_fn(|cx| {
         if sent.is_none()
