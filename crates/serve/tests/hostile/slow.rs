@@ -107,7 +107,8 @@ pub async fn streamed_bodies(victim: Arc<Victim>) -> Tally {
 pub async fn unread(victim: Arc<Victim>) -> Tally {
     let mut streams = held(&victim).await;
     for stream in &mut streams {
-        stream.write_all(b"GET /e/m/endless HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+        let request = b"GET /e/m/endless HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
     }
     victim.until_quiet().await;
     all(streams.into_iter().map(|mut stream| async move {

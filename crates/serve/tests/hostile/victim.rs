@@ -17,6 +17,8 @@ use crate::tally::ending;
 
 /// Names the file with the table, for the process that is the router.
 const TABLE: &str = "TUTTI_HOSTILE_TABLE";
+/// How long a replica may be silent, in milliseconds.
+const SILENCE: &str = "TUTTI_HOSTILE_SILENCE";
 /// How long a client may stall. Short, so that the test is.
 pub const STALL: Duration = Duration::from_millis(600);
 /// Of large bodies, all together.
@@ -49,7 +51,7 @@ fn router_process() {
     config.timeouts = Timeouts {
         head: STALL,
         body: STALL,
-        answer: 5 * STALL,
+        answer: Duration::from_millis(std::env::var(SILENCE).unwrap().parse().unwrap()),
         probe_first: Duration::from_millis(50),
         ..Timeouts::default()
     };
@@ -61,8 +63,9 @@ fn router_process() {
 }
 
 impl Victim {
-    /// `files`: how many it may have open, if fewer than this process.
-    pub async fn start(files: Option<u32>) -> Victim {
+    /// `silence`: how long a replica may say nothing. `files`: how many it may have open, if fewer than
+    /// this process.
+    pub async fn start(silence: Duration, files: Option<u32>) -> Victim {
         let folder = tempfile::tempdir().unwrap();
         let table = folder.path().join("routes.json");
         table_file::save(&table, &replicas::table().await).unwrap();
@@ -72,12 +75,15 @@ impl Victim {
             .arg(std::env::current_exe().unwrap())
             .args(["victim::router_process", "--exact", "--ignored", "--nocapture"])
             .env(TABLE, &table)
+            .env(SILENCE, silence.as_millis().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let addr = lines.find_map(|line| line.unwrap().strip_prefix(SAYS)?.parse().ok());
+        // After a minute the test harness in it has more to say, and would end if nobody listened.
+        std::thread::spawn(move || lines.for_each(drop));
         let alive = child.stdin.take().unwrap();
         let addr = addr.expect("it says where it listens");
         let mut victim = Victim { addr, child, _alive: alive, _folder: folder, idle: 0 };
