@@ -7,8 +7,8 @@ import subprocess
 import urllib.request
 
 import people
-from measure import descendants, end, median, wait_until
-from proxies import ROOT, free_ports, haproxy_config
+from measure import median, wait_until
+from proxies import ROOT, Started, free_ports, haproxy_config
 
 POLICIES = ("round robin", "least outstanding", "prefix")
 # What is asked for, of round robin's and of an equal share.
@@ -44,26 +44,13 @@ def build(as_it_is):
     return {n: os.path.join(target, "release", "examples", n) for n in names}
 
 
-class Stage:
+class Stage(Started):
     """Fresh servers and one router before them: nothing is left of the run before."""
 
     def __init__(self, options, programs, folder, policy):
+        super().__init__()
         self.options, self.programs, self.folder = options, programs, folder
-        self.policy, self.started = policy, []
-
-    def __enter__(self):
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        pids = [p.pid for p in self.started]
-        end(set(pids) | descendants(*pids))
-        for process in self.started:
-            process.wait()
+        self.policy = policy
 
     def spawn(self, argv, **env):
         self.started.append(subprocess.Popen(

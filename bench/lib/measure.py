@@ -26,6 +26,13 @@ def machine_cpu():
     return (user + nice + system + irq + softirq) / TICK
 
 
+def stolen():
+    """Seconds of CPU that this machine wanted and its host gave to others, and all seconds of CPU."""
+    with open("/proc/stat") as f:
+        times = list(map(int, f.readline().split()[1:9]))
+    return times[7] / TICK, sum(times) / TICK
+
+
 def process_cpu(pid):
     """Seconds used by a process itself, its waited-for children included. 0 if it is gone."""
     try:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-from measure import TICK, descendants, end, median, wait_until
+from measure import TICK, descendants, end, median, stolen, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PEERS = ("nginx", "haproxy")
@@ -18,6 +18,10 @@ MOST_LATENCY = 1.25
 CONNECTIONS = {"short": 64, "stream": 32}
 # Paced streams at a time, each a chunk every 5 ms.
 PACED = 24
+# Of the machine's time, taken by its host: what was measured meanwhile is of the host, and is measured again. For the slowest
+# hundredth of answers anything counts that can be seen.
+MOST_STOLEN = {"rate": 0.01, "latency": 0.0}
+TRIES = 8
 
 
 def install():
@@ -109,12 +113,11 @@ backend replicas
 """
 
 
-class Stage:
-    """Back ends and proxies, all running at once; only one of them has work at a time."""
+class Started:
+    """What `start` starts ends with all its children, also when it fails half way."""
 
-    def __init__(self, options, programs, folder):
-        self.options, self.programs, self.folder = options, programs, folder
-        self.started, self.ports, self.pids = [], {}, {}
+    def __init__(self):
+        self.started = []
 
     def __enter__(self):
         try:
@@ -129,6 +132,15 @@ class Stage:
         end(set(pids) | descendants(*pids))
         for process in self.started:
             process.wait()
+
+
+class Stage(Started):
+    """Back ends and proxies, all running at once; only one of them has work at a time."""
+
+    def __init__(self, options, programs, folder):
+        super().__init__()
+        self.options, self.programs, self.folder = options, programs, folder
+        self.ports, self.pids = {}, {}
 
     def spawn(self, cores, argv):
         on = ",".join(map(str, cores))
@@ -181,6 +193,19 @@ class Stage:
         return total
 
     def measured(self, name, kind, connections, seconds, rate):
+        """The first try that the host did not disturb, or the one that it disturbed least."""
+        most = MOST_STOLEN["latency" if rate else "rate"]
+        tries = []
+        while len(tries) < TRIES and not (tries and tries[-1]["stolen"] <= most):
+            stolen_before, all_before = stolen()
+            got = self.try_once(name, kind, connections, seconds, rate)
+            stolen_after, all_after = stolen()
+            got["stolen"] = (stolen_after - stolen_before) / max(all_after - all_before, 1 / TICK)
+            tries.append(got)
+        best = min(tries, key=lambda got: got["stolen"])
+        return {**best, "tries": len(tries), "disturbed": best["stolen"] > most}
+
+    def try_once(self, name, kind, connections, seconds, rate):
         before = 0 if name == "direct" else self.cpu(name)
         got = self.load(name, kind, connections, seconds, rate)
         # The load generator counts what came after a warm-up of 15 %.
@@ -263,7 +288,14 @@ class Result:
                  for line in lines]
         shown.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
         rates = ", ".join(f"{kind} at {rate:,.0f} per second" for kind, rate in self.rates.items())
-        return "\n".join(shown) + f"\n\nopen loop: {rates}"
+        return "\n".join(shown) + f"\n\nopen loop: {rates}\n{self.disturbed()}"
+
+    def disturbed(self):
+        taken = [s for by in self.samples.values() for samples in by.values() for s in samples]
+        again = sum(s["tries"] - 1 for s in taken)
+        left = sum(s["disturbed"] for s in taken)
+        return (f"{len(taken) + again} measurements, {again} of them done again since the host took time; "
+                f"of the {len(taken)} that count {left} were disturbed")
 
     def missed(self):
         missed = [label for label, _, figures, better in self.rows()
@@ -300,7 +332,8 @@ def run(o, stage):
         for what, kind, connections, rate in (("short-open", "short", 64, slowest / 2),
                                               ("paced", "paced", 2 * PACED, result.rates["paced"])):
             for name in order:
-                seconds = o.seconds if kind == "short" else o.seconds + 2
+                # A stream takes a second and more.
+                seconds = o.seconds if kind == "short" else o.seconds + 1
                 got = stage.measured(name, kind, connections, seconds, rate)
                 result.add(what, name, got)
                 if kind == "short":
