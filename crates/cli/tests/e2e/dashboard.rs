@@ -13,7 +13,7 @@ use crate::browser::Browser;
 use crate::cluster;
 
 /// The checker of accessibility, as `scripts/test` has put it there.
-fn axe() -> String {
+pub fn axe() -> String {
     let path = std::env::var_os("TUTTI_TEST_AXE").map(PathBuf::from).expect(
         "TUTTI_TEST_AXE names axe.min.js, from the PyPI package axe-playwright-python; scripts/test sets it",
     );
@@ -172,7 +172,7 @@ fn barriers(browser: &mut Browser, axe: &str, page: &str) -> Vec<String> {
     list.iter().map(|rule| format!("{page}: {}", rule.as_str().unwrap_or_default())).collect()
 }
 
-fn no_barriers(browser: &mut Browser, base: &str, pages: &[String], axe: &str) {
+pub fn no_barriers(browser: &mut Browser, base: &str, pages: &[String], axe: &str) {
     let mut all = Vec::new();
     for light in ["light", "dark"] {
         browser.light(light);

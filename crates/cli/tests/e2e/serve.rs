@@ -13,6 +13,8 @@ use tutti_testkit::{Cluster, ClusterOptions, LiveCli, PATIENCE, wait_for, wait_u
 use tutti_wire::api::{EndpointDetail, EndpointState};
 
 use super::TUTTI;
+use super::browser::Browser;
+use super::dashboard::{axe, log_in, no_barriers};
 use ask::{Load, Said, ask, post};
 
 /// A cluster, and a router beside it.
@@ -108,6 +110,35 @@ fn start_router(cluster: &Cluster) -> (LiveCli, String) {
 
 fn json(said: &Said) -> Value {
     serde_json::from_slice(&said.body).unwrap_or_else(|e| panic!("{e}: {said:?}"))
+}
+
+#[test]
+fn an_endpoint_is_watched_on_its_page() {
+    let stage = Stage::new(1, 3);
+    stage.serve("chat", "", "replicas = [1, 3]");
+    let base = format!("http://{}", stage.cluster.client().endpoint().authority());
+    let admin = std::fs::read_to_string(stage.cluster.dir().join("admin.token")).unwrap();
+    let mut browser = Browser::start();
+    log_in(&mut browser, &base, admin.trim());
+    browser.go(&format!("{base}/endpoints"));
+    browser.click("tbody a[href='/endpoints/chat']");
+    let says = |place: &str, what: &str| {
+        format!("document.querySelector('[data-testid={place}]').textContent.includes({what:?})")
+    };
+    browser.wait(&says("state", "ready"));
+    browser.eval("window.loadedOnce = true");
+    // All that follows comes to the page by itself.
+    let load = Load::start(&stage.address, "chat", 1, 1);
+    browser.wait("parseFloat(document.querySelector('[data-testid=figures] dd').textContent) > 0");
+    browser.wait("document.querySelector('#endpoint canvas')");
+    stage.cluster.cli(&["endpoints", "scale", "chat", "3"]).ok();
+    browser.wait("document.querySelectorAll('#replicas tbody tr').length === 3");
+    browser.wait(&says("history", "wants 3 to 3 replicas"));
+    assert_eq!(browser.eval("window.loadedOnce"), true);
+    assert_eq!(load.stop().bad, [] as [String; 0]);
+    let pages = ["/endpoints", "/endpoints/chat"].map(str::to_owned);
+    no_barriers(&mut browser, &base, &pages, &axe());
+    assert_eq!(browser.complaints(), [] as [String; 0], "the console has errors");
 }
 
 #[test]
