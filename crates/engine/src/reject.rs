@@ -1,6 +1,6 @@
 //! Why the engine refuses a command. Data first, words in one place.
 
-use tutti_model::{BadSpec, Bytes, Impossible, JobId, NodeId, Role, TaskId};
+use tutti_model::{BadSpec, Bytes, Impossible, JobId, NodeId, Role, TaskId, WrongService};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
@@ -91,22 +91,20 @@ pub enum EndpointRefused {
     OtherName { endpoint: String, given: String },
     #[error("{key}: can't be together with [service]")]
     Excluded { key: &'static str },
-    #[error("replicas: {min} to {max} is no range")]
-    BadReplicas { min: u32, max: u32 },
-    #[error("replicas: at most 0 would never answer anything")]
-    NoReplicas,
     #[error("service.{key}: {problem}")]
-    BadService { key: &'static str, problem: String },
-    #[error("schedule: {0}")]
-    BadSchedule(String),
-    #[error("canary: {0} is no part of the requests: write 0 to 100 per cent")]
-    BadCanary(u32),
+    BadService { key: String, problem: String },
     #[error("endpoint {endpoint} has no revision {revision}")]
     NoSuchRevision { endpoint: String, revision: u32 },
     #[error("endpoint {endpoint} serves revision {revision} already")]
     AlreadyThere { endpoint: String, revision: u32 },
     #[error("endpoint {0} has no older revision that was not taken back")]
     NothingToRollBackTo(String),
+}
+
+impl From<WrongService> for EndpointRefused {
+    fn from(wrong: WrongService) -> EndpointRefused {
+        EndpointRefused::BadService { key: wrong.at.to_string(), problem: wrong.why }
+    }
 }
 
 /// What kind of mistake it is, which decides about exit codes and HTTP statuses.
@@ -135,11 +133,7 @@ impl EndpointRefused {
             | EndpointRefused::BadName(_)
             | EndpointRefused::OtherName { .. }
             | EndpointRefused::Excluded { .. }
-            | EndpointRefused::BadReplicas { .. }
-            | EndpointRefused::NoReplicas
-            | EndpointRefused::BadService { .. }
-            | EndpointRefused::BadSchedule(_)
-            | EndpointRefused::BadCanary(_) => Mistake::Invalid,
+            | EndpointRefused::BadService { .. } => Mistake::Invalid,
         }
     }
 
@@ -158,15 +152,7 @@ impl EndpointRefused {
                 "an endpoint keeps its name; serve the file under its own with `tutti serve`"
             }
             EndpointRefused::Excluded { .. } => "leave it out: replicas come and go by themselves",
-            EndpointRefused::BadReplicas { .. } => "write replicas = [min, max], such as [1, 8]",
-            EndpointRefused::NoReplicas => {
-                "replicas = [0, 1] lets it sleep; `tutti endpoints stop NAME` ends it"
-            }
             EndpointRefused::BadService { .. } => "leave the key out to have its default",
-            EndpointRefused::BadSchedule(_) => {
-                "write { from = \"08:00\", until = \"20:00\", min = 4 }"
-            }
-            EndpointRefused::BadCanary(_) => "leave it out to exchange replica by replica",
             EndpointRefused::NoSuchRevision { .. } | EndpointRefused::AlreadyThere { .. } => {
                 "`tutti endpoints show NAME` lists its revisions"
             }

@@ -122,12 +122,11 @@ pub(crate) fn next_due(view: View<'_>) -> Option<Time> {
 
 fn due(look: &Look<'_>) -> Option<Time> {
     let endpoint = look.endpoint;
-    let warm_up = endpoint.service().warm_up;
     let of_replica = look.replicas.iter().filter_map(|seen| match seen.replica.phase {
         ReplicaPhase::Draining { until } => Some(until),
         ReplicaPhase::Coming => match seen.standing {
             Standing::Waits { since } if endpoint.rollout.is_some() => Some(since.plus(NO_ROOM)),
-            _ => replicas::ready_by(look, seen, warm_up),
+            _ => replicas::ready_by(look, seen),
         },
         ReplicaPhase::Ready => None,
     });

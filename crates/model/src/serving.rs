@@ -6,6 +6,7 @@
 //!                                  └──── EndpointLoad ◄── RouterReport
 //! ```
 
+mod check;
 mod endpoint;
 mod histogram;
 mod load;
@@ -13,6 +14,7 @@ mod route;
 mod spec;
 mod verdict;
 
+pub use check::*;
 pub use endpoint::*;
 pub use histogram::*;
 pub use load::*;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Endpoint, JobSpec, Replicas, Role, Rollout, RolloutStage, SERVING_CLASS, Served, ServiceSpec,
+    Endpoint, JobSpec, Replicas, Role, Rollout, RolloutRule, RolloutStage, SERVING_CLASS, Served,
+    ServiceSpec,
 };
 
-use super::service::{check_bounds, check_service, check_wakes};
+use super::service::check_service;
 use super::{Decision, View, bad, done, need_role, on_behalf, submit};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
@@ -55,23 +56,20 @@ fn in_its_class(view: View<'_>, spec: &JobSpec) -> JobSpec {
 
 /// Whoever asks for a model must not get somebody else's: no two endpoints have a name in common.
 fn check_names(view: View<'_>, name: &str, service: &ServiceSpec) -> Result<(), Rejected> {
-    let others = view.state.endpoints.values().filter(|e| e.name != name);
-    for other in others {
-        let theirs = other.revisions.values().filter_map(|r| r.spec.service.as_deref());
-        let theirs = || theirs.clone().flat_map(|s| &s.models).chain([&other.name]);
-        let owner = &other.name;
-        if theirs().any(|n| n == name) {
-            return Err(bad(
-                "name",
-                format!("requests for '{name}' go to endpoint {owner} already"),
-            ));
-        }
-        if let Some(model) = service.models.iter().find(|model| theirs().any(|n| n == *model)) {
-            let problem = format!("requests for '{model}' go to endpoint {owner} already");
-            return Err(EndpointRefused::BadService { key: "models", problem }.into());
-        }
+    let owner = |wanted: &str| {
+        let mut others = view.state.endpoints.values().filter(|e| e.name != name);
+        let owner = others.find(|e| e.is_asked_for_by(wanted))?;
+        Some(format!("requests for '{wanted}' go to endpoint {} already", owner.name))
+    };
+    if let Some(problem) = owner(name) {
+        return Err(bad("name", problem));
     }
-    Ok(())
+    match service.models.iter().find_map(|model| owner(model)) {
+        Some(problem) => {
+            Err(EndpointRefused::BadService { key: "models".to_owned(), problem }.into())
+        }
+        None => Ok(()),
+    }
 }
 
 fn revision_of(endpoint: &Endpoint, revision: u32) -> (Reply, Vec<Event>) {
@@ -124,9 +122,7 @@ pub(super) fn update(
     let service = spec.service.as_deref().ok_or(EndpointRefused::NotAService)?;
     check_names(view, name, service)?;
     let percent = canary.unwrap_or(service.rollout.canary);
-    if percent > 100 {
-        return Err(EndpointRefused::BadCanary(percent).into());
-    }
+    RolloutRule::check_canary(percent).map_err(EndpointRefused::from)?;
     let newest = endpoint.newest();
     let known = endpoint.revision(newest).map(|r| &r.spec);
     if known.is_some_and(|known| **known == spec) {
@@ -181,8 +177,8 @@ pub(super) fn scale(
     bounds: Option<Replicas>,
 ) -> Decision {
     let endpoint = own_and_going_on(view, actor, name)?;
-    bounds.map_or(Ok(()), check_bounds)?;
-    check_wakes(endpoint.service(), bounds.unwrap_or(endpoint.service().replicas))?;
+    let service = endpoint.service();
+    service.check_bounds(bounds.unwrap_or(service.replicas)).map_err(EndpointRefused::from)?;
     if endpoint.bounds == bounds {
         return done(Vec::new());
     }
@@ -226,12 +222,10 @@ pub(super) fn roll_back(view: View<'_>, actor: &Actor, name: &str, to: Option<u3
 }
 
 fn last_good(endpoint: &Endpoint, before: u32) -> Result<u32, Rejected> {
-    let older = || endpoint.revisions.range(..before).rev();
-    let good = older().find(|(_, revision)| revision.taken_back.is_none() && revision.served);
     // Of revisions from before this was remembered nobody knows.
     let known = endpoint.revisions.values().any(|revision| revision.served);
-    let fine = || older().find(|(_, revision)| revision.taken_back.is_none()).filter(|_| !known);
-    let good = good.or_else(fine);
+    let mut older = endpoint.revisions.range(..before).rev();
+    let good = older.find(|(_, r)| r.taken_back.is_none() && (r.served || !known));
     let none = || EndpointRefused::NothingToRollBackTo(endpoint.name.clone()).into();
     good.map(|(number, _)| *number).ok_or_else(none)
 }

@@ -87,11 +87,21 @@ impl Seen<'_> {
         self.job.and_then(|j| j.task(None)).and_then(|t| t.attempt())
     }
 
+    /// Since when it has run without a break.
+    fn runs_since(&self, now: Time) -> Option<Time> {
+        let attempt = self.attempt().filter(|_| matches!(self.standing, Standing::Runs { .. }))?;
+        Some(attempt.running_since(now)?.max(attempt.woke_at().unwrap_or_default()))
+    }
+
     /// Since when it could have become ready.
     pub fn loads_since(&self, now: Time) -> Option<Time> {
-        let attempt = self.attempt().filter(|_| matches!(self.standing, Standing::Runs { .. }))?;
-        let began = attempt.running_since(now)?;
-        Some(began.max(self.replica.since).max(attempt.woke_at().unwrap_or_default()))
+        Some(self.runs_since(now)?.max(self.replica.since))
+    }
+
+    /// It was ready since it runs, and is not any more.
+    pub fn hangs(&self, now: Time) -> bool {
+        let coming = self.replica.phase == ReplicaPhase::Coming;
+        coming && self.runs_since(now).is_some_and(|began| began < self.replica.since)
     }
 }
 

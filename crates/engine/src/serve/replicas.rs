@@ -4,8 +4,8 @@
 //!  submitted ─► coming ─► ready ─► draining ─► gone
 //!                 ▲ │       │ its attempt ended, or it does not answer
 //!                 └─┼───────┘
-//!                   └─► failed: never ready within `warm_up`, or its job is over; the next one comes
-//!                       later each time, until one has been ready for a minute
+//!                   └─► failed: never ready within `warm_up`, not again within `hung_after`, or its job
+//!                       is over; the next one comes later each time, until one has been ready for a minute
 //! ```
 
 use tutti_model::{
@@ -188,14 +188,17 @@ fn stops(state: &State, seen: &Seen<'_>) -> String {
 
 /// Those that run for longer than they may take to become ready. Without routers nobody knows.
 pub(super) fn overdue(look: &Look<'_>) -> Vec<Event> {
-    let (now, warm_up) = (look.view.now, look.endpoint.service().warm_up);
+    let now = look.view.now;
     let mut events = Vec::new();
     let mut failing = Failing::of(look);
-    let late = |seen: &&Seen<'_>| ready_by(look, seen, warm_up).is_some_and(|by| by <= now);
+    let late = |seen: &&Seen<'_>| ready_by(look, seen).is_some_and(|by| by <= now);
     for seen in look.live().filter(late) {
         let said = seen.load.and_then(|l| l.why.as_deref());
         let said = said.map_or_else(String::new, |why| format!(": {why}"));
-        let why = format!("it was not ready within {warm_up}{said}");
+        let why = match seen.hangs(now) {
+            true => format!("it did not answer again within {}{said}", patience(look, seen)),
+            false => format!("it was not ready within {}{said}", patience(look, seen)),
+        };
         events.push(failing.failed(look, seen.id, why.clone()));
         let (endpoint, job, phase) = (look.name(), seen.id, ReplicaPhase::Draining { until: now });
         events.push(Event::ReplicaChanged { endpoint, job, phase, why: Some(why.clone()) });
@@ -211,12 +214,21 @@ pub(super) fn overdue(look: &Look<'_>) -> Vec<Event> {
 }
 
 /// When a replica that is not ready counts as failed.
-pub(super) fn ready_by(look: &Look<'_>, seen: &Seen<'_>, warm_up: Span) -> Option<Time> {
+pub(super) fn ready_by(look: &Look<'_>, seen: &Seen<'_>) -> Option<Time> {
     if seen.replica.phase != ReplicaPhase::Coming {
         return None;
     }
     let heard = look.memory?.heard_since(look.view.now)?;
-    Some(seen.loads_since(look.view.now)?.max(heard).plus(warm_up))
+    Some(seen.loads_since(look.view.now)?.max(heard).plus(patience(look, seen)))
+}
+
+/// A model takes its time to load; a server that has one answers, however busy it is.
+fn patience(look: &Look<'_>, seen: &Seen<'_>) -> Span {
+    let service = look.endpoint.service();
+    match seen.hangs(look.view.now) {
+        true => service.hung_after.min(service.warm_up),
+        false => service.warm_up,
+    }
 }
 
 /// It is told to go: at once if nothing is under way there.

@@ -44,12 +44,11 @@ fn not_ready(look: &Look<'_>, seen: &Seen<'_>) -> Option<NotReady> {
         Standing::Starts => NotReady::Starts { since: placed_at.unwrap_or(now) },
         Standing::Runs { .. } => {
             let since = seen.loads_since(now).unwrap_or(now);
-            let warm_up = look.endpoint.service().warm_up;
-            match super::replicas::ready_by(look, seen, warm_up) {
+            let said = seen.load.and_then(|l| l.why.clone());
+            match super::replicas::ready_by(look, seen) {
                 None => NotReady::Unseen { since },
-                Some(until) => {
-                    NotReady::Loads { since, until, said: seen.load.and_then(|l| l.why.clone()) }
-                }
+                Some(until) if seen.hangs(now) => NotReady::Hangs { since, until, said },
+                Some(until) => NotReady::Loads { since, until, said },
             }
         }
         Standing::Suspended => NotReady::Suspended,

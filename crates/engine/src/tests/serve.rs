@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    EndReason, Endpoint, EndpointLoad, ExitStatus, JobId, JobSpec, JobState, Outcome, Preempt,
-    PreemptMode, Replica, ReplicaLoad, ReplicaPhase, Replicas, ServiceSpec, Span, TaskId, Traffic,
+    EndReason, Endpoint, EndpointLoad, ExitStatus, JobId, JobSpec, JobState, NotReady, Outcome,
+    Preempt, PreemptMode, Replica, ReplicaLoad, ReplicaPhase, Replicas, ServiceSpec, Span, TaskId,
+    Traffic,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -313,7 +314,7 @@ fn a_lost_node_is_made_good_by_the_job_itself() {
 }
 
 #[test]
-fn a_replica_that_does_not_answer_any_more_is_given_up_after_its_time_to_warm_up() {
+fn a_replica_that_hangs_is_taken_out_and_then_replaced() {
     let mut world = World::new(&[2]);
     world.serve(chat(1, 1));
     world.serve_on(1, &Routers::default());
@@ -323,9 +324,13 @@ fn a_replica_that_does_not_answer_any_more_is_given_up_after_its_time_to_warm_up
     world.serve_on(6, &mute);
     assert_eq!(phases(&world), [ReplicaPhase::Coming]);
     assert!(said(&world, "connection refused"));
-    world.serve_on(101, &mute);
+    let verdict = world.engine.endpoint_verdict("chat", world.now).unwrap();
+    assert!(matches!(verdict.replicas[0].why, NotReady::Hangs { .. }), "{verdict:?}");
+    world.serve_on(50, &mute);
+    assert_eq!(phases(&world), [ReplicaPhase::Coming], "it may come back");
+    world.serve_on(10, &mute);
     assert_eq!(world.state_of(JobId(1)), JobState::Cancelled);
-    assert!(said(&world, "it was not ready within"));
+    assert!(said(&world, "it did not answer again within 1m"));
     world.serve_on(3, &mute);
     assert_eq!(world.ready(), [JobId(2)]);
 }
@@ -450,12 +455,12 @@ fn what_can_not_be_served_is_refused_with_a_way_out() {
         (array, EndpointRefused::Excluded { key: "array" }),
         (nameless, EndpointRefused::NoName),
         (odd, EndpointRefused::BadName("Chat!".into())),
-        (chat(3, 2), EndpointRefused::BadReplicas { min: 3, max: 2 }),
-        (chat(0, 0), EndpointRefused::NoReplicas),
-        (with_service(chat(1, 1), |s| s.rollout.canary = 101), EndpointRefused::BadCanary(101)),
         (
             with_service(chat(1, 1), |s| s.schedule = vec![night.clone()]),
-            EndpointRefused::BadSchedule("08:00 to 08:00 is no time".into()),
+            EndpointRefused::BadService {
+                key: "schedule[0].until".into(),
+                problem: "the same as 'from': write 00:00 and 24:00 for a day".into(),
+            },
         ),
     ] {
         let refused = refusal(&mut world, spec);

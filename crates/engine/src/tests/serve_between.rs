@@ -110,7 +110,7 @@ fn no_two_endpoints_are_asked_for_by_one_name() {
         (named("a", &["vllm"]), "service.models: requests for 'vllm' go to endpoint vllm already"),
         (named("12", &[]), "a letter among them"),
         (named("-a", &[]), "no '-' first"),
-        (with_service(chat(0, 1), |s| s.queue = 0), "none could wake a sleeping endpoint"),
+        (with_service(chat(0, 1), |s| s.queue = 0), "while nobody is awake"),
     ] {
         let found = refusal(world.try_serve(spec));
         assert!(found.contains(says), "{found}");

@@ -181,6 +181,12 @@ impl Endpoint {
         self.bounds.unwrap_or(self.service().replicas)
     }
 
+    /// Whether requests for this model come here, or would with a revision that it may return to.
+    pub fn is_asked_for_by(&self, model: &str) -> bool {
+        let specs = self.revisions.values().filter_map(|r| r.spec.service.as_deref());
+        self.name == model || specs.flat_map(|s| &s.models).any(|name| name == model)
+    }
+
     pub fn ready(&self) -> impl Iterator<Item = (JobId, &Replica)> {
         self.replicas.iter().filter(|(_, r)| r.phase == ReplicaPhase::Ready).map(|(id, r)| (*id, r))
     }

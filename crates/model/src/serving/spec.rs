@@ -35,6 +35,8 @@ pub struct ServiceSpec {
     pub sticky_header: String,
     /// How long a replica may take from its start until it is ready.
     pub warm_up: Span,
+    /// One that answered and does not any more is replaced after this long.
+    pub hung_after: Span,
     /// For this long after it became ready a replica gets less than its share.
     pub slow_start: Span,
     /// How long a replica that goes may take for the requests it has.
@@ -75,6 +77,7 @@ impl Default for ServiceSpec {
             policy: RoutePolicy::default(),
             sticky_header: "x-session-id".to_owned(),
             warm_up: Span::secs(600),
+            hung_after: Span::secs(60),
             slow_start: Span::secs(10),
             drain: Span::secs(60),
             queue: 1000,

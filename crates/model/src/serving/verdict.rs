@@ -59,6 +59,13 @@ pub enum NotReady {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         said: Option<String>,
     },
+    /// It runs and answered, and does not any more; it is replaced then.
+    Hangs {
+        since: Time,
+        until: Time,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        said: Option<String>,
+    },
     /// It runs, and no router has spoken.
     Unseen {
         since: Time,
@@ -121,6 +128,10 @@ impl ReplicaVerdict {
     }
 }
 
+fn aside(said: &Option<String>) -> String {
+    said.as_ref().map_or_else(String::new, |said| format!(" ({said})"))
+}
+
 struct Said<'a> {
     why: &'a NotReady,
     now: Time,
@@ -136,11 +147,12 @@ impl fmt::Display for Said<'_> {
             NotReady::Retries { at } => write!(f, "failed and starts again in {}", until(at)),
             NotReady::Starts { since } => write!(f, "starts since {}", ago(since)),
             NotReady::Loads { since, until: by, said } => {
-                write!(f, "runs for {} and does not answer", ago(since))?;
-                if let Some(said) = said {
-                    write!(f, " ({said})")?;
-                }
+                write!(f, "runs for {} and does not answer{}", ago(since), aside(said))?;
                 write!(f, ", given up in {}", until(by))
+            }
+            NotReady::Hangs { since, until: by, said } => {
+                write!(f, "does not answer any more since {}{}", ago(since), aside(said))?;
+                write!(f, ", replaced in {}", until(by))
             }
             NotReady::Unseen { since } => {
                 write!(f, "runs for {}, and no router has seen it", ago(since))

@@ -1,167 +1,32 @@
-//! The `[service]` table: bounds, and values that go together.
+//! The `[service]` table: where in the text it is wrong.
 
-use std::collections::BTreeSet;
-
-use tutti_model::{JobSpec, ScheduledMin, ServiceSpec};
+use tutti_model::{JobSpec, ServiceStep, WrongService};
 
 use crate::textfile::error::{FileError, Problem};
 use crate::textfile::tree::{Node, Value};
 
-/// The clocks that are furthest from UTC.
-const OFFSET_MAX: i32 = 14 * 60;
-
-/// What is wrong, and where: keys and positions in lists below `service`.
-struct Wrong {
-    path: Vec<Step>,
-    why: String,
-}
-
-enum Step {
-    Key(&'static str),
-    Item(usize),
-}
-
 pub(super) fn check(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
     let Some(service) = spec.service.as_deref() else { return Ok(()) };
-    if let Some(key) = excluded(spec) {
+    if let Some(key) = spec.not_with_service() {
         let at = root.get(key).map_or(root.at, |entry| entry.node.at);
         let why = "not together with [service]: replicas come and go by themselves".to_owned();
         return Err(FileError::of_key(at, key, Problem::BadValue(why)));
     }
-    let wrong = [numbers, names, rollout, schedule].iter().find_map(|check| check(service));
-    wrong.map_or(Ok(()), |wrong| Err(placed(root, wrong)))
-}
-
-/// What makes no sense for something that is always there.
-fn excluded(spec: &JobSpec) -> Option<&'static str> {
-    let keys = [
-        ("array", spec.array.is_some()),
-        ("stdin", spec.stdin),
-        ("after", !spec.after.is_empty()),
-        ("hold", spec.hold),
-        ("elastic", spec.elastic.is_some()),
-    ];
-    keys.into_iter().find(|(_, there)| *there).map(|(key, _)| key)
+    service.check().map_err(|wrong| placed(root, wrong))
 }
 
 /// A key that is not written, since its default is to blame, has the place of what is around it.
-fn placed(root: &Node, wrong: Wrong) -> FileError {
-    let mut key = "service".to_owned();
+fn placed(root: &Node, wrong: WrongService) -> FileError {
     let mut node = root.get("service").map_or(root, |entry| &entry.node);
-    for step in &wrong.path {
-        let below = match step {
-            Step::Key(name) => {
-                key.push_str(&format!(".{name}"));
-                node.get(name).map(|entry| &entry.node)
-            }
-            Step::Item(at) => {
-                key.push_str(&format!("[{at}]"));
-                match &node.value {
-                    Value::List(items) => items.get(*at),
-                    _ => None,
-                }
-            }
+    for step in &wrong.at.0 {
+        let below = match (step, &node.value) {
+            (ServiceStep::Key(name), _) => node.get(name).map(|entry| &entry.node),
+            (ServiceStep::Item(at), Value::List(items)) => items.get(*at),
+            (ServiceStep::Item(_), _) => None,
         };
         node = below.unwrap_or(node);
     }
-    FileError::of_key(node.at, key, Problem::BadValue(wrong.why))
-}
-
-fn wrong(key: &'static str, why: impl Into<String>) -> Option<Wrong> {
-    Some(Wrong { path: vec![Step::Key(key)], why: why.into() })
-}
-
-fn numbers(service: &ServiceSpec) -> Option<Wrong> {
-    let (min, max) = (service.replicas.min, service.replicas.max);
-    if service.port == Some(0) {
-        return wrong("port", "0 is no port: leave the key out, and $PORT says which is free");
-    }
-    if max == 0 {
-        return wrong("replicas", "0 would never answer anything: write [0, 1] to let it sleep");
-    }
-    if min > max {
-        return wrong("replicas", format!("[{min}, {max}] is no range: write [min, max]"));
-    }
-    if service.target_in_flight == 0 {
-        return wrong("target_in_flight", "must be at least 1");
-    }
-    if service.max_in_flight == Some(0) {
-        return wrong("max_in_flight", "must be at least 1; leave the key out for no bound");
-    }
-    if service.warm_up.0 == 0 {
-        return wrong("warm_up", "nothing is ready at once: give it some time");
-    }
-    if min == 0 && service.queue == 0 {
-        return wrong("queue", "must be at least 1: requests wait there while nobody is awake");
-    }
-    None
-}
-
-fn names(service: &ServiceSpec) -> Option<Wrong> {
-    if !service.health.starts_with('/') {
-        let why = format!("'{}' is no path: it starts with / as in /health", service.health);
-        return wrong("health", why);
-    }
-    if service.health.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return wrong("health", "a path has no spaces");
-    }
-    let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    let header = &service.sticky_header;
-    if header.is_empty() || !header.chars().all(fits) {
-        return wrong("sticky_header", format!("'{header}' is no header's name"));
-    }
-    if let Some(files) = service.files.as_deref().filter(|files| !files.starts_with('/')) {
-        return wrong("files", format!("'{files}' is no path on every node: it starts with /"));
-    }
-    let mut seen = BTreeSet::new();
-    for (at, model) in service.models.iter().enumerate() {
-        let path = || vec![Step::Key("models"), Step::Item(at)];
-        if model.trim().is_empty() {
-            return Some(Wrong { path: path(), why: "a model has a name".to_owned() });
-        }
-        if !seen.insert(model) {
-            return Some(Wrong { path: path(), why: format!("'{model}' is there twice") });
-        }
-    }
-    None
-}
-
-fn rollout(service: &ServiceSpec) -> Option<Wrong> {
-    let rule = &service.rollout;
-    let of_rule =
-        |key, why: String| Some(Wrong { path: vec![Step::Key("rollout"), Step::Key(key)], why });
-    if rule.canary > 100 {
-        let why = format!("{} is no part of the requests: write 0 to 100 per cent", rule.canary);
-        return of_rule("canary", why);
-    }
-    if !(0.0..=100.0).contains(&rule.max_errors) {
-        return of_rule("max_errors", "must be 0 to 100 per cent".to_owned());
-    }
-    if !(rule.max_slowdown >= 1.0 && rule.max_slowdown.is_finite()) {
-        return of_rule("max_slowdown", "must be at least 1: so many times as slow".to_owned());
-    }
-    None
-}
-
-fn schedule(service: &ServiceSpec) -> Option<Wrong> {
-    let max = service.replicas.max;
-    let bad = |(at, hours): (usize, &ScheduledMin)| {
-        let below = |key, why| Some(Wrong { path: [Step::Item(at), Step::Key(key)].into(), why });
-        if hours.min > max {
-            return below("min", format!("{} is more than the {max} of 'replicas'", hours.min));
-        }
-        if hours.from == hours.until {
-            return below("until", "the same as 'from': write 00:00 and 24:00 for a day".into());
-        }
-        if hours.utc_offset_minutes.abs() > OFFSET_MAX {
-            let why = format!("{} minutes: no clock is that far", hours.utc_offset_minutes);
-            return below("utc_offset_minutes", why);
-        }
-        None
-    };
-    let mut wrong = service.schedule.iter().enumerate().find_map(bad)?;
-    wrong.path.insert(0, Step::Key("schedule"));
-    Some(wrong)
+    FileError::of_key(node.at, format!("service.{}", wrong.at), Problem::BadValue(wrong.why))
 }
 
 #[cfg(test)]
