@@ -202,6 +202,8 @@ mod tests {
             "tutti serve - --no-wait",
             "tutti endpoints",
             "tutti endpoints --watch",
+            "tutti endpoints --stopped --json",
+            "tutti endpoints list --stopped",
             "tutti endpoints list --json",
             "tutti endpoints show chat --json",
             "tutti endpoints scale chat 3",

@@ -15,6 +15,7 @@ pub mod policy;
 pub mod progress;
 pub mod quota;
 pub mod report;
+pub mod served;
 pub mod table;
 pub mod time;
 pub mod tokens;

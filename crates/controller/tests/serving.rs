@@ -151,6 +151,17 @@ async fn an_endpoint_is_served_asked_and_stopped() {
         assert!(began.elapsed() < Duration::from_secs(30));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let past = cluster.call_as(&ada, "GET", "/api/v1/endpoints:stopped", None).await.json();
+    let past = &past["endpoints"][0];
+    assert_eq!((&past["name"], &past["user"]), (&json!("chat"), &json!("ada")));
+    assert_eq!(
+        (&past["total"]["requests"], &past["total"]["output_tokens"]),
+        (&json!(20), &json!(200))
+    );
+    assert!(past["gpu_hours"].as_f64() > Some(0.0) && past["stopped_at"].is_u64(), "{past}");
+    assert_eq!(&cluster.get("/api/v1/report").await["served"][0], past);
+    let of_bob = cluster.get("/api/v1/report?user=bob").await;
+    assert_eq!(of_bob.get("served"), None, "{of_bob}");
     let audit = std::fs::read_to_string(cluster.stop().await.path().join("audit.log")).unwrap();
     assert!(audit.contains("endpoint chat revision 1"), "{audit}");
     assert!(!audit.contains("/api/v1/routers"), "routers speak too often for it");
@@ -232,6 +243,22 @@ async fn what_was_served_is_told_before_an_endpoint_is_gone() {
     stop_and_see_it_go(&cluster, None).await;
     let Account { requests, gone } = account(cluster).await;
     assert_eq!((requests, gone), (30, true));
+
+    // Gone: a router that has not heard of it yet goes on counting.
+    let (cluster, _agent) = one_node(Ranks::Stay).await;
+    let router = cluster.token(json!({ "grants": "router" })).await;
+    serve(&cluster, &cluster.admin, json!({ "spec": chat(json!([0, 1])) })).await;
+    let table = routes(&cluster, &router, &json!(0)).await;
+    say(&cluster, &router, report(&table, 0, 30)).await;
+    stop_and_see_it_go(&cluster, None).await;
+    say(&cluster, &router, report(&table, 0, 33)).await;
+    let began = Instant::now();
+    let stopped = || cluster.get("/api/v1/endpoints:stopped");
+    while stopped().await["endpoints"][0]["total"]["requests"] != 33 {
+        assert!(began.elapsed() < Duration::from_secs(30), "{:#}", stopped().await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(account(cluster).await.requests, 33);
 
     // Awake: what it still answers while it goes counts as well.
     let (cluster, _agent) = one_node(Ranks::Stay).await;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, Policy,
-    Queue, Seq, TaskId, Time, Token,
+    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId,
+    PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
@@ -38,6 +38,9 @@ pub struct State {
     /// By name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub endpoints: BTreeMap<String, Endpoint>,
+    /// Those that were stopped.
+    #[serde(default, skip_serializing_if = "PastEndpoints::is_empty")]
+    pub past_endpoints: PastEndpoints,
     /// The last record that changed what routers are told.
     #[serde(default)]
     pub routes: Seq,

@@ -1,7 +1,8 @@
-//! Cost and waste: where GPU-hours went, as a picture of days, a table, and the worst wasters.
+//! Cost and waste: where GPU-hours went, as a picture of days, a table, the worst wasters, and what
+//! endpoints did.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use tutti_model::{Report, ReportBy, ReportLine, TaskId, TimeClass};
+use tutti_model::{Report, ReportBy, ReportLine, ServedLine, TaskId, TimeClass};
 
 use crate::live::Shown;
 use crate::overview::figure;
@@ -25,6 +26,7 @@ impl View {
             .region("days", self.picture())
             .region("lines", lines(&self.table))
             .region("wasters", wasters(&self.table, true))
+            .region("served", served(&self.table, true))
     }
 
     fn picture(&self) -> Markup {
@@ -64,6 +66,11 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
             p.sub { (WASTERS) }
             (region("wasters", &wasters(&view.table, true)))
         }
+        section.panel {
+            h2 { "Endpoints" }
+            p.sub { (SERVED) }
+            (region("served", &served(&view.table, true)))
+        }
     };
     let live = Some(format!("page=cost&q={}", by.as_str()));
     document(reader, &Page { tab: Tab::Cost, title: "Cost and waste", live, body })
@@ -99,6 +106,11 @@ pub fn standalone(report: &Report) -> Markup {
                         h2 { "Jobs that wasted most" }
                         p.sub { (WASTERS) }
                         (wasters(report, false))
+                    }
+                    section.panel {
+                        h2 { "Endpoints" }
+                        p.sub { (SERVED) }
+                        (served(report, false))
                     }
                 }
             }
@@ -330,6 +342,57 @@ fn wasters(report: &Report, linked: bool) -> Markup {
     }
 }
 
+const SERVED: &str = "Those that were stopped in these days or go on. Totals since each was made, \
+                      other days included.";
+
+fn served(report: &Report, linked: bool) -> Markup {
+    html! {
+        @if report.served.is_empty() {
+            p.calm { "There was none." }
+        } @else {
+            div.scroll tabindex="0" role="region" aria-label="Endpoints" {
+                table.list data-testid="served" {
+                    thead { tr {
+                        th scope="col" { "Endpoint" } th scope="col" { "Team" }
+                        @for head in ["requests", "failed", "tokens in", "tokens out", "GPU-hours"] {
+                            th.n scope="col" { (head) }
+                        }
+                        @if let Some(currency) = &report.currency {
+                            th.n scope="col" { (currency) }
+                            th.n scope="col" { (currency) " per million tokens" }
+                        }
+                        th scope="col" { "state" }
+                    } }
+                    tbody { @for line in &report.served { (served_row(line, report, linked)) } }
+                }
+            }
+        }
+    }
+}
+
+fn served_row(line: &ServedLine, report: &Report, linked: bool) -> Markup {
+    let total = &line.total;
+    html! {
+        tr {
+            th scope="row" {
+                @if linked && line.stopped_at.is_none() { (words::endpoint_link(&line.name)) }
+                @else { (line.name) }
+            }
+            td { (line.team) }
+            @for n in [total.requests, total.errors, total.prompt_tokens, total.output_tokens] {
+                td.n { (words::number(n)) }
+            }
+            td.n { (hours(line.gpu_hours)) }
+            @if report.currency.is_some() {
+                @for cost in [line.cost, line.cost_per_million_tokens] {
+                    td.n { @if let Some(cost) = cost { (format!("{cost:.2}")) } @else { "–" } }
+                }
+            }
+            td { @if let Some(at) = line.stopped_at { "stopped " (words::when(at)) } @else { "serving" } }
+        }
+    }
+}
+
 fn mostly(line: &ReportLine) -> &'static str {
     let wasted = line.gpu_hours.iter().filter(|(class, _)| class.is_waste());
     wasted.max_by(|a, b| a.1.total_cmp(b.1)).map_or("", |(class, _)| class.words())
@@ -354,7 +417,7 @@ pub(crate) fn of_job(line: &ReportLine) -> Markup {
 mod tests {
     use super::*;
     use crate::shell::tests::reader;
-    use tutti_model::{Cost, Day, JobId, Role, Waster};
+    use tutti_model::{Cost, Day, JobId, Role, Served, Time, Waster};
 
     fn line(name: &str, productive: f64, idle: f64) -> ReportLine {
         ReportLine {
@@ -386,6 +449,7 @@ mod tests {
             total: line("", 7.0, 3.0),
             lines: vec![line(names[0], 4.0, 1.0), line(names[1], 3.0, 2.0)],
             wasters: vec![waster],
+            served: Vec::new(),
         }
     }
 
@@ -423,9 +487,38 @@ mod tests {
         assert!(text(&report).contains("Nobody wasted anything"));
     }
 
+    fn endpoint(name: &str, stopped_at: Option<Time>) -> ServedLine {
+        ServedLine {
+            name: name.into(),
+            user: "ada".into(),
+            team: "lab".into(),
+            created_at: Time(0),
+            stopped_at,
+            total: Served { requests: 12_345, ..Served::default() },
+            gpu_hours: 8.5,
+            cost: Some(21.25),
+            cost_per_million_tokens: None,
+        }
+    }
+
+    #[test]
+    fn endpoints_that_are_there_have_a_page() {
+        let mut report = report(ReportBy::Team, ["lab", "ops"]);
+        let text = |report: &Report| served(report, true).into_string();
+        assert!(text(&report).contains("There was none."));
+        report.served = vec![endpoint("chat", None), endpoint("<old>", Some(Day(20_000).begins()))];
+        let found = text(&report);
+        assert!(found.contains("href=\"/endpoints/chat\"") && found.contains("serving"), "{found}");
+        assert!(found.contains("&lt;old&gt;") && found.contains("stopped <time"), "{found}");
+        assert!(found.contains("12,345") && found.contains("EUR per million tokens"), "{found}");
+        assert!(!found.contains("/endpoints/%3C"), "there is no page any more: {found}");
+    }
+
     #[test]
     fn a_file_needs_nothing_else() {
-        let text = standalone(&report(ReportBy::Day, ["2024-10-04", "2024-10-05"])).into_string();
+        let mut report = report(ReportBy::Day, ["2024-10-04", "2024-10-05"]);
+        report.served = vec![endpoint("chat", None)];
+        let text = standalone(&report).into_string();
         assert!(text.contains("<style>") && text.contains(".c-productive"));
         assert!(!text.contains("href=") && !text.contains("src=") && !text.contains("<script"));
     }

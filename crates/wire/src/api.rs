@@ -40,6 +40,7 @@
 //! | GET/POST `/api/v1/tokens`, DELETE `/api/v1/tokens/{id}` | [`NewToken`] → [`CreatedToken`] | admin |
 //! | POST `/api/v1/join` | [`JoinRequest`] → [`JoinResponse`]; bearer is a join token | join token |
 //! | GET `/api/v1/endpoints`, `/api/v1/endpoints/{name}` | → [`EndpointRow`] list / one [`EndpointDetail`] | viewer |
+//! | GET `/api/v1/endpoints:stopped` | → [`StoppedEndpoints`]: what each did and took | viewer |
 //! | POST `/api/v1/endpoints` | [`Serve`] → [`Serving`]; header `Idempotency-Key` | user |
 //! | POST `/api/v1/endpoints/{name}/scale` | [`ScaleRequest`] → [`Changed`] | user, own endpoints |
 //! | POST `/api/v1/endpoints/{name}/rollback` | [`RollBackRequest`] → [`Serving`] | user, own endpoints |

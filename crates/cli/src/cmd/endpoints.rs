@@ -9,7 +9,7 @@ use tutti_wire::client::Client;
 use super::serve::{CommonArgs, Wanted, serve};
 use crate::fail::Fail;
 use crate::show::table::terminal_width;
-use crate::show::{endpoint, endpoints};
+use crate::show::{endpoint, endpoints, served};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -24,6 +24,15 @@ pub struct EndpointsArgs {
 
 #[derive(clap::Args)]
 struct ListArgs {
+    /// Those that were stopped, with what each did and took
+    #[arg(long)]
+    stopped: bool,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+#[derive(clap::Args)]
+struct HowArgs {
     #[arg(long)]
     json: bool,
     /// Show again every second
@@ -39,7 +48,7 @@ enum Verb {
     Show {
         name: String,
         #[command(flatten)]
-        how: ListArgs,
+        how: HowArgs,
     },
     /// Other bounds than the file's: 3, or 1..8 to follow the load
     Scale(ScaleArgs),
@@ -84,7 +93,7 @@ struct Bounds {
 pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail> {
     match args.verb {
         None => list(&session::open(cluster)?, &args.list),
-        Some(Verb::List(how)) => list(&session::open(cluster)?, &how),
+        Some(Verb::List(args)) => list(&session::open(cluster)?, &args),
         Some(Verb::Show { name, how }) => show(&session::open(cluster)?, &name, &how),
         Some(Verb::Scale(args)) => scale(&session::open(cluster)?, &args),
         Some(Verb::Update { name, file, canary, common }) => {
@@ -104,16 +113,32 @@ pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail>
     }
 }
 
-fn list(client: &Client, how: &ListArgs) -> Result<ExitCode, Fail> {
-    if how.json {
+fn list(client: &Client, args: &ListArgs) -> Result<ExitCode, Fail> {
+    if args.stopped {
+        return list_stopped(client, &args.how);
+    }
+    if args.how.json {
         terminal::json(&client.endpoints()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let text = || Ok(endpoints::table(&client.endpoints()?, Style::of_stdout(), terminal_width()));
+    say(&args.how, text)
+}
+
+fn list_stopped(client: &Client, how: &HowArgs) -> Result<ExitCode, Fail> {
+    if how.json {
+        terminal::json(&client.stopped_endpoints()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = || {
+        let found = client.stopped_endpoints()?;
+        let now = session::now(client);
+        Ok(served::stopped(&found, now, Style::of_stdout(), terminal_width()))
+    };
     say(how, text)
 }
 
-fn show(client: &Client, name: &str, how: &ListArgs) -> Result<ExitCode, Fail> {
+fn show(client: &Client, name: &str, how: &HowArgs) -> Result<ExitCode, Fail> {
     if how.json {
         terminal::json(&client.endpoint_detail(name)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -126,7 +151,7 @@ fn show(client: &Client, name: &str, how: &ListArgs) -> Result<ExitCode, Fail> {
     say(how, text)
 }
 
-fn say(how: &ListArgs, text: impl Fn() -> Result<String, Fail>) -> Result<ExitCode, Fail> {
+fn say(how: &HowArgs, text: impl Fn() -> Result<String, Fail>) -> Result<ExitCode, Fail> {
     if how.watch {
         return terminal::watch(text);
     }

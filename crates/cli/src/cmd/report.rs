@@ -93,7 +93,8 @@ pub fn run(cluster: Option<&str>, args: ReportArgs) -> Result<ExitCode, Fail> {
     } else if args.html {
         terminal::say(&tutti_web::cost::standalone(&found).into_string());
     } else {
-        terminal::say(&report::text(&found, Style::of_stdout(), terminal_width()));
+        let now = session::now(&client);
+        terminal::say(&report::text(&found, now, Style::of_stdout(), terminal_width()));
     }
     Ok(ExitCode::SUCCESS)
 }

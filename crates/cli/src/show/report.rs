@@ -1,14 +1,14 @@
-//! `tutti report`: GPU-hours by what they were, money, and who wasted most.
+//! `tutti report`: GPU-hours by what they were, money, who wasted most, and what endpoints did.
 
-use tutti_model::{Report, ReportBy, ReportLine, TimeClass, Waster};
+use tutti_model::{Report, ReportBy, ReportLine, Time, TimeClass, Waster};
 use tutti_wire::api::JobGoodput;
 
-use super::harmless;
 use super::plan::seen::PlanSeen;
 use super::table::{Field, Grid, plain};
+use super::{harmless, served};
 use crate::style::{Ink, Style};
 
-pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
+pub fn text(report: &Report, now: Time, style: Style, width: Option<u16>) -> String {
     let head = format!("GPU-hours from {} to {} (UTC)", report.since, report.until);
     let mut parts = vec![head, lines(report, style, width)];
     if !report.unpriced.is_empty() {
@@ -22,6 +22,11 @@ pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
     } else if report.total.held_hours > 0.0 {
         parts.push("nobody wasted anything".to_owned());
     }
+    if !report.served.is_empty() {
+        let currency = report.currency.as_deref();
+        let table = served::table(&report.served, currency, now, style, width);
+        parts.push(format!("{SERVED}\n{table}"));
+    }
     if report.total.total_hours == 0.0 {
         parts.push("nothing is on record for these days".to_owned());
     }
@@ -30,6 +35,8 @@ pub fn text(report: &Report, style: Style, width: Option<u16>) -> String {
 
 /// Lines have only what was wasted in these days.
 const WASTERS: &str = "jobs that wasted most (amounts are of the whole job, other days included)";
+
+const SERVED: &str = "endpoints (totals since each was made, other days included)";
 
 /// Classes that somebody has; the others would only take room.
 fn classes(report: &Report) -> Vec<TimeClass> {
@@ -131,7 +138,7 @@ fn mostly(line: &ReportLine) -> &'static str {
 }
 
 /// Small amounts keep their digits: a short job is not nothing.
-fn hours(hours: f64) -> String {
+pub fn hours(hours: f64) -> String {
     match hours {
         0.0 => "-".to_owned(),
         h if h < 0.01 => format!("{h:.4}"),
@@ -140,7 +147,7 @@ fn hours(hours: f64) -> String {
     }
 }
 
-fn money(amount: f64) -> String {
+pub fn money(amount: f64) -> String {
     if amount == 0.0 { "-".to_owned() } else { format!("{amount:.2}") }
 }
 
@@ -252,6 +259,7 @@ pub fn job(job: &JobGoodput, plan: Option<&PlanSeen>, style: Style) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::show::served::tests::{NOW, line as served_line};
     use tutti_model::{Cost, Day, JobId, TaskId};
 
     fn line(name: &str, productive: f64, idle: f64, free: f64) -> ReportLine {
@@ -287,16 +295,27 @@ mod tests {
             total: line("", 6.0, 2.0, 8.0),
             lines: vec![line("lab,x", 6.0, 2.0, 0.0), line("", 0.0, 0.0, 8.0)],
             wasters: vec![waster],
+            served: Vec::new(),
         }
     }
 
     #[test]
     fn what_nobody_has_takes_no_column() {
-        let text = text(&report(), Style::PLAIN, None);
+        let text = text(&report(), NOW, Style::PLAIN, None);
         assert!(text.contains("PRODUCTIVE") && !text.contains("SUSPENDED"), "{text}");
         assert!(text.contains("75.0 %") && text.contains("(nobody)"), "{text}");
         assert!(text.contains("EUR WASTED") && text.contains("b200"), "{text}");
         assert!(text.contains("held but idle"), "{text}");
+    }
+
+    #[test]
+    fn endpoints_are_told_of_if_there_are_any() {
+        let mut found = report();
+        assert!(!text(&found, NOW, Style::PLAIN, None).contains("ENDPOINT"));
+        found.served = vec![served_line("chat", None)];
+        let said = text(&found, NOW, Style::PLAIN, None);
+        assert!(said.contains("endpoints (totals since each was made"), "{said}");
+        assert!(said.contains("EUR/M TOKENS") && said.ends_with("serving"), "{said}");
     }
 
     #[test]
@@ -319,12 +338,12 @@ mod tests {
     #[test]
     fn wasters_are_of_whole_jobs_and_nobody_is_said_only_if_it_is_so() {
         let mut found = report();
-        assert!(text(&found, Style::PLAIN, None).contains("of the whole job"));
+        assert!(text(&found, NOW, Style::PLAIN, None).contains("of the whole job"));
         found.wasters.clear();
-        let said = text(&found, Style::PLAIN, None);
+        let said = text(&found, NOW, Style::PLAIN, None);
         assert!(said.contains("no job is known") && !said.contains("nobody wasted"), "{said}");
         found.total = line("", 6.0, 0.0, 8.0);
-        let said = text(&found, Style::PLAIN, None);
+        let said = text(&found, NOW, Style::PLAIN, None);
         assert!(said.contains("nobody wasted anything"), "{said}");
     }
 

@@ -96,6 +96,10 @@ fn an_endpoint_answers_over_deaths_of_router_and_controller() {
     place.ask(&["endpoints", "stop", "files"]).ok();
     wait_until("it is gone", PATIENCE, || place.ask(&["endpoints"]).ok().contains("no endpoint"));
     place.ask(&["endpoints", "show", "files"]).call().exited(3);
+    let stopped = place.ask(&["endpoints", "--stopped"]).ok();
+    assert!(stopped.contains("files") && stopped.contains("stopped "), "{stopped}");
+    let report = place.ask(&["report"]).ok();
+    assert!(report.contains("endpoints (totals") && report.contains("files"), "{report}");
     up.signal(Signal::SIGINT);
     up.finish().exited(0);
     assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));

@@ -10,6 +10,7 @@ use tutti_engine::{Actor, Command, EndpointRefused, Rejected, Reply};
 use tutti_model::Replicas;
 use tutti_wire::api::{
     Changed, EndpointDetail, EndpointRow, RollBackRequest, ScaleRequest, Serve, Serving,
+    StoppedEndpoints,
 };
 
 use super::App;
@@ -20,7 +21,7 @@ use super::openapi::Problems;
 use super::problem::Problem;
 use super::submit::given_key;
 use crate::clock::now;
-use crate::core::Stopped;
+use crate::core::{Stopped, World};
 use crate::serving::tell_served;
 use crate::views;
 
@@ -32,6 +33,14 @@ const NAMES_SHOWN: usize = 20;
     responses((status = 200, body = Vec<EndpointRow>), Problems))]
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<EndpointRow>>, Problem> {
     Ok(Json(app.core.read(|world| views::endpoint_rows(world, &app.routers, now())).await?))
+}
+
+/// Those that were stopped, the newest first, and what each did and took. The last thousand are known.
+#[utoipa::path(get, path = "/api/v1/endpoints:stopped", tag = "endpoints",
+    responses((status = 200, body = StoppedEndpoints), Problems))]
+pub async fn stopped(State(app): State<Arc<App>>) -> Result<Json<StoppedEndpoints>, Problem> {
+    let look = |world: &World| views::stopped_endpoints(world.engine.state());
+    Ok(Json(app.core.read(look).await?))
 }
 
 /// Everything of one endpoint. What its environment is set to is for its owner and for admins.
@@ -170,8 +179,8 @@ pub async fn stop(
     Extension(caller): Extension<Caller>,
     Named(name): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
-    // One without replicas is gone at once, and its account with it. By itself, because a client that
-    // leaves must not break it off.
+    // One without replicas is gone at once, and is to be listed with all that it served. By itself,
+    // because a client that leaves must not break it off.
     let told = Arc::clone(&app);
     let told = tokio::spawn(async move { tell_served(&told.core, &told.routers).await });
     told.await.unwrap_or(Err(Stopped))?;

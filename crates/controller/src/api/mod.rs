@@ -134,6 +134,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/join", post(tokens::join));
     let serving = Router::new()
         .route("/endpoints", get(endpoints::list).post(endpoints::serve))
+        .route("/endpoints:stopped", get(endpoints::stopped))
         .route("/endpoints/{name}", get(endpoints::show))
         .route("/endpoints/{name}/scale", post(endpoints::scale))
         .route("/endpoints/{name}/rollback", post(endpoints::rollback))

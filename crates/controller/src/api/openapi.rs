@@ -97,6 +97,7 @@ impl IntoResponses for Problems {
         tokens::revoke,
         tokens::join,
         endpoints::list,
+        endpoints::stopped,
         endpoints::show,
         endpoints::serve,
         endpoints::scale,

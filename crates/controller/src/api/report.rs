@@ -26,7 +26,7 @@ const DAYS: u64 = 30;
 const DAY_MS: u64 = 86_400_000;
 
 /// Where GPU-hours went: every one in exactly one class, by day, team, user or GPU model, in hours and
-/// in money, and the jobs that wasted most. Days are in UTC.
+/// in money, the jobs that wasted most, and what endpoints did. Days are in UTC.
 #[utoipa::path(get, path = "/api/v1/report", tag = "report", params(ReportQuery),
     responses((status = 200, body = Report), Problems))]
 pub async fn report(
@@ -55,7 +55,9 @@ async fn of_ledger(
         let sums = app.archive.sums(wanted.clone(), Arc::clone(&policy), before.clone());
         let archived = sums.await?;
         let look = |world: &World| {
-            let report = views::report(world.engine.state(), wanted, &archived, now);
+            let state = world.engine.state();
+            let mut report = views::report(state, wanted, &archived, now);
+            report.served = views::served_lines(state, &app.routers, wanted, now);
             (report, days_here(world))
         };
         let (report, after) = app.core.read(look).await?;

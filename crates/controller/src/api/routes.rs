@@ -68,6 +68,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::POST, "/api/v1/join", Access::Join),
     (Method::GET, "/api/v1/endpoints", VIEWER),
     (Method::POST, "/api/v1/endpoints", USER),
+    (Method::GET, "/api/v1/endpoints:stopped", VIEWER),
     (Method::GET, "/api/v1/endpoints/{name}", VIEWER),
     (Method::POST, "/api/v1/endpoints/{name}/scale", USER),
     (Method::POST, "/api/v1/endpoints/{name}/rollback", USER),

@@ -38,7 +38,7 @@ fn scene(world: &World, routers: &Routers, endpoint: &Endpoint, now: Time) -> En
             ("ready", count(|phase| matches!(phase, ReplicaPhase::Ready))),
             ("draining", count(|phase| matches!(phase, ReplicaPhase::Draining { .. }))),
         ],
-        served: served(world, endpoint, &seen.pending, now),
+        served: served(world.engine.state(), endpoint, &seen.pending, now),
         seen,
     }
 }

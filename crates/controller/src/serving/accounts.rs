@@ -99,12 +99,12 @@ impl Accounts {
         self.pending.get(endpoint).cloned().unwrap_or_default()
     }
 
-    /// Of an endpoint that is gone nobody wants to know any more, least of all the next of its name.
+    /// Of an endpoint that is long gone nobody wants to know, least of all the next of its name.
     pub fn forget(&mut self, gone: impl Fn(&str) -> bool) {
         self.pending.retain(|name, _| !gone(name));
     }
 
-    /// `has` is what the state has of every endpoint that there is. Once the engine has the answer it
+    /// `has` is what the state has of every endpoint that there is, or was lately. Once the engine has the answer it
     /// must be [`Accounts::told`].
     pub fn take(&mut self, has: &BTreeMap<String, Served>, now: Time) -> Told {
         self.routers.retain(|_, account| now.since(account.heard_at) < FORGOTTEN_AFTER);

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    EndpointLoad, EndpointReport, Generation, JobId, ReplicaLoad, ReplicaPhase, ReplicaReport,
-    RouterReport, State, Time, Traffic,
+    EndpointLoad, EndpointReport, Generation, JobId, PastEndpoint, ReplicaLoad, ReplicaPhase,
+    ReplicaReport, RouterReport, Span, State, Time, Traffic,
 };
+
+/// What routers say of an endpoint is taken for so long after its end.
+const LATE_FOR: Span = Span::secs(60);
 
 /// What the state says that reports are read against.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +16,8 @@ pub struct Scene {
     /// Of the newest table.
     pub version: u64,
     pub endpoints: BTreeMap<String, EndpointScene>,
+    /// Those that were stopped lately, and when each was created: routers may still speak of them.
+    pub gone: BTreeMap<String, Time>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +37,7 @@ pub struct ReplicaScene {
 }
 
 impl Scene {
-    pub fn of(state: &State) -> Scene {
+    pub fn of(state: &State, now: Time) -> Scene {
         let replica = |(id, replica): (&JobId, &tutti_model::Replica)| {
             let generation = state.job(*id)?.task(None)?.attempt()?.generation;
             let draining = matches!(replica.phase, ReplicaPhase::Draining { .. });
@@ -46,8 +51,31 @@ impl Scene {
             };
             (name.clone(), scene)
         };
-        Scene { version: state.routes.0, endpoints: state.endpoints.iter().map(endpoint).collect() }
+        let gone = lately_gone(state, now).into_iter();
+        Scene {
+            version: state.routes.0,
+            endpoints: state.endpoints.iter().map(endpoint).collect(),
+            gone: gone.map(|(name, past)| (name.to_owned(), past.created_at)).collect(),
+        }
     }
+
+    /// When the endpoint of this name was created.
+    pub(super) fn created_at(&self, name: &str) -> Option<Time> {
+        let here = self.endpoints.get(name).map(|endpoint| endpoint.created_at);
+        here.or_else(|| self.gone.get(name).copied())
+    }
+}
+
+/// Those whose names are not taken again.
+pub(super) fn lately_gone(state: &State, now: Time) -> BTreeMap<&str, &PastEndpoint> {
+    let mut gone = BTreeMap::new();
+    let lately = |past: &&PastEndpoint| now.since(past.stopped_at) < LATE_FOR;
+    for past in state.past_endpoints.iter().take_while(lately) {
+        if !state.endpoints.contains_key(&past.name) {
+            gone.entry(past.name.as_str()).or_insert(past);
+        }
+    }
+    gone
 }
 
 /// What is known of the routers at one moment.

@@ -5,7 +5,7 @@
 //! ```text
 //!  routers ── report, once a second ──► Routers ─┬─► loads ─► Command::Load    each second, or at once
 //!                                                ├─► accounts ─► Command::Served   each minute, and
-//!                                                │                            before one is gone
+//!                                                │                            when one goes
 //!                                                └─► figures ─► api, pages, /metrics
 //! ```
 //! It decides nothing: how many replicas there are and which revision serves is the engine's.
@@ -29,6 +29,7 @@ use crate::core::{Core, Stopped};
 
 pub use accounts::Pending;
 pub use loads::Scene;
+use loads::lately_gone;
 pub use routers::{BadReport, News, ReplicaSeen, Routers, Seen};
 pub use tally::Point;
 
@@ -56,17 +57,19 @@ pub async fn keep(app: Arc<App>) {
     }
 }
 
-/// An endpoint that is about to go has served more: soon nobody can be told of it.
+/// An endpoint that goes or is gone has served more: soon nobody can be told of it.
 fn account_ends(app: &App) -> Result<bool, Stopped> {
     app.core.peek(|world| {
-        let mut endpoints = world.engine.state().endpoints.values();
-        endpoints.any(|endpoint| endpoint.stopping && app.routers.owes(&endpoint.name))
+        let state = world.engine.state();
+        let going = state.endpoints.values().filter(|endpoint| endpoint.stopping);
+        let mut names = going.map(|e| e.name.as_str()).chain(lately_gone(state, now()).into_keys());
+        names.any(|name| app.routers.owes(name))
     })
 }
 
 /// What is asked of every endpoint now. Nothing while there is none.
 pub async fn tell_load(app: &App) -> Result<(), Stopped> {
-    let scene = app.core.peek(|world| Scene::of(world.engine.state()))?;
+    let scene = app.core.peek(|world| Scene::of(world.engine.state(), now()))?;
     let loads = app.routers.loads(&scene, now());
     if loads.is_empty() {
         return Ok(());
@@ -79,15 +82,17 @@ pub async fn tell_load(app: &App) -> Result<(), Stopped> {
 pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), Stopped> {
     let _one_at_a_time = routers.telling.lock().await;
     let has = core.peek(|world| {
-        let endpoints = world.engine.state().endpoints.values();
-        endpoints.map(|e| (e.name.clone(), e.served.clone())).collect()
+        let state = world.engine.state();
+        let here = state.endpoints.values().map(|e| (e.name.clone(), e.served.clone()));
+        let gone = lately_gone(state, now()).into_values();
+        here.chain(gone.map(|past| (past.name.clone(), past.served.clone()))).collect()
     })?;
     let Some(told) = routers.take_served(&has, now()) else { return Ok(()) };
     let served = told.served.into_iter();
     let commands: Vec<Command> =
         served.map(|(endpoint, more)| Command::Served { endpoint, more }).collect();
     if !commands.is_empty() {
-        // One that is refused is of an endpoint that is gone.
+        // One that is refused is of an endpoint that nobody remembers.
         core.call_many(commands).await?;
     }
     routers.told();

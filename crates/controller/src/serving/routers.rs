@@ -36,7 +36,7 @@ struct Book {
     routers: BTreeMap<String, Router>,
     tallies: BTreeMap<String, Tally>,
     drains: BTreeMap<JobId, u64>,
-    /// Those that there were when it was last looked, and when each was created.
+    /// Those that there were when it was last looked, or shortly before, and when each was created.
     endpoints: BTreeMap<String, Time>,
     accounts: Accounts,
 }
@@ -119,6 +119,11 @@ impl Routers {
         lock(&self.book).seen(endpoint, now)
     }
 
+    /// Of what an endpoint served, what the state may not have yet.
+    pub fn pending(&self, endpoint: &str) -> Pending {
+        lock(&self.book).accounts.pending(endpoint)
+    }
+
     /// The last five minutes of an endpoint, a few seconds each, oldest first.
     pub fn history(&self, endpoint: &str, now: Time) -> Vec<Point> {
         lock(&self.book).tallies.get(endpoint).map_or_else(Vec::new, |tally| tally.history(now))
@@ -151,7 +156,7 @@ impl Routers {
 
     /// Something was served that the engine was not told of.
     pub(super) fn owes(&self, endpoint: &str) -> bool {
-        lock(&self.book).accounts.pending(endpoint) != Pending::default()
+        self.pending(endpoint) != Pending::default()
     }
 
     /// The engine has it.
@@ -237,15 +242,16 @@ impl Book {
     }
 
     fn forget_endpoints(&mut self, scene: &Scene) {
-        let gone = |name: &str| match (self.endpoints.get(name), scene.endpoints.get(name)) {
+        let gone = |name: &str| match (self.endpoints.get(name), scene.created_at(name)) {
             (_, None) => true,
-            (Some(then), Some(now)) => *then != now.created_at,
+            (Some(then), Some(now)) => *then != now,
             (None, Some(_)) => false,
         };
-        self.tallies.retain(|name, _| !gone(name));
+        self.tallies.retain(|name, _| scene.endpoints.contains_key(name) && !gone(name));
         self.accounts.forget(gone);
-        let there = scene.endpoints.iter();
-        self.endpoints = there.map(|(name, now)| (name.clone(), now.created_at)).collect();
+        let there = scene.endpoints.iter().map(|(name, now)| (name, now.created_at));
+        let there = there.chain(scene.gone.iter().map(|(name, at)| (name, *at)));
+        self.endpoints = there.map(|(name, at)| (name.clone(), at)).collect();
     }
 
     /// The table in which it is first seen to drain is good for as long as it drains: others, which

@@ -56,7 +56,7 @@ fn scene(version: u64, rollout: Option<Time>, draining: bool) -> Scene {
     let replica = |generation, draining| ReplicaScene { generation, draining };
     let replicas = [(JOB, replica(Generation(3), draining))].into();
     let endpoint = EndpointScene { created_at: at(0), rollout, replicas };
-    Scene { version, endpoints: [("chat".to_owned(), endpoint)].into() }
+    Scene { version, endpoints: [("chat".to_owned(), endpoint)].into(), ..Scene::default() }
 }
 
 #[test]
@@ -359,6 +359,45 @@ fn endpoints_that_are_gone_are_forgotten() {
     scene.endpoints.get_mut("chat").unwrap().replicas.clear();
     let load = routers.loads(&scene, at(1)).remove("chat").unwrap();
     assert!(load.replicas.is_empty());
+}
+
+#[test]
+fn what_is_said_shortly_after_the_end_counts() {
+    let routers = Routers::default();
+    routers.note(report("a", 10), at(0)).unwrap();
+    routers.loads(&scene(5, None, false), at(1));
+    let gone = Scene { gone: [("chat".to_owned(), at(0))].into(), ..Scene::default() };
+    routers.note(report("a", 12), at(2)).unwrap();
+    assert!(routers.loads(&gone, at(2)).is_empty());
+    assert_eq!(
+        routers.seen("chat", at(2)).traffic.requests,
+        0,
+        "how it went is of no use any more"
+    );
+    assert_eq!(routers.take_served(&has(0), at(2)).unwrap().served["chat"].requests, 12);
+    routers.told();
+    routers.note(report("a", 13), at(3)).unwrap();
+    let mut next = scene(6, None, false);
+    next.endpoints.get_mut("chat").unwrap().created_at = at(3);
+    routers.loads(&next, at(3));
+    assert!(!routers.owes("chat"), "another one has its name");
+}
+
+#[test]
+fn those_that_are_gone_are_spoken_of_for_a_minute() {
+    use tutti_model::{PastEndpoint, State};
+    let mut state = State::default();
+    for (name, created, stopped) in [("old", 0, 5), ("chat", 10, 20), ("chat", 30, 40)] {
+        let served = Served::default();
+        let (user, team) = ("ada".to_owned(), "lab".to_owned());
+        let (created_at, stopped_at) = (at(created), at(stopped));
+        let name = name.to_owned();
+        state.past_endpoints.add(PastEndpoint { name, user, team, created_at, stopped_at, served });
+    }
+    let gone = |now| Scene::of(&state, at(now)).gone;
+    assert_eq!(gone(64), [("chat".to_owned(), at(30)), ("old".to_owned(), at(0))].into());
+    assert_eq!(gone(70), [("chat".to_owned(), at(30))].into(), "the newer of both");
+    assert_eq!(gone(100), [].into());
 }
 
 #[test]

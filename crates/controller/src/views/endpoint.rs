@@ -2,15 +2,12 @@
 
 use tutti_engine::address;
 use tutti_model::{Command, Demand, Endpoint, JobId, JobSpec, Replica, Revision, Time};
-use tutti_wire::api::{
-    EndpointDetail, EndpointRow, EndpointState, ReplicaRow, RevisionRow, ServedView,
-};
+use tutti_wire::api::{EndpointDetail, EndpointRow, EndpointState, ReplicaRow, RevisionRow};
 
-use super::{job_line, row, without_secrets};
+use super::{row, served, without_secrets};
 use crate::core::World;
-use crate::serving::{Pending, ReplicaSeen, Routers, Seen};
+use crate::serving::{ReplicaSeen, Routers, Seen};
 
-const GPU_MS_PER_HOUR: f64 = 3_600_000.0;
 /// So many replicas that failed in a row are no accident.
 const FAILING_FROM: u32 = 2;
 
@@ -82,7 +79,7 @@ pub fn endpoint_detail(
         revisions: endpoint.revisions.values().rev().map(revision_row).collect(),
         routers: routers.rows(state.routes.0, now),
         why: verdict.map_or_else(Vec::new, |verdict| verdict.sentences(now)),
-        served: served(world, endpoint, &seen.pending, now),
+        served: served(state, endpoint, &seen.pending, now),
         chronicle: endpoint.chronicle.clone(),
         spec: spec.unwrap_or_else(|| JobSpec::shell("")),
         row: endpoint_row(endpoint, seen),
@@ -134,28 +131,6 @@ fn revision_row(revision: &Revision) -> RevisionRow {
             Command::Argv(words) => words.join(" "),
         },
         taken_back: revision.taken_back.clone(),
-    }
-}
-
-/// What it has done in all and what that took: of replicas that are gone the state knows, of those
-/// that are there their jobs do.
-pub fn served(world: &World, endpoint: &Endpoint, pending: &Pending, now: Time) -> ServedView {
-    let state = world.engine.state();
-    let prices = &state.policy.prices;
-    let mut total = endpoint.served.clone();
-    total.add(&pending.beyond(&endpoint.served));
-    let lines: Vec<_> = endpoint.replicas.keys().map(|id| job_line(state, *id, now)).collect();
-    let running: f64 = lines.iter().map(|line| line.held_hours).sum();
-    let gpu_hours = total.gpu_ms as f64 / GPU_MS_PER_HOUR + running;
-    let costs: f64 = lines.iter().filter_map(|line| line.cost).map(|cost| cost.held).sum();
-    let cost = (!prices.is_none()).then(|| total.cost_micro as f64 / 1e6 + costs);
-    let tokens = total.prompt_tokens + total.output_tokens;
-    ServedView {
-        gpu_hours,
-        cost,
-        currency: cost.map(|_| prices.currency.clone()),
-        cost_per_million_tokens: cost.filter(|_| tokens > 0).map(|c| c * 1e6 / tokens as f64),
-        total,
     }
 }
 

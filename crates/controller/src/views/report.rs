@@ -33,14 +33,14 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    fn concerns(&self, policy: &Policy, team: &str, user: &str) -> bool {
+    pub(super) fn concerns(&self, policy: &Policy, team: &str, user: &str) -> bool {
         let of_team = |wanted: &String| policy.line_of(team).contains(&wanted.as_str());
         self.team.as_ref().is_none_or(of_team) && self.user.as_deref().is_none_or(|u| u == user)
     }
 
-    /// A job is told of with all that it ever had, so it belongs to the days on which it ended, as in
+    /// A job or an endpoint is told of with all that it ever had, so it belongs to the days on which it ended, as in
     /// the files. One that goes on belongs to all days since it came.
-    fn is_of_time(&self, submitted: Time, ended: Option<Time>) -> bool {
+    pub(super) fn is_of_time(&self, submitted: Time, ended: Option<Time>) -> bool {
         let (from, until) = (self.since.begins(), self.until.next().begins());
         submitted < until && ended.is_none_or(|at| from <= at && at < until)
     }
@@ -96,7 +96,7 @@ impl Sums {
 }
 
 /// `archived` is what [`Sums`] has made of the days that have left memory. The wasters are those that
-/// are in memory.
+/// are in memory; endpoints are added by [`super::served_lines`].
 pub fn report(state: &State, wanted: &Wanted, archived: &[LedgerRow], now: Time) -> Report {
     let goodput = goodput_at(state, now);
     let policy = &state.policy;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tutti_model::{
-    Endpoint, JobId, JobSpec, REVISIONS_MAX, Replica, ReplicaOf, ReplicaPhase, Revision, Rollout,
-    RolloutStage, Served, State, Time, WARM_NODES_MAX,
+    Endpoint, JobId, JobSpec, PastEndpoint, REVISIONS_MAX, Replica, ReplicaOf, ReplicaPhase,
+    Revision, Rollout, RolloutStage, Served, State, Time, WARM_NODES_MAX,
 };
 
 use crate::event::Event;
@@ -39,7 +39,11 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
             new.note(at, format!("served by {by}"));
             state.endpoints.insert(endpoint.clone(), new);
         }
-        Event::EndpointGone { endpoint } => drop(state.endpoints.remove(endpoint)),
+        Event::EndpointGone { endpoint } => {
+            let gone = state.endpoints.remove(endpoint).map(|gone| PastEndpoint::of(gone, at));
+            gone.into_iter().for_each(|gone| state.past_endpoints.add(gone));
+        }
+        Event::EndpointServed { endpoint, more } => served(state, endpoint, more),
         Event::ReplicaChanged { endpoint, job, phase, why } => {
             replica_changed(state, endpoint, *job, *phase, why.as_deref(), at);
         }
@@ -122,9 +126,17 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
             endpoint.rollout = None;
             endpoint.note(at, format!("{by} stops it"));
         }
-        Event::EndpointServed { more, .. } => endpoint.served.add(more),
         _ => {}
     }
+}
+
+/// Routers may say it after the end.
+fn served(state: &mut State, name: &str, more: &Served) {
+    let served = match state.endpoints.get_mut(name) {
+        Some(endpoint) => Some(&mut endpoint.served),
+        None => state.past_endpoints.last_mut(name).map(|past| &mut past.served),
+    };
+    served.into_iter().for_each(|served| served.add(more));
 }
 
 fn revision(number: u32, spec: &Arc<JobSpec>, by: &str, at: Time) -> Revision {

@@ -239,7 +239,8 @@ pub(super) fn stop(view: View<'_>, actor: &Actor, name: &str) -> Decision {
 }
 
 pub(super) fn served(view: View<'_>, name: &str, more: &Served) -> Decision {
-    if !view.state.endpoints.contains_key(name) {
+    let there = view.state.endpoints.contains_key(name);
+    if !there && view.state.past_endpoints.last(name).is_none() {
         return Err(EndpointRefused::Unknown(name.to_owned()).into());
     }
     if *more == Served::default() {

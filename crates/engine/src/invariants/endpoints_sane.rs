@@ -1,15 +1,31 @@
 //! An endpoint has the revisions that it speaks of, wants no more and no fewer replicas than it may
-//! have, and remembers only so much.
+//! have, and remembers only so much. Those that were stopped are few enough, and in order.
 
-use tutti_model::{CHRONICLE_MAX, Endpoint, State, WARM_NODES_MAX};
+use tutti_model::{
+    CHRONICLE_MAX, Endpoint, PAST_ENDPOINTS_MAX, PastEndpoint, State, WARM_NODES_MAX,
+};
 
 pub(super) fn check(state: &State) -> Result<(), String> {
+    past(state)?;
     state.endpoints.iter().try_for_each(|(name, endpoint)| {
         if *name != endpoint.name {
             return Err(format!("{name} is called {}", endpoint.name));
         }
         problem(endpoint).map_or(Ok(()), |problem| Err(format!("{name}: {problem}")))
     })
+}
+
+fn past(state: &State) -> Result<(), String> {
+    let past: Vec<&PastEndpoint> = state.past_endpoints.iter().collect();
+    if past.len() > PAST_ENDPOINTS_MAX {
+        return Err(format!("{} that were stopped are remembered", past.len()));
+    }
+    let stopped = past.iter().map(|p| p.stopped_at);
+    if !stopped.clone().is_sorted_by(|newer, older| newer >= older) {
+        return Err(format!("they were stopped in this order: {:?}", stopped.collect::<Vec<_>>()));
+    }
+    let early = past.iter().find(|p| p.stopped_at < p.created_at);
+    early.map_or(Ok(()), |p| Err(format!("{} was stopped before it was made", p.name)))
 }
 
 fn problem(endpoint: &Endpoint) -> Option<String> {

@@ -508,3 +508,35 @@ fn what_was_served_adds_up() {
     );
     assert!(invariants::check_all(world.engine.state()).is_empty());
 }
+
+#[test]
+fn what_a_stopped_endpoint_served_is_kept() {
+    let mut world = World::new(&[4]);
+    let stop = || Command::StopEndpoint { actor: ada(), name: "chat".into() };
+    let served = |requests| Command::Served {
+        endpoint: "chat".into(),
+        more: tutti_model::Served { requests, ..Default::default() },
+    };
+    let unknown = world.step(served(1)).reply.unwrap_err();
+    assert_eq!(unknown, Rejected::Endpoint(EndpointRefused::Unknown("chat".into())));
+    world.serve(chat(1, 1));
+    let created_at = world.endpoint().created_at;
+    world.serve_on(5, &Routers::default());
+    world.step(served(7)).reply.unwrap();
+    world.step(stop()).reply.unwrap();
+    world.serve_on(2, &Routers { know_draining: true, ..Routers::default() });
+    assert!(world.engine.state().endpoints.is_empty());
+    // A router says after the end what it has counted before.
+    world.step(served(2)).reply.unwrap();
+    let past = world.engine.state().past_endpoints.last("chat").unwrap().clone();
+    assert_eq!((past.user.as_str(), past.created_at, past.served.requests), ("ada", created_at, 9));
+    assert!(past.served.gpu_ms >= 5000 && past.stopped_at > created_at, "{past:?}");
+
+    world.serve(chat(0, 1));
+    world.step(served(3)).reply.unwrap();
+    assert_eq!(world.endpoint().served.requests, 3, "it is another one");
+    world.step(stop()).reply.unwrap();
+    let requests = world.engine.state().past_endpoints.iter().map(|p| p.served.requests);
+    assert_eq!(requests.collect::<Vec<_>>(), [3, 9], "newest first");
+    assert!(invariants::check_all(world.engine.state()).is_empty());
+}

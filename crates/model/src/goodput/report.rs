@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Amounts, Day, GPU_HOUR, Goodput, GpuMicros, LedgerRow, RowKey, TimeClass};
-use crate::{JobId, Prices};
+use crate::{JobId, Prices, Served, Time};
 
 /// What each line of a report is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -60,6 +60,9 @@ pub struct Report {
     pub lines: Vec<ReportLine>,
     /// The jobs that wasted most, the worst first.
     pub wasters: Vec<Waster>,
+    /// Endpoints that were stopped in these days or go on, those with the most GPU-hours first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub served: Vec<ServedLine>,
 }
 
 /// Some GPU-hours, by what they were.
@@ -107,6 +110,27 @@ pub struct Waster {
     pub team: String,
     /// Its own name is empty.
     pub line: ReportLine,
+}
+
+/// An endpoint and what it did and took since it was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ServedLine {
+    pub name: String,
+    pub user: String,
+    pub team: String,
+    pub created_at: Time,
+    /// None: it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Time>,
+    pub total: Served,
+    /// Of all its replicas, those that run included.
+    pub gpu_hours: f64,
+    /// In the policy's currency, if GPUs have a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// Prompts and answers together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_per_million_tokens: Option<f64>,
 }
 
 /// A sum that grows.
@@ -221,6 +245,7 @@ impl<'p> Reporter<'p> {
             total: self.total.line(String::new(), prices),
             lines,
             wasters,
+            served: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Generation, Happening, JobId, JobSpec, JobState, OwnLoad, ReplicaPhase, Rollout, RoutePolicy,
-    Served, Span, Time,
+    Served, ServedLine, Span, Time,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -204,6 +204,15 @@ pub struct ServedView {
     /// Per million tokens, prompts and answers together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_per_million_tokens: Option<f64>,
+}
+
+/// Endpoints that were stopped, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StoppedEndpoints {
+    /// None: no prices are set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    pub endpoints: Vec<ServedLine>,
 }
 
 /// A router asks for a table that is newer than the one it has; waits for one.

@@ -179,6 +179,7 @@ fn every_method_asks_for_its_route() {
             "POST /api/v1/join",
         ),
         (c.endpoints().unwrap_err(), "GET /api/v1/endpoints"),
+        (c.stopped_endpoints().unwrap_err(), "GET /api/v1/endpoints:stopped"),
         (c.endpoint_detail("a/b").unwrap_err(), "GET /api/v1/endpoints/a%2Fb"),
         (c.serve(&serve).unwrap_err(), "POST /api/v1/endpoints"),
         (

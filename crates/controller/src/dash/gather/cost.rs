@@ -26,6 +26,7 @@ pub async fn view(app: &App, by: ReportBy) -> Result<View, Problem> {
     // A month is in memory.
     let report = |wanted: &Wanted| views::report(&state, wanted, &[], now);
     let mut view = View { days: report(&days), table: report(&table) };
+    view.table.served = views::served_lines(&state, &app.routers, &table, now);
     let left = app.archive.wasters(table, Arc::clone(&state.policy)).await?;
     views::add_wasters(&mut view.table, left);
     Ok(view)
@@ -37,6 +38,8 @@ fn closed(state: &State, now: Time) -> State {
     State {
         at: state.at,
         jobs: state.jobs.clone(),
+        endpoints: state.endpoints.clone(),
+        past_endpoints: state.past_endpoints.clone(),
         policy: state.policy.clone(),
         goodput: goodput_at(state, now),
         ..State::default()

@@ -61,16 +61,17 @@ impl<'a> Wanted<'a> {
 pub async fn list(app: &App, q: &str) -> Result<ListView, Problem> {
     let now = now();
     let entries = app.core.read(|world| {
+        let state = world.engine.state();
         let entry = |endpoint: &Endpoint| {
             let seen = app.routers.seen(&endpoint.name, now);
-            let served = views::served(world, endpoint, &seen.pending, now);
+            let served = views::served(state, endpoint, &seen.pending, now);
             Entry {
                 row: views::endpoint_row(endpoint, seen),
                 replicas: endpoint.replicas.values().cloned().collect(),
                 price: TokenPrice::of(&served),
             }
         };
-        world.engine.state().endpoints.values().map(entry).collect::<Vec<Entry>>()
+        state.endpoints.values().map(entry).collect::<Vec<Entry>>()
     });
     let mut endpoints = entries.await?;
     let count = |state| endpoints.iter().filter(|entry| entry.row.state == state).count() as u64;

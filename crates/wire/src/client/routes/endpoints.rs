@@ -12,6 +12,10 @@ impl Client {
         self.get("/endpoints")
     }
 
+    pub fn stopped_endpoints(&self) -> Result<StoppedEndpoints, ClientError> {
+        self.get("/endpoints:stopped")
+    }
+
     pub fn endpoint_detail(&self, name: &str) -> Result<EndpointDetail, ClientError> {
         self.get(&format!("/endpoints/{}", part(name)))
     }
