@@ -43,6 +43,8 @@ use suspend::Suspend;
 /// While processes are being killed, how often it is looked whether new ones have appeared.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 const KILL_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// How long what is left after the last rank may take to end by itself.
+const TIDY_UP: Duration = Duration::from_secs(1);
 
 /// Who was asked to save and did not leave gets SIGTERM so long before SIGKILL.
 const TERM_BEFORE: Duration = Duration::from_secs(2);
@@ -409,6 +411,7 @@ impl<'a> Shim<'a> {
             || self.error.is_some()
             || self.exits.iter().any(|exit| matches!(exit.status, ExitStatus::Signal(_)))
             || !tree::childless();
+        self.let_tidy_up();
         self.kill_rest();
         if killed {
             self.remove_leftovers();
@@ -429,6 +432,23 @@ impl<'a> Shim<'a> {
                 wait(&mut [], Some(Instant::now() + pause));
                 pause = (pause * 2).min(KILL_AGAIN_MAX);
             }
+        }
+    }
+
+    /// What ranks leave behind may have to tidy up after them: Python's tracker of shared memory removes it
+    /// once all who use it are gone, and would leave it on the node for ever if it were killed then.
+    fn let_tidy_up(&mut self) {
+        self.reap();
+        if tree::childless() {
+            return;
+        }
+        terminate();
+        let until = Instant::now() + TIDY_UP;
+        let mut pause = Duration::from_millis(1);
+        while !tree::childless() && Instant::now() < until {
+            wait(&mut [], Some(Instant::now() + pause));
+            pause = (pause * 2).min(KILL_AGAIN);
+            self.reap();
         }
     }
 

@@ -400,6 +400,22 @@ fn a_burst_of_parts_all_end() {
 }
 
 #[test]
+fn what_outlives_its_rank_may_tidy_up() {
+    let mut c = cluster(&[]);
+    // As Python's tracker of shared memory does, which ignores signals and ends a moment after the others.
+    let line = "mkfifo gone; exec 9<>gone; \
+                (trap '' TERM; exec 9>&- 8<gone; echo > ready; read x <&8; sleep 0.1; echo tidied > tidied) & \
+                (while :; do sleep 0.02; done) & \
+                while [ ! -e ready ]; do sleep 0.01; done; exit 0";
+    let place = tempfile::tempdir().unwrap();
+    let line = format!("cd {} && {line}", place.path().display());
+    let launch = shell("1", 1, &line);
+    assert_eq!(c.controller.status_of(&launch), ExitStatus::Code(0));
+    let tidied = std::fs::read_to_string(place.path().join("tidied")).unwrap_or_default();
+    assert_eq!(tidied, "tidied\n");
+}
+
+#[test]
 fn a_background_writer_does_not_keep_a_part_alive() {
     let mut c = cluster(&[]);
     let launch = shell("1", 1, "yes & exit 0");

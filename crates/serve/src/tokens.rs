@@ -40,6 +40,10 @@ impl Tokens {
         self.scan.feed(piece)
     }
 
+    pub fn tells_of_an_error(&self) -> bool {
+        self.scan.tells_of_an_error()
+    }
+
     pub fn finish(self) -> Usage {
         let mut usage = self.scan.finish();
         if !usage.exact {

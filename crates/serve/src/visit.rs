@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tutti_model::Span;
+
 use crate::access::{Admitted, Caller, unauthorized};
 use crate::answer::Answer;
 use crate::desk::{Asked, Got, Lease, Wish};
@@ -115,6 +117,11 @@ impl Visit {
                 let message = format!("every replica of '{name}' that was asked failed");
                 Answer::error(502, "replicas_failed", &message)
             }
+            // Requests are held for nothing else.
+            _ if self.entry.route.hold == Span(0) => {
+                let message = format!("'{name}' is being stopped");
+                Answer::error(503, "endpoint_closed", &message)
+            }
             _ => {
                 let message = format!("no replica of '{name}' became free in time: try again");
                 let after = Duration::from_secs(5);
@@ -157,7 +164,9 @@ impl Visit {
     /// The answer is whole.
     pub fn answered(&mut self) {
         if self.ended.ending == Ending::Cancelled {
-            self.ended.ending = Ending::Answered;
+            // A server that dies inside a stream may end it in order.
+            let failed = self.tokens.as_ref().is_some_and(Tokens::tells_of_an_error);
+            self.ended.ending = if failed { Ending::Failed } else { Ending::Answered };
         }
     }
 
@@ -190,7 +199,7 @@ mod tests {
     use crate::desk::Desk;
     use crate::logic::{Outcome, ReplicaKey};
     use tutti_model::{
-        Access, EndpointRoute, Generation, JobId, ReplicaRoute, RetryRule, RoutePolicy, Span,
+        Access, EndpointRoute, Generation, JobId, ReplicaRoute, RetryRule, RoutePolicy,
     };
 
     fn route(hold: u64) -> EndpointRoute {
@@ -219,6 +228,39 @@ mod tests {
             replicas: vec![replica],
             split: Vec::new(),
         }
+    }
+
+    #[tokio::test]
+    async fn who_asks_what_is_being_stopped_is_told_so() {
+        let (route, now) = (EndpointRoute { replicas: Vec::new(), ..route(0) }, Instant::now());
+        let desk = Arc::new(Desk::new(&route, now));
+        let entry = Arc::new(Entry { route, desk });
+        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
+        let answer = visit.replica().await.err().expect("there is none");
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        assert!(answer.status == 503 && text.contains("'m' is being stopped"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_tells_of_an_error_has_failed() {
+        let (route, now) = (route(200), Instant::now());
+        let desk = Arc::new(Desk::new(&route, now));
+        let entry = Arc::new(Entry { route, desk });
+        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let ending = |events: &str| {
+            let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
+            visit.answer_begins(200, AnswerKind::Events);
+            visit.body(events.as_bytes());
+            visit.answered();
+            visit.ended.ending
+        };
+        let (good, end) = ("data: {\"choices\":[{\"text\":\"a\"}]}\n\n", "data: [DONE]\n\n");
+        let dead = "data: {\"error\": {\"message\": \"the engine is dead\", \"code\": 500}}\n\n";
+        assert_eq!(ending(&format!("{good}{end}")), Ending::Answered);
+        assert_eq!(ending(&format!("{good}{dead}{end}")), Ending::Failed);
+        let said = "data: {\"choices\":[{\"text\":\"{\\\"error\\\": {}}\"}]}\n\n";
+        assert_eq!(ending(&format!("{said}{end}")), Ending::Answered);
     }
 
     #[tokio::test]

@@ -107,12 +107,12 @@ impl Failing {
     fn sentence(&self, now: Time) -> String {
         let Failing { failures, last, next } = self;
         let next = match left(*next, now) {
-            Span(0) => "now".to_owned(),
-            wait => format!("in {wait}"),
+            Span(0) => String::new(),
+            wait => format!("; next in {wait}"),
         };
         match failures {
-            1 => format!("a replica failed: {last}; next {next}"),
-            n => format!("{n} replicas failed one after another, the last: {last}; next {next}"),
+            1 => format!("a replica failed: {last}{next}"),
+            n => format!("{n} replicas failed one after another, the last: {last}{next}"),
         }
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(
             verdict.sentences(now),
             [
-                "a replica failed: rank 0 failed; next now",
+                "a replica failed: rank 0 failed",
                 "replica 7 runs for 4s and does not answer, given up in 2s",
             ]
         );

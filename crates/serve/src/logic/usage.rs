@@ -43,6 +43,7 @@ pub struct AnswerScan {
     output_tokens: Option<u64>,
     events: u64,
     done: bool,
+    failed: bool,
 }
 
 impl AnswerScan {
@@ -54,6 +55,7 @@ impl AnswerScan {
             output_tokens: None,
             events: 0,
             done: false,
+            failed: false,
         }
     }
 
@@ -76,6 +78,11 @@ impl AnswerScan {
     /// The stream has said that it ends here.
     pub fn done(&self) -> bool {
         self.done
+    }
+
+    /// An event of the stream was an error, as servers send it that can't go on.
+    pub fn tells_of_an_error(&self) -> bool {
+        self.failed
     }
 
     /// To be asked after the last chunk.
@@ -131,6 +138,7 @@ impl AnswerScan {
             self.done = true;
             return;
         }
+        self.failed |= is_error(data);
         self.events += u64::from(has_content(data));
         self.usage(data);
     }
@@ -172,6 +180,15 @@ impl AnswerScan {
             }
         }
     }
+}
+
+/// `{"error": {…}}`, as OpenAI's and its like.
+fn is_error(data: &[u8]) -> bool {
+    let mut cursor = Cursor::new(data);
+    cursor.eat(b'{')
+        && cursor.string().is_some_and(|key| key.bytes == b"error")
+        && cursor.eat(b':')
+        && cursor.peek().is_some_and(|next| next == b'{' || next == b'"')
 }
 
 /// Some text is in it: of an answer, a thought or a call of a tool.
