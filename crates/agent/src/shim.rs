@@ -439,11 +439,12 @@ impl<'a> Shim<'a> {
     /// once all who use it are gone, and would leave it on the node for ever if it were killed then.
     fn let_tidy_up(&mut self) {
         self.reap();
-        if tree::childless() {
+        if tree::childless() || self.error.is_some() || !self.suspend.is_running() {
             return;
         }
-        terminate();
         let until = Instant::now() + TIDY_UP;
+        let until = self.stopping.as_ref().map_or(until, |stopping| stopping.kill_at.min(until));
+        terminate();
         let mut pause = Duration::from_millis(1);
         while !tree::childless() && Instant::now() < until {
             wait(&mut [], Some(Instant::now() + pause));

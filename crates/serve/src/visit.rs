@@ -259,6 +259,7 @@ mod tests {
         let dead = "data: {\"error\": {\"message\": \"the engine is dead\", \"code\": 500}}\n\n";
         assert_eq!(ending(&format!("{good}{end}")), Ending::Answered);
         assert_eq!(ending(&format!("{good}{dead}{end}")), Ending::Failed);
+        assert_eq!(ending(&format!("{good}{}", dead.trim_end())), Ending::Failed, "cut off");
         let said = "data: {\"choices\":[{\"text\":\"{\\\"error\\\": {}}\"}]}\n\n";
         assert_eq!(ending(&format!("{said}{end}")), Ending::Answered);
     }

@@ -222,10 +222,12 @@ pub(super) fn ready_by(look: &Look<'_>, seen: &Seen<'_>) -> Option<Time> {
     Some(seen.loads_since(look.view.now)?.max(heard).plus(patience(look, seen)))
 }
 
-/// A model takes its time to load; a server that has one answers, however busy it is.
+/// A model takes its time to load; a server that has one answers, however busy it is. If none answers any
+/// more it may well be the routers that reach nobody, and models that are loaded are not thrown away for it.
 fn patience(look: &Look<'_>, seen: &Seen<'_>) -> Span {
     let service = look.endpoint.service();
-    match seen.hangs(look.view.now) {
+    let others_answer = look.ready().next().is_some();
+    match seen.hangs(look.view.now) && others_answer {
         true => service.hung_after.min(service.warm_up),
         false => service.warm_up,
     }

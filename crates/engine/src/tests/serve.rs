@@ -315,24 +315,38 @@ fn a_lost_node_is_made_good_by_the_job_itself() {
 
 #[test]
 fn a_replica_that_hangs_is_taken_out_and_then_replaced() {
-    let mut world = World::new(&[2]);
-    world.serve(chat(1, 1));
+    let mut world = World::new(&[3]);
+    world.serve(chat(2, 2));
     world.serve_on(1, &Routers::default());
     let mute = Routers { mute: vec![JobId(1)], ..Routers::default() };
     world.serve_on(5, &mute);
-    assert_eq!(world.ready(), [JobId(1)], "a moment is nothing");
+    assert_eq!(world.ready(), [JobId(1), JobId(2)], "a moment is nothing");
     world.serve_on(6, &mute);
-    assert_eq!(phases(&world), [ReplicaPhase::Coming]);
+    assert_eq!(phases(&world), [ReplicaPhase::Coming, ReplicaPhase::Ready]);
     assert!(said(&world, "connection refused"));
     let verdict = world.engine.endpoint_verdict("chat", world.now).unwrap();
     assert!(matches!(verdict.replicas[0].why, NotReady::Hangs { .. }), "{verdict:?}");
     world.serve_on(50, &mute);
-    assert_eq!(phases(&world), [ReplicaPhase::Coming], "it may come back");
+    assert_eq!(world.ready(), [JobId(2)], "it may come back");
     world.serve_on(10, &mute);
     assert_eq!(world.state_of(JobId(1)), JobState::Cancelled);
     assert!(said(&world, "it did not answer again within 1m"));
     world.serve_on(3, &mute);
-    assert_eq!(world.ready(), [JobId(2)]);
+    assert_eq!(world.ready(), [JobId(2), JobId(3)]);
+}
+
+#[test]
+fn what_is_loaded_is_not_thrown_away_because_routers_reach_nobody() {
+    let mut world = World::new(&[3]);
+    world.serve(chat(2, 2));
+    world.serve_on(1, &Routers::default());
+    let blind = Routers { mute: vec![JobId(1), JobId(2)], ..Routers::default() };
+    world.serve_on(85, &blind);
+    assert_eq!(phases(&world), [ReplicaPhase::Coming; 2]);
+    world.serve_on(2, &Routers::default());
+    assert_eq!((world.ready(), world.endpoint().failures), (vec![JobId(1), JobId(2)], 0));
+    world.serve_on(115, &blind);
+    assert_eq!(world.endpoint().failures, 1, "but not for ever");
 }
 
 #[test]

@@ -114,6 +114,12 @@ impl ServiceSpec {
         if self.warm_up.0 == 0 {
             return wrong([Key("warm_up")], "nothing is ready at once: give it some time");
         }
+        if self.hung_after.0 == 0 {
+            return wrong(
+                [Key("hung_after")],
+                "everybody is silent for a moment: give it some time",
+            );
+        }
         Ok(())
     }
 
@@ -232,7 +238,7 @@ mod tests {
     #[test]
     fn every_mistake_has_its_place() {
         assert_eq!(ServiceSpec::default().check(), Ok(()));
-        let cases: [(&str, Spoil); 22] = [
+        let cases: [(&str, Spoil); 23] = [
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 0 }),
             ("replicas", |s| s.replicas = Replicas { min: 3, max: 2 }),
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 1001 }),
@@ -241,6 +247,7 @@ mod tests {
             ("target_in_flight", |s| s.target_in_flight = 0),
             ("max_in_flight", |s| s.max_in_flight = Some(0)),
             ("warm_up", |s| s.warm_up = Span(0)),
+            ("hung_after", |s| s.hung_after = Span(0)),
             ("health", |s| s.health = "health".into()),
             ("health", |s| s.health = "/a b".into()),
             ("sticky_header", |s| s.sticky_header = String::new()),

@@ -82,7 +82,9 @@ impl AnswerScan {
 
     /// An event of the stream was an error, as servers send it that can't go on.
     pub fn tells_of_an_error(&self) -> bool {
-        self.failed
+        // The last line may have no end.
+        let last = self.kept.strip_prefix(b"data:").filter(|_| self.kind == AnswerKind::Events);
+        self.failed || last.is_some_and(|data| is_error(data.trim_ascii()))
     }
 
     /// To be asked after the last chunk.
