@@ -232,25 +232,27 @@ async fn stop_and_see_it_go(cluster: &Cluster, said: Option<(&str, Value)>) {
     }
 }
 
+/// One that sleeps, so that it is gone at once. The router that counted, and its table.
+async fn asked_30_times_and_stopped(cluster: &Cluster) -> (String, Value) {
+    let router = cluster.token(json!({ "grants": "router" })).await;
+    serve(cluster, &cluster.admin, json!({ "spec": chat(json!([0, 1])) })).await;
+    let table = routes(cluster, &router, &json!(0)).await;
+    say(cluster, &router, report(&table, 0, 30)).await;
+    stop_and_see_it_go(cluster, None).await;
+    (router, table)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_served_is_told_before_an_endpoint_is_gone() {
     // Asleep: it is gone as soon as it is stopped.
     let (cluster, _agent) = one_node(Ranks::Stay).await;
-    let router = cluster.token(json!({ "grants": "router" })).await;
-    serve(&cluster, &cluster.admin, json!({ "spec": chat(json!([0, 1])) })).await;
-    let table = routes(&cluster, &router, &json!(0)).await;
-    say(&cluster, &router, report(&table, 0, 30)).await;
-    stop_and_see_it_go(&cluster, None).await;
+    asked_30_times_and_stopped(&cluster).await;
     let Account { requests, gone } = account(cluster).await;
     assert_eq!((requests, gone), (30, true));
 
     // Gone: a router that has not heard of it yet goes on counting.
     let (cluster, _agent) = one_node(Ranks::Stay).await;
-    let router = cluster.token(json!({ "grants": "router" })).await;
-    serve(&cluster, &cluster.admin, json!({ "spec": chat(json!([0, 1])) })).await;
-    let table = routes(&cluster, &router, &json!(0)).await;
-    say(&cluster, &router, report(&table, 0, 30)).await;
-    stop_and_see_it_go(&cluster, None).await;
+    let (router, table) = asked_30_times_and_stopped(&cluster).await;
     say(&cluster, &router, report(&table, 0, 33)).await;
     let began = Instant::now();
     let stopped = || cluster.get("/api/v1/endpoints:stopped");

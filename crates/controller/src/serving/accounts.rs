@@ -104,8 +104,8 @@ impl Accounts {
         self.pending.retain(|name, _| !gone(name));
     }
 
-    /// `has` is what the state has of every endpoint that there is, or was lately. Once the engine has the answer it
-    /// must be [`Accounts::told`].
+    /// `has` is what the state has of every endpoint that there is, or was lately. Once the engine has the
+    /// answer it must be [`Accounts::told`].
     pub fn take(&mut self, has: &BTreeMap<String, Served>, now: Time) -> Told {
         self.routers.retain(|_, account| now.since(account.heard_at) < FORGOTTEN_AFTER);
         self.pending.retain(|name, _| has.contains_key(name));

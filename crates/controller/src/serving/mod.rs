@@ -81,12 +81,15 @@ pub async fn tell_load(app: &App) -> Result<(), Stopped> {
 /// counts it twice; it is never lost.
 pub(crate) async fn tell_served(core: &Core, routers: &Routers) -> Result<(), Stopped> {
     let _one_at_a_time = routers.telling.lock().await;
-    let has = core.peek(|world| {
+    let (scene, has) = core.peek(|world| {
         let state = world.engine.state();
         let here = state.endpoints.values().map(|e| (e.name.clone(), e.served.clone()));
         let gone = lately_gone(state, now()).into_values();
-        here.chain(gone.map(|past| (past.name.clone(), past.served.clone()))).collect()
+        let gone = gone.map(|past| (past.name.clone(), past.served.clone()));
+        (Scene::of(state, now()), here.chain(gone).collect())
     })?;
+    // Else what one has served would be booked to the next of its name.
+    routers.forget_endpoints(&scene);
     let Some(told) = routers.take_served(&has, now()) else { return Ok(()) };
     let served = told.served.into_iter();
     let commands: Vec<Command> =

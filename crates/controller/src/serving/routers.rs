@@ -115,6 +115,10 @@ impl Routers {
         lock(&self.book).loads(scene, now)
     }
 
+    pub fn forget_endpoints(&self, scene: &Scene) {
+        lock(&self.book).forget_endpoints(scene);
+    }
+
     pub fn seen(&self, endpoint: &str, now: Time) -> Seen {
         lock(&self.book).seen(endpoint, now)
     }
