@@ -206,9 +206,9 @@ fn torchrun_starts_unmodified() {
 
 /// A gang of a framework that Debian does not have.
 fn from_pypi(launcher: Launcher, name: &str) -> JobSpec {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/frameworks");
-    let venv = std::env::var_os("TUTTI_TEST_VENV").map_or(default, PathBuf::from);
-    let bin = venv.join("bin").canonicalize().expect("a venv; scripts/test --all makes it");
+    let venv =
+        std::env::var_os("TUTTI_TEST_VENV").expect("TUTTI_TEST_VENV: scripts/test --all sets it");
+    let bin = PathBuf::from(venv).join("bin").canonicalize().expect("a virtual environment");
     let mut spec = gang(launcher, format!("python3 {}", program(name).display()));
     spec.env.insert("PATH".into(), format!("{}:/usr/bin:/bin", bin.display()));
     spec
