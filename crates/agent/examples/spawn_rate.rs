@@ -166,6 +166,7 @@ fn launch(i: u64) -> Launch {
         array_tasks: None,
         saved: None,
         key: None,
+        limit: None,
     }
 }
 

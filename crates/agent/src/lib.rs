@@ -39,6 +39,7 @@ mod network;
 mod node;
 mod parts;
 mod plan;
+mod port_owner;
 mod private;
 mod progress;
 mod release;

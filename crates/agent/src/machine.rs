@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Blame, Bytes, Generation, GpuIndex, Launch, LeaseId, Order, PartError, PartProgress,
-    PartReport, RankExit, ReportedPhase, Span, Suspension, TaskId, Time,
+    Blame, Bytes, Generation, GpuIndex, Launch, LeaseId, LimitReport, Order, PartError,
+    PartProgress, PartReport, RankExit, ReportedPhase, Span, Suspension, TaskId, Time, TimeLimit,
 };
 
 use crate::messages::{End, ToShim};
@@ -81,6 +81,11 @@ pub enum Input {
     Suspension {
         lease: LeaseId,
         moved: Moved,
+    },
+    /// What the shim knows of its part's time limit.
+    Limit {
+        lease: LeaseId,
+        level: Option<LimitReport>,
     },
     /// The node is being taken down with all that runs on it.
     Shutdown {
@@ -176,6 +181,10 @@ struct Part {
     untold: Option<Untold>,
     /// Its shim was told to take it out, and has not said anything since.
     told_out: bool,
+    /// Its time limit, and when that was so.
+    limit: Option<(LimitReport, Time)>,
+    /// Its shim enforces it.
+    keeps_limit: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -197,6 +206,8 @@ impl Part {
             gpus: None,
             untold: None,
             told_out: false,
+            limit: None,
+            keeps_limit: false,
         }
     }
     fn is_over(&self) -> bool {
@@ -215,6 +226,20 @@ impl Part {
     /// Can its ranks do anything?
     fn is_paused(&self) -> bool {
         !matches!(self.suspension, None | Some(Suspension::Refused { .. }))
+    }
+    fn limit_at(&self, now: Time) -> Option<LimitReport> {
+        match self.limit {
+            Some((LimitReport::Left { left }, at)) if !self.is_paused() => {
+                Some(LimitReport::Left { left: Span(left.0.saturating_sub(now.since(at).0)) })
+            }
+            Some((level, _)) => Some(level),
+            // Its shim will count from about now.
+            None if matches!(self.phase, Phase::Launched { .. }) => {
+                let limit = self.launch.as_ref()?.limit.as_ref()?;
+                Some(LimitReport::Left { left: limit.left })
+            }
+            None => None,
+        }
     }
     fn holds(&self, gpu: GpuIndex) -> bool {
         !self.is_over() && !self.is_suspended() && self.gpus().contains(&gpu)
@@ -297,6 +322,10 @@ impl Machine {
             Input::Found { record, state, moved } => {
                 self.found(now, *record, state, moved, &mut out);
             }
+            Input::Order(Order::Limit { lease, limit }) => {
+                self.set_limit(now, lease, limit, &mut out);
+            }
+            Input::Limit { lease, level } => self.limit_said(now, lease, level, &mut out),
             Input::Shutdown { grace } => self.shutdown(now, grace, &mut out),
         }
         out
@@ -493,6 +522,41 @@ impl Machine {
         }
     }
 
+    /// The controller says it again until the part's report agrees.
+    fn set_limit(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        limit: Option<TimeLimit>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(part) = self.parts.get_mut(&lease) else { return };
+        let Phase::Running { connected, .. } = part.phase else { return };
+        // One that can't keep it is not told, and the controller is not asked to go on telling.
+        if connected || !part.keeps_limit {
+            let left = limit.as_ref().map(|limit| LimitReport::Left { left: limit.left });
+            part.limit = left.map(|left| (left, now));
+        }
+        if part.keeps_limit {
+            out.push(Action::Tell { lease, message: ToShim::Limit { limit } });
+        }
+    }
+
+    fn limit_said(
+        &mut self,
+        now: Time,
+        lease: LeaseId,
+        level: Option<LimitReport>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
+        part.keeps_limit = true;
+        part.limit = level.map(|level| (level, now));
+        if level == Some(LimitReport::Over) {
+            out.push(Action::Report(lease));
+        }
+    }
+
     fn moved(&mut self, now: Time, lease: LeaseId, moved: Moved, out: &mut Vec<Action>) {
         let Some(part) = self.parts.get_mut(&lease).filter(|p| !p.is_over()) else { return };
         let paused = part.is_paused();
@@ -559,8 +623,9 @@ impl Machine {
     }
 
     fn ended(&mut self, now: Time, lease: LeaseId, end: End, out: &mut Vec<Action>) {
-        if let (Some(part), Some(progress)) = (self.parts.get_mut(&lease), end.progress) {
-            part.progress = Some((progress, now));
+        if let Some(part) = self.parts.get_mut(&lease) {
+            part.progress = end.progress.map(|progress| (progress, now)).or(part.progress.take());
+            part.limit = end.out_of_time.then_some((LimitReport::Over, now));
         }
         self.end(lease, end.exits, end.error, out);
     }
@@ -638,7 +703,7 @@ impl Machine {
         let lease = launch.lease;
         self.seen.insert(lease);
         self.gpus.note(&launch);
-        let mut progress = None;
+        let (mut progress, mut limit) = (None, None);
         let phase = match state {
             FoundState::Prepared => Phase::Waiting { port },
             FoundState::Unclaimed => {
@@ -655,10 +720,11 @@ impl Machine {
             }
             FoundState::Ended(end) => {
                 progress = end.progress.map(|progress| (progress, now));
+                limit = end.out_of_time.then_some((LimitReport::Over, now));
                 Phase::Done { exits: end.exits, error: end.error }
             }
         };
-        let mut part = Part { progress, ..Part::new(Some(Box::new(launch)), phase) };
+        let mut part = Part { progress, limit, ..Part::new(Some(Box::new(launch)), phase) };
         if let Some(moved) = moved.filter(|_| !part.is_over()) {
             (part.suspension, part.gpus) = (moved.suspension, moved.gpus);
         }
@@ -669,7 +735,8 @@ impl Machine {
         let active: Vec<LeaseId> =
             self.parts.iter().filter(|(_, p)| !p.is_over()).map(|(l, _)| *l).collect();
         for lease in active {
-            let because = node_error("the node was taken down".to_owned());
+            let message = "the node was taken down".to_owned();
+            let because = PartError { message, blame: Blame::Operator };
             self.parts.get_mut(&lease).expect("just listed").because = Some(because);
             self.stop(now, lease, grace, None, out);
         }
@@ -730,6 +797,7 @@ impl Machine {
         Some(PartReport {
             progress: part.progress.as_ref().map(aged),
             suspension: part.suspension.clone().filter(|_| !part.is_over()),
+            limit: part.limit_at(now),
             ..PartReport::new(lease, phase)
         })
     }

@@ -2,20 +2,26 @@
 //! dials again when the agent was restarted.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{Bytes, ExitStatus, LeaseId, PartError, PartProgress, Rank, RankExit, Span};
+use tutti_model::{
+    Bytes, ExitStatus, LeaseId, LimitReport, PartError, PartProgress, Rank, RankExit, Span,
+    TimeLimit,
+};
 use tutti_wire::stream::{LogStream, RequestId, Warning, bytes_serde};
 
 use crate::devices::Rules;
 use crate::suspend::Level;
 
 /// How a part ended: written behind the part's record on disk, then told to the agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     pub exits: Vec<RankExit>,
     pub error: Option<PartError>,
     /// What the ranks had said of themselves by then.
     #[serde(default)]
     pub progress: Option<Box<PartProgress>>,
+    /// It was stopped here at its time limit, because nobody else had.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_time: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +31,15 @@ pub enum FromShim {
     Hello {
         lease: LeaseId,
         exits: Vec<RankExit>,
+        /// Shims of older versions know nothing of time limits.
+        #[serde(default)]
+        keeps_limits: bool,
+        #[serde(default)]
+        limit: Option<LimitReport>,
+    },
+    /// On every change of the time limit itself, and when it is over.
+    Limit {
+        level: Option<LimitReport>,
     },
     Exits {
         exits: Vec<RankExit>,
@@ -114,6 +129,10 @@ pub enum ToShim {
     },
     ExecKill {
         request: RequestId,
+    },
+    /// How long it may run on from now. Only for a shim that keeps limits.
+    Limit {
+        limit: Option<TimeLimit>,
     },
     /// What is wrong with the job, for its ranks and their log.
     Warn {

@@ -345,7 +345,7 @@ mod tests {
 
     fn end(status: ExitStatus) -> End {
         let exits = vec![RankExit { rank: Rank(0), status, at: Time(0) }];
-        End { exits, error: None, progress: None }
+        End { exits, ..End::default() }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod logs;
 mod lookup;
 mod mps;
 mod podman;
+mod port_watch;
 mod release;
 mod requests;
 mod session;
@@ -48,6 +49,7 @@ use files::Files;
 use health::Watch;
 use lookup::Lookups;
 use mps::Sharing;
+use port_watch::PortWatch;
 use release::Releasing;
 use requests::Requests;
 use session::Uplink;
@@ -132,6 +134,7 @@ pub(crate) struct Node {
     /// This binary, for the helpers that some launchers need.
     program: String,
     ports: BTreeMap<LeaseId, u16>,
+    port_watch: PortWatch,
     zygote: ZygoteLink,
     listener: Listener,
     shims: Shims,
@@ -185,6 +188,7 @@ impl Node {
             program,
             lookups: Lookups::new(&config.name, &config.address),
             ports: BTreeMap::new(),
+            port_watch: PortWatch::new(),
             zygote: ZygoteLink::new(zygote)?,
             listener: Listener::bind(&config.data_dir)?,
             shims: Shims::default(),
@@ -218,10 +222,13 @@ impl Node {
             if matches!(state, FoundState::Alive | FoundState::Unclaimed) {
                 self.isolation.adopt(record.launch.lease);
             }
-            let moved = found.level.map(|level| self.moved(level));
+            if !matches!(state, FoundState::Dead | FoundState::Ended(_)) {
+                self.ports.insert(record.launch.lease, record.port);
+            }
             if state == FoundState::Prepared {
                 self.lookups.look_up_now(&record.launch.user);
             }
+            let moved = found.level.map(|level| self.moved(level));
             let state = match state {
                 // Its end is told when its GPUs are free, whichever agent finds it.
                 FoundState::Ended(end) if self.releasing.looks() => {
@@ -237,7 +244,10 @@ impl Node {
             self.step(Input::Looked { lease, fate: Fate::Ended(end) });
         }
         // Whoever is adopted works on: its GPUs are not idle.
-        self.machine.live().into_iter().for_each(|lease| self.tell_telemetry(lease));
+        for lease in self.machine.live() {
+            self.tell_telemetry(lease);
+            self.watch_port(lease);
+        }
         self.sweep_left_behind();
         self.look_again_at_start();
         self.check_at_start();
@@ -281,6 +291,7 @@ impl Node {
                     self.sweeping.remove(&lease);
                     self.step(Input::Swept { lease });
                 }
+                Some(looked) = self.port_watch.next() => self.on_ports_seen(looked),
                 Some(looked) = self.releasing.next() => self.on_looked(looked),
                 Some(checked) = self.checking.next() => self.on_checked(checked),
                 Some(answer) = self.lookups.next() => self.on_looked_up(answer),
@@ -339,7 +350,8 @@ impl Node {
     fn next_alarm(&self) -> Instant {
         let look = self.looks.first().map(|(at, _)| *at);
         let (uplink, watch) = (Some(self.uplink.next_alarm()), self.watch.next_alarm());
-        let times = [look, uplink, watch, Some(self.prune_at), self.leave_at];
+        let ports = self.port_watch.next_alarm();
+        let times = [look, uplink, watch, ports, Some(self.prune_at), self.leave_at];
         times.into_iter().flatten().min().expect("pruning has a time")
     }
 
@@ -355,6 +367,7 @@ impl Node {
             self.prune_at = now + PRUNE_EVERY;
             self.prune_logs();
         }
+        self.look_at_ports(now);
         self.telemetry.complain_if_late();
         self.watch.tick();
         self.uplink_alarm(now);
@@ -418,6 +431,7 @@ impl Node {
 
     fn on_change(&mut self, lease: LeaseId) {
         self.changed.insert(lease);
+        self.watch_port(lease);
         if self.machine.is_over(lease) {
             self.telemetry.lets_go(lease);
             self.ports.remove(&lease);
@@ -552,9 +566,12 @@ impl Node {
         use crate::messages::FromShim;
         use shims::FromConn;
         let message = match event {
-            FromConn::Message(FromShim::Hello { lease, exits }) => {
+            FromConn::Message(FromShim::Hello { lease, exits, keeps_limits, limit }) => {
                 self.shims.is_for(conn, lease);
                 self.step(Input::Hello { lease, exits });
+                if keeps_limits {
+                    self.step(Input::Limit { lease, level: limit });
+                }
                 self.shim_came(lease);
                 return;
             }
@@ -570,6 +587,7 @@ impl Node {
         let Some(lease) = self.shims.lease(conn) else { return };
         match message {
             FromShim::Hello { .. } => {}
+            FromShim::Limit { level } => self.step(Input::Limit { lease, level }),
             FromShim::Exits { exits } => self.step(Input::Exits { lease, exits }),
             FromShim::Progress { progress } => self.step(Input::Progress { lease, progress }),
             FromShim::Suspension { level } => {

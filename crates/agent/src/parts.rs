@@ -12,7 +12,7 @@
 //! locks the file before it renames it and keeps the lock while it lives, so `running` without a
 //! lock is a shim that died. A lock can't be mistaken for another process's, as a pid can.
 //!
-//! Records of forgotten parts are kept as spares and written over: making and removing a file for
+//! Records of forgotten parts are kept as spares, emptied, and written over: making and removing a file for
 //! every short job would cost more than the rest of the agent's work.
 //!
 //! Nothing is synced: what a crash of the whole machine loses has no process left either.
@@ -177,7 +177,10 @@ impl Parts {
         let spare = self.dir.join(format!("{}.spare", self.spares_made));
         std::fs::rename(path, &spare)?;
         self.spares_made += 1;
-        self.spares.push(spare);
+        match empty(&spare) {
+            Ok(()) => self.spares.push(spare),
+            Err(_) => std::fs::remove_file(&spare)?,
+        }
         Ok(())
     }
 
@@ -247,6 +250,12 @@ fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(bytes)?;
     file.set_len(bytes.len() as u64)
+}
+
+/// Nothing of a job stays behind: its record has its whole environment, secrets too. One byte does, of
+/// the frame's length, for the reason that [`write_over`] gives.
+fn empty(path: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.set_len(1)
 }
 
 fn scan_one(path: &Path) -> Result<Option<(LeaseId, Found)>, PartsError> {

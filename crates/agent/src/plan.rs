@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{LeaseId, Rank};
+use tutti_model::{LeaseId, Rank, TimeLimit};
 
 use crate::cgroup::PartCgroup;
 use crate::env::ByRank;
@@ -46,6 +46,7 @@ pub struct Plan {
     /// UUIDs of its GPUs, in its own order.
     pub gpus: Vec<String>,
     pub suspend: Ability,
+    pub limit: Option<TimeLimit>,
 }
 
 /// What podman itself is given, beside the words for each rank.

@@ -14,6 +14,7 @@ mod execs;
 mod feed;
 mod freeze;
 mod leftovers;
+mod limit;
 mod link;
 mod progress;
 mod ranks;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use tutti_model::{Blame, ExitStatus, PartError, RankExit, Time};
+use tutti_model::{Blame, ExitStatus, PartError, RankExit, Time, TimeLimit};
 
 use crate::cgroup::Made;
 use crate::devices::Rules;
@@ -35,6 +36,7 @@ use crate::parts::Claim;
 use crate::plan::Plan;
 use crate::suspend::Input;
 use execs::Execs;
+use limit::Limit;
 use link::Link;
 use progress::Progress;
 use ranks::Ranks;
@@ -141,6 +143,7 @@ struct Shim<'a> {
     execs: Execs,
     progress: Progress<'a>,
     suspend: Suspend<'a>,
+    limit: Limit,
     link: Link,
     exits: Vec<RankExit>,
     stopping: Option<Stopping>,
@@ -157,6 +160,7 @@ impl<'a> Shim<'a> {
             execs: Execs::default(),
             progress: Progress::new(plan),
             suspend: Suspend::new(plan),
+            limit: Limit::new(plan.limit.clone()),
             link: Link::new(plan),
             exits: Vec::new(),
             stopping: None,
@@ -196,6 +200,7 @@ impl<'a> Shim<'a> {
             self.place.namespace = Some(made.map_err(|e| node(crate::node::chain(&e)))?);
         }
         self.ranks.start(&self.place)?;
+        self.limit.follow(Instant::now(), true);
         if let Err(error) = opened {
             let text =
                 format!("progress can't be reported: {}: {error}", self.plan.progress.display());
@@ -277,6 +282,10 @@ impl<'a> Shim<'a> {
                 self.execs.input(request, &data, eof, &mut self.link);
             }
             ToShim::ExecKill { request } => self.execs.kill(request),
+            ToShim::Limit { limit } => {
+                self.limit.set(limit, Instant::now());
+                self.say_limit();
+            }
             ToShim::Warn { warning } => self.progress.warn(&warning, &mut self.ranks),
         }
     }
@@ -333,6 +342,26 @@ impl<'a> Shim<'a> {
         }
     }
 
+    fn say_limit(&mut self) {
+        let level = self.limit.level(Instant::now());
+        self.link.say(&FromShim::Limit { level });
+    }
+
+    /// It ran for as long as it may, and nobody has stopped it.
+    fn watch_limit(&mut self, now: Instant) {
+        let changed = self.limit.follow(now, self.suspend.is_running());
+        let due = if self.stopping.is_none() { self.limit.take_due(now) } else { None };
+        if let Some(TimeLimit { grace, signal, .. }) = &due {
+            let text =
+                "its time limit is over, and the controller has not stopped it: its node does";
+            self.ranks.note(self.plan.first_rank, text);
+            self.stop(Duration::from_millis(grace.0), signal.as_deref(), None);
+        }
+        if changed || due.is_some() {
+            self.say_limit();
+        }
+    }
+
     /// A part that can neither go on nor back ends.
     fn watch_suspension(&mut self, now: Instant) {
         self.suspend.timers(now, &mut self.ranks, &mut self.link);
@@ -370,6 +399,7 @@ impl<'a> Shim<'a> {
     fn timers(&mut self) {
         let now = Instant::now();
         self.watch_suspension(now);
+        self.watch_limit(now);
         if let Some(stopping) = &mut self.stopping
             && stopping.unheard.is_none()
             && stopping.term_at.is_some_and(|at| at <= now)
@@ -381,7 +411,8 @@ impl<'a> Shim<'a> {
             self.kill_all();
         }
         self.ranks.flush_quiet(now, &mut self.link);
-        if self.link.dial_if_due(now, &self.exits) {
+        let level = self.limit.level(now);
+        if self.link.dial_if_due(now, &self.exits, level) {
             self.suspend.say(&mut self.link);
             self.progress.say(now, &mut self.link);
         }
@@ -399,7 +430,9 @@ impl<'a> Shim<'a> {
         };
         let progress = self.progress.next_timer(&self.link);
         let suspend = self.suspend.next_timer();
-        let times = [kill, self.ranks.next_flush(), self.link.next_dial(), progress, suspend];
+        let limit = self.limit.next_timer().filter(|_| self.stopping.is_none());
+        let times =
+            [kill, self.ranks.next_flush(), self.link.next_dial(), progress, suspend, limit];
         times.into_iter().flatten().min()
     }
 
@@ -484,7 +517,8 @@ impl<'a> Shim<'a> {
             error = Some(because);
         }
         exits.sort_by_key(|e| e.rank);
-        End { exits, error, progress: self.progress.level().map(Box::new) }
+        let progress = self.progress.level().map(Box::new);
+        End { exits, error, progress, out_of_time: self.limit.is_over() }
     }
 }
 

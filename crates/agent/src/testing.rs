@@ -56,5 +56,6 @@ pub fn launch(task: &str, generation: u64) -> Launch {
         array_tasks: None,
         saved: None,
         key: None,
+        limit: None,
     }
 }

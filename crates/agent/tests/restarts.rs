@@ -158,7 +158,7 @@ fn a_killed_shim_takes_its_ranks_along_and_the_node_is_blamed() {
 }
 
 #[test]
-fn taking_a_node_down_takes_its_ranks_down_and_blames_the_node() {
+fn taking_a_node_down_takes_its_ranks_down_and_blames_nobody() {
     let mut node = Node::new();
     let mut agent = node.agent(&["kill-jobs"]);
     let launch = shell("1", 1, "trap '' TERM; echo $$; while :; do sleep 1; done");
@@ -171,7 +171,8 @@ fn taking_a_node_down_takes_its_ranks_down_and_blames_the_node() {
     let _agent = node.agent(&[]);
     let (exits, error) = node.controller.wait_until_done(launch.lease);
     assert!(exits.is_empty());
-    assert_eq!(error.unwrap().message, "the node was taken down");
+    let error = error.unwrap();
+    assert_eq!((error.message.as_str(), error.blame), ("the node was taken down", Blame::Operator));
 }
 
 #[test]

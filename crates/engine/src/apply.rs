@@ -74,6 +74,10 @@ fn change(state: &mut State, record: &Record) {
             attempts::note_running(state, *lease, at);
             suspend::settle(state, *lease, at);
         }
+        Event::PortOwned { lease, node, owner } => {
+            let part = current_part(state, *lease, *node);
+            part.into_iter().for_each(|p| p.port_owner = Some(Box::new(owner.clone())));
+        }
         Event::PartLost { lease, node } => {
             attempts::set_part(state, *lease, *node, PartState::Lost);
         }

@@ -2,7 +2,7 @@
 
 use tutti_model::{
     Attempt, AttemptPhase, HealthAction, Host, Job, Launch, LeaseId, NodeId, Order, Part,
-    PartState, SleepStep, Span, State, StopCause, Tasks,
+    PartState, SleepStep, Span, State, StopCause, Tasks, TimeLimit,
 };
 
 use crate::effect::Effect;
@@ -81,7 +81,11 @@ pub(crate) fn order_for(
         };
     }
     match part.phase {
-        PartState::Sent => Some(Order::Start(Box::new(launch(state, job, attempt, part, lease)?))),
+        PartState::Sent => {
+            let limit = job.spec.runs_for().map(|left| time_limit(settings, job, left));
+            let launch = launch(state, job, attempt, part, lease)?;
+            Some(Order::Start(Box::new(Launch { limit, ..launch })))
+        }
         PartState::Prepared { .. } => {
             let master_port = go_port(attempt)?;
             // A part that was prepared before ports were kept has none; its agent says so.
@@ -122,9 +126,21 @@ fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Orde
 }
 
 fn save_and_stop(job: &Job, lease: LeaseId, own: Span) -> Order {
+    let (grace, signal) = asked_to_save(job, own);
+    Order::Stop { lease, grace, signal }
+}
+
+/// How long it may take to save its work, and the signal that asks it to.
+fn asked_to_save(job: &Job, own: Span) -> (Span, Option<String>) {
     let checkpoint = job.spec.checkpoint.as_ref();
     let grace = checkpoint.and_then(|c| c.grace).unwrap_or(own);
-    Order::Stop { lease, grace, signal: checkpoint.and_then(|c| c.signal.clone()) }
+    (grace, checkpoint.and_then(|c| c.signal.clone()))
+}
+
+/// What a node is told, so that it stops the job in the same way as we would, should we be away then.
+pub(crate) fn time_limit(settings: &Settings, job: &Job, left: Span) -> TimeLimit {
+    let (grace, signal) = asked_to_save(job, job.spec.grace.unwrap_or(settings.grace));
+    TimeLimit { left, grace, signal }
 }
 
 fn all_prepared(state: &State, lease: LeaseId) -> bool {
@@ -178,6 +194,7 @@ fn launch(
         array_tasks: matches!(job.tasks, Tasks::Array(_)).then(|| job.spec.task_count()),
         saved: task.past().saved.clone(),
         key: None,
+        limit: None,
     })
 }
 

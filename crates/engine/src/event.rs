@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
     GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
-    Policy, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage,
-    SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
+    Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout,
+    RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +134,12 @@ pub enum Event {
         lease: LeaseId,
         node: NodeId,
         bytes: Bytes,
+    },
+    /// Whose server listens where routers reach this part is not what it was.
+    PortOwned {
+        lease: LeaseId,
+        node: NodeId,
+        owner: PortOwner,
     },
     /// Every part is told to leave its GPUs; this is kept for them in memory.
     Suspending {
@@ -398,6 +404,7 @@ impl Event {
             | Event::PartSuspended { lease, .. }
             | Event::Waking { lease, .. }
             | Event::PartWoken { lease, .. }
+            | Event::PortOwned { lease, .. }
             | Event::Requeued { lease, .. } => Some(lease.task),
             _ => None,
         }

@@ -236,8 +236,13 @@ fn remove_one(state: &mut State, job: &Job, id: TaskId, task: &Task) {
 
 /// When a running attempt is told to stop because of its time limit.
 fn limit(job: &Job, id: TaskId, attempt: &Attempt) -> Option<(Time, TaskId)> {
+    Some((out_of_time_at(job, attempt)?, id))
+}
+
+/// The one place that knows: the controller and the nodes stop it by this.
+pub(crate) fn out_of_time_at(job: &Job, attempt: &Attempt) -> Option<Time> {
     match attempt.phase {
-        AttemptPhase::Running { since } => Some((since.plus(job.spec.runs_for()?), id)),
+        AttemptPhase::Running { since } => Some(since.plus(job.spec.runs_for()?)),
         _ => None,
     }
 }

@@ -40,6 +40,9 @@ pub enum Order {
     Suspend { lease: LeaseId },
     /// Gives a suspended part these GPUs, in the order of those it had, and lets it go on.
     Wake { lease: LeaseId, gpus: Vec<GpuIndex> },
+    /// How long the part may run on from now, in place of what its node was told before. Only for nodes
+    /// that report limits.
+    Limit { lease: LeaseId, limit: Option<TimeLimit> },
     /// The end of this part is on record; the agent may drop its own.
     Forget { lease: LeaseId },
 }
@@ -52,6 +55,7 @@ impl Order {
             | Order::Stop { lease, .. }
             | Order::Suspend { lease }
             | Order::Wake { lease, .. }
+            | Order::Limit { lease, .. }
             | Order::Forget { lease } => *lease,
         }
     }
@@ -87,6 +91,8 @@ pub struct Launch {
     /// the order when that leaves the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<GangKey>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<TimeLimit>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +155,62 @@ pub struct PartReport {
     /// host memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_mem: Option<Bytes>,
+    /// Whose server listens where routers reach it. None: it serves nothing, or its agent has not
+    /// looked yet, which says nothing new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_owner: Option<PortOwner>,
+    /// What its node knows of its time limit. None: it has none, or its agent knows of no limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitReport>,
+}
+
+/// Whose sockets listen on the address and port where routers reach a part, by the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "owner", rename_all = "snake_case")]
+pub enum PortOwner {
+    /// Processes of the part, and nobody else.
+    Part,
+    Nobody,
+    /// The part listens on this port, but only on addresses that routers do not ask.
+    Elsewhere {
+        addresses: Vec<String>,
+    },
+    /// Somebody else, alone or beside the part.
+    Stranger {
+        /// "process 4711 (python3) of user bob".
+        who: String,
+    },
+}
+
+impl PortOwner {
+    /// Whether they say the same, whoever the stranger is.
+    pub fn is_like(&self, other: &PortOwner) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// How long a part may run on, and how it is stopped then. Its node enforces it when the controller
+/// does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeLimit {
+    /// From when its ranks start, or from when the node hears of it; time in which it is suspended
+    /// does not count.
+    pub left: Span,
+    pub grace: Span,
+    /// As in [`Order::Stop`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+}
+
+/// A part's time limit as its node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "limit", rename_all = "snake_case")]
+pub enum LimitReport {
+    Left {
+        left: Span,
+    },
+    /// Its time was over, the controller did not stop it, and so the node did.
+    Over,
 }
 
 /// Where a part is on its way out of its GPUs and back.
@@ -169,7 +231,15 @@ pub enum Suspension {
 
 impl PartReport {
     pub fn new(lease: LeaseId, phase: ReportedPhase) -> PartReport {
-        PartReport { lease, phase, progress: None, suspension: None, gpu_mem: None }
+        PartReport {
+            lease,
+            phase,
+            progress: None,
+            suspension: None,
+            gpu_mem: None,
+            port_owner: None,
+            limit: None,
+        }
     }
 }
 
@@ -202,6 +272,8 @@ pub struct PartError {
 pub enum Blame {
     Job,
     Node,
+    /// Somebody took the node down on purpose: neither failed.
+    Operator,
     /// Another program that shares a GPU with it: neither the job nor the machine.
     Neighbour,
 }

@@ -44,6 +44,9 @@ pub struct NodeFacts {
     /// Why parts of its GPUs can't be given, or are given without limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_note: Option<String>,
+    /// Its agent stops what is over its time limit when the controller does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_limits: bool,
     /// Files and directories that it has, as its operator says: models that are served, say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,

@@ -300,6 +300,7 @@ mod tests {
             phase: PartState::Running { exits: Vec::new() },
             port: None,
             gpu_mem: None,
+            port_owner: None,
             asleep: None,
         }
     }

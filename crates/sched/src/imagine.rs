@@ -125,6 +125,7 @@ impl World {
             phase: PartState::Running { exits: Vec::new() },
             port: None,
             gpu_mem: None,
+            port_owner: None,
             asleep: None,
         });
         self.state.next_generation += 1;

@@ -452,6 +452,7 @@ pub(crate) fn activate(task: &mut Task, parts: &[PartPlacement], since: Time) {
         phase: PartState::Running { exits: Vec::new() },
         port: None,
         gpu_mem: None,
+        port_owner: None,
         asleep: None,
     };
     task.attempts += 1;

@@ -261,7 +261,7 @@ impl Connection {
             Err(answer) => return Err(tries.last_failure(answer).into()),
         };
         let pooled = !tries.wants_new();
-        let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
+        let reused = pooled.then(|| self.worker.pool.take(lease.choice.listing)).flatten();
         let was_reused = reused.is_some();
         let mut up = match reused {
             Some(up) => up,
@@ -344,7 +344,7 @@ impl Connection {
                 visit.answered();
                 let outcome = if status >= 500 { Outcome::Failed } else { Outcome::Ok };
                 if reusable {
-                    self.worker.pool.put(&lease.choice.address, up, now);
+                    self.worker.pool.put(lease.choice.listing, up, now);
                 }
                 lease.finish(outcome, now);
                 let whole = self.exchange.body_is_over(&mut self.client);

@@ -41,6 +41,6 @@ pub use limits::{Limit, Limited, Limiter};
 pub use metrics::{ServerMetrics, parse_metrics};
 pub use prompt::{BLOCK_BYTES, BLOCKS_MAX, PromptBlocks};
 pub use queue::{FairQueue, Offered, PushedOut, Ticket};
-pub use replica::ReplicaKey;
+pub use replica::{Listing, ReplicaKey};
 pub use scan::{Scanned, scan_request};
 pub use usage::{AnswerKind, AnswerScan, Usage};

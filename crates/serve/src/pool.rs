@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
+
+use crate::logic::Listing;
 
 /// Longer idle than this, a connection is closed: servers do so too, often after 5 s, and the request
 /// that meets such a one is lost time.
@@ -17,8 +19,7 @@ struct Idle {
 }
 
 pub struct Pool {
-    /// By address.
-    idle: Mutex<HashMap<Arc<str>, Vec<Idle>>>,
+    idle: Mutex<HashMap<Listing, Vec<Idle>>>,
     per_replica: usize,
 }
 
@@ -28,9 +29,9 @@ impl Pool {
     }
 
     /// The one used last, which is the least likely to have been closed meanwhile.
-    pub fn take(&self, address: &str) -> Option<TcpStream> {
+    pub fn take(&self, replica: Listing) -> Option<TcpStream> {
         let mut idle = self.idle.lock().ok()?;
-        let list = idle.get_mut(address)?;
+        let list = idle.get_mut(&replica)?;
         while let Some(Idle { stream, .. }) = list.pop() {
             if is_quiet(&stream) {
                 return Some(stream);
@@ -39,12 +40,9 @@ impl Pool {
         None
     }
 
-    pub fn put(&self, address: &Arc<str>, stream: TcpStream, now: Instant) {
+    pub fn put(&self, replica: Listing, stream: TcpStream, now: Instant) {
         let Ok(mut idle) = self.idle.lock() else { return };
-        if !idle.contains_key(address) {
-            idle.insert(address.clone(), Vec::new());
-        }
-        let Some(list) = idle.get_mut(address) else { return };
+        let list = idle.entry(replica).or_default();
         if list.len() < self.per_replica {
             list.push(Idle { stream, since: now });
         }

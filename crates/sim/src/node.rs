@@ -6,8 +6,8 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use tutti_model::{
     Blame, Bytes, ExitStatus, Fault, Finding, Generation, Gpu, GpuIndex, Greeting, HealthAction,
-    Launch, LeaseId, NodeFacts, Order, PartError, PartProgress, PartReport, Rank, RankExit,
-    RankProgress, ReportedPhase, SavedPoint, Span, Time,
+    Launch, LeaseId, NodeFacts, Order, PartError, PartProgress, PartReport, PortOwner, Rank,
+    RankExit, RankProgress, ReportedPhase, SavedPoint, Span, Time,
 };
 
 use crate::workload::Fate;
@@ -174,6 +174,7 @@ impl Node {
                     self.fails_to_wake = self.fails_to_wake.saturating_sub(1);
                 }
             }
+            Order::Limit { .. } => return Vec::new(),
             Order::Forget { .. } => {
                 if matches!(
                     self.parts.get(&lease),
@@ -383,5 +384,6 @@ fn report(lease: LeaseId, part: &Part) -> PartReport {
     let alive = matches!(part.phase, PartPhase::Running { .. });
     let (suspension, gpu_mem) = (part.suspension(), Some(part.held()));
     let (suspension, gpu_mem) = if alive { (suspension, gpu_mem) } else { (None, None) };
-    PartReport { progress: part.said.clone(), suspension, gpu_mem, ..PartReport::new(lease, phase) }
+    let (progress, port_owner) = (part.said.clone(), alive.then_some(PortOwner::Part));
+    PartReport { progress, suspension, gpu_mem, port_owner, ..PartReport::new(lease, phase) }
 }

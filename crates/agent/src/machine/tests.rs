@@ -79,7 +79,7 @@ fn a_part_on_one_node_starts_at_once() {
         ]
     );
     assert_eq!(c.step(Input::Hello { lease: l, exits: vec![] }), [Action::Report(l)]);
-    let end = End { exits: vec![exit(0, ExitStatus::Code(3))], error: None, progress: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(3))], ..End::default() };
     assert_eq!(c.step(Input::Ended { lease: l, end: end.clone() }), [Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
     assert!(c.machine.is_idle());
@@ -91,7 +91,7 @@ fn a_part_on_one_node_starts_at_once() {
 fn a_start_that_comes_twice_starts_once() {
     let (mut c, l) = (case().running("1", 1), lease("1", 1));
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
-    c.step(Input::Ended { lease: l, end: End { exits: vec![], error: None, progress: None } });
+    c.step(Input::Ended { lease: l, end: End { exits: vec![], ..End::default() } });
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)]);
     c.step(Input::Order(Order::Forget { lease: l }));
     assert_eq!(c.step(start("1", 1)), [Action::Report(l)], "refused after it was forgotten");
@@ -144,7 +144,7 @@ fn older_generations_of_a_task_are_refused() {
 #[test]
 fn older_generations_on_a_gpu_are_refused() {
     let mut c = case().running("1", 7);
-    let end = End { exits: vec![], error: None, progress: None };
+    let end = End { exits: vec![], ..End::default() };
     c.step(Input::Ended { lease: lease("1", 7), end });
     assert_eq!(c.step(start("2", 6)), [Action::Report(lease("2", 6))]);
     assert!(c.error(lease("2", 6)).message.contains("is old"));
@@ -251,7 +251,7 @@ fn a_broken_connection_to_a_living_shim_changes_nothing() {
 #[test]
 fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
     let (mut c, l) = (case().running("1", 1).unheard("1", 1), lease("1", 1));
-    let end = End { exits: vec![exit(0, ExitStatus::Code(0))], error: None, progress: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(0))], ..End::default() };
     let looked = c.step(Input::Looked { lease: l, fate: Fate::Ended(end.clone()) });
     assert_eq!(looked, [Action::Report(l)]);
     assert_eq!(c.phase(l), ReportedPhase::Done { exits: end.exits, error: None });
@@ -259,7 +259,7 @@ fn an_end_on_disk_counts_when_the_shim_could_not_say_it() {
 
 #[test]
 fn a_starting_agent_takes_over_what_it_finds() {
-    let end = End { exits: vec![exit(0, ExitStatus::Code(4))], error: None, progress: None };
+    let end = End { exits: vec![exit(0, ExitStatus::Code(4))], ..End::default() };
     let running = ReportedPhase::Running { exits: vec![] };
     let done = ReportedPhase::Done { exits: end.exits.clone(), error: None };
     let l = lease("1", 1);
@@ -292,10 +292,11 @@ fn a_shim_of_an_unknown_part_is_told_to_kill_it() {
 }
 
 #[test]
-fn shutdown_blames_the_node_and_not_the_job() {
+fn shutdown_blames_neither_the_node_nor_the_job() {
     let mut c = case().running("1", 1);
     let actions = c.step(Input::Shutdown { grace: Span::secs(3) });
-    let because = Some(node_error("the node was taken down".into()));
+    let message = "the node was taken down".to_owned();
+    let because = Some(PartError { message, blame: Blame::Operator });
     let message = ToShim::Stop { grace: Span::secs(3), signal: None, because };
     assert_eq!(actions, [Action::Tell { lease: lease("1", 1), message }]);
     assert!(!c.machine.is_idle());
@@ -322,10 +323,7 @@ fn parts_of_one_gpu_run_beside_each_other_in_whatever_order_they_come() {
 #[test]
 fn a_share_that_is_older_than_a_whole_lease_is_old() {
     let mut c = case().running("1", 5);
-    c.step(Input::Ended {
-        lease: lease("1", 5),
-        end: End { exits: vec![], error: None, progress: None },
-    });
+    c.step(Input::Ended { lease: lease("1", 5), end: End { exits: vec![], ..End::default() } });
     c.step(start_share("2", 4, 0.5));
     assert!(c.error(lease("2", 4)).message.contains("is old"));
     c.step(start_share("3", 6, 0.5));
@@ -379,7 +377,7 @@ fn the_last_progress_is_in_the_end_however_that_is_learned() {
         assert!(matches!(report.phase, ReportedPhase::Done { .. }));
         report.progress.map(|p| p.ranks[0].step)
     };
-    let end = End { exits: vec![], error: None, progress: Some(at_step(9, Some(8))) };
+    let end = End { exits: vec![], progress: Some(at_step(9, Some(8))), ..End::default() };
 
     let mut c = case().running("1", 1);
     c.step(Input::Progress { lease: l, progress: at_step(5, None) });

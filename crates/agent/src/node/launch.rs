@@ -73,7 +73,11 @@ impl Node {
     }
 
     pub(super) fn prepared(&mut self, lease: LeaseId) -> Input {
-        let result = self.free_port();
+        let launch = self.machine.launch(lease);
+        let result = match launch.and_then(|launch| self.port_objection(launch)) {
+            Some(error) => Err(error),
+            None => self.free_port(),
+        };
         if let Ok(port) = result {
             self.ports.insert(lease, port);
         }
@@ -205,6 +209,7 @@ impl Node {
             program: self.program.clone(),
             gpus: self.uuids(&launch.gpus),
             suspend,
+            limit: launch.limit.clone(),
         })
     }
 }

@@ -613,7 +613,7 @@ mod tests {
     #[test]
     fn an_end_is_explained_from_the_shim_and_from_the_disk() {
         let lease = crate::testing::launch("7", 1).lease;
-        let end = End { exits: Vec::new(), error: None, progress: None };
+        let end = End { exits: Vec::new(), ..End::default() };
         let mut heard = Input::Ended { lease, end: end.clone() };
         let mut found = Input::Looked { lease, fate: Fate::Ended(end) };
         assert!(end_in(&mut heard).is_some() && end_in(&mut found).is_some());

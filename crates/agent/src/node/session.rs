@@ -301,6 +301,7 @@ impl Node {
             can_move: self.suspending.can_move(),
             suspend_note: self.suspending.why_not(),
             share_note: self.sharing.why_not(),
+            keeps_limits: true,
         }
     }
 

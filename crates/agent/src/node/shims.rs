@@ -1,7 +1,7 @@
 //! Connections of shims. Most parts are short: their shim connects, says hello and goodbye, and is
 //! read to its end on the spot, without a task or the event queue.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -64,6 +64,8 @@ pub struct Shims {
     writers: HashMap<Conn, mpsc::UnboundedSender<Vec<u8>>>,
     leases: HashMap<Conn, LeaseId>,
     conns: HashMap<LeaseId, Conn>,
+    /// The process at the other end, as the kernel says.
+    pids: HashMap<Conn, i32>,
 }
 
 impl Default for Shims {
@@ -76,6 +78,7 @@ impl Default for Shims {
             writers: HashMap::new(),
             leases: HashMap::new(),
             conns: HashMap::new(),
+            pids: HashMap::new(),
         }
     }
 }
@@ -87,7 +90,8 @@ impl Shims {
         let conn = self.next_conn;
         let mut inbox = Inbox::default();
         let mut said = Vec::new();
-        let mut open = is_ours(&stream);
+        let peer = our_peer(&stream);
+        let mut open = peer.is_some();
         let mut buf = [0; 4096];
         while open {
             match stream.read(&mut buf) {
@@ -102,6 +106,7 @@ impl Shims {
             }
         }
         if open {
+            self.pids.extend(peer.map(|pid| (conn, pid)));
             self.keep(conn, stream, inbox);
         } else {
             said.push((conn, FromConn::Closed));
@@ -143,12 +148,23 @@ impl Shims {
     /// The part that has no connection any more, if that was its last.
     pub fn closed(&mut self, conn: Conn) -> Option<LeaseId> {
         self.writers.remove(&conn);
+        self.pids.remove(&conn);
         let lease = self.leases.remove(&conn)?;
         if self.conns.get(&lease) != Some(&conn) {
             return None;
         }
         self.conns.remove(&lease);
         Some(lease)
+    }
+
+    /// The part's shim, while it is connected.
+    pub fn pid(&self, lease: LeaseId) -> Option<i32> {
+        self.pids.get(self.conns.get(&lease)?).copied()
+    }
+
+    /// All that are connected.
+    pub fn pids(&self) -> BTreeMap<i32, LeaseId> {
+        self.conns.keys().filter_map(|&lease| Some((self.pid(lease)?, lease))).collect()
     }
 
     pub fn is_connected(&self, lease: LeaseId) -> bool {
@@ -180,10 +196,11 @@ fn bind(data_dir: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The data dir is closed to others; this is for one whose mode somebody has changed.
-fn is_ours(stream: &UnixStream) -> bool {
+/// The process that dials. The data dir is closed to others; this is for one whose mode somebody has
+/// changed.
+fn our_peer(stream: &UnixStream) -> Option<i32> {
     let peer = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::PeerCredentials);
-    peer.is_ok_and(|p| p.uid() == nix::unistd::geteuid().as_raw())
+    peer.ok().filter(|p| p.uid() == nix::unistd::geteuid().as_raw()).map(|p| p.pid())
 }
 
 /// Hands over every whole message; false if what came is none.

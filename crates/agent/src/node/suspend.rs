@@ -189,12 +189,12 @@ impl Node {
 
     /// Where a part stands, with what it holds on GPUs.
     pub(super) fn report(&self, lease: LeaseId) -> Option<PartReport> {
-        self.machine.report(super::now(), lease).map(|report| self.with_memory(report))
+        self.machine.report(super::now(), lease).map(|report| self.with_levels(report))
     }
 
     pub(super) fn reports(&self) -> Vec<PartReport> {
         let reports = self.machine.reports(super::now());
-        reports.into_iter().map(|report| self.with_memory(report)).collect()
+        reports.into_iter().map(|report| self.with_levels(report)).collect()
     }
 
     /// Whether a job can be suspended for another depends on what it holds, so the controller hears
@@ -215,8 +215,9 @@ impl Node {
         }
     }
 
-    /// With what its processes have on GPUs, or what they are said to have there.
-    fn with_memory(&self, report: PartReport) -> PartReport {
+    /// With what its processes have on GPUs, or what they are said to have there, and with who listens on
+    /// its port.
+    fn with_levels(&self, report: PartReport) -> PartReport {
         let runs = matches!(report.phase, ReportedPhase::Running { .. });
         let gpu_mem = match self.suspending {
             Suspending::Simulated => {
@@ -224,7 +225,8 @@ impl Node {
             }
             _ => self.telemetry.memory_of(report.lease.task),
         };
-        PartReport { gpu_mem, ..report }
+        let port_owner = self.port_watch.owner(report.lease).filter(|_| runs);
+        PartReport { gpu_mem, port_owner, ..report }
     }
 }
 

@@ -56,7 +56,7 @@ fn the_end_is_found_again() {
     parts.write_launch(&record).unwrap();
     let mut claim = Claim::take(&parts.stem(lease)).unwrap().unwrap();
     let exit = RankExit { rank: Rank(0), status: ExitStatus::Signal(9), at: Time(5) };
-    let end = End { exits: vec![exit], error: None, progress: None };
+    let end = End { exits: vec![exit], ..End::default() };
     claim.write_end(&end).unwrap();
     drop(claim);
     assert_eq!(parts.fate(lease).unwrap(), Fate::Ended(end.clone()));
@@ -98,7 +98,7 @@ fn a_reused_record_holds_nothing_of_the_one_before() {
     std::sync::Arc::make_mut(&mut first.launch.spec).name = Some("x".repeat(500));
     parts.write_launch(&first).unwrap();
     let mut claim = Claim::take(&parts.stem(first.launch.lease)).unwrap().unwrap();
-    claim.write_end(&End { exits: vec![], error: None, progress: None }).unwrap();
+    claim.write_end(&End { exits: vec![], ..End::default() }).unwrap();
     drop(claim);
     parts.remove(first.launch.lease).unwrap();
     assert_eq!(parts.spares.len(), 1);
@@ -136,4 +136,25 @@ fn a_part_that_is_claimed_meanwhile_is_not_missed() {
         claims.join().unwrap();
     });
     assert_eq!(parts.scan().unwrap().len(), records.len());
+}
+
+#[test]
+fn nothing_of_a_forgotten_part_stays_on_disk() {
+    let dir = TempDir::new("forgotten");
+    let mut parts = parts(&dir);
+    let secret = "hf_abcdefghijklmnop";
+    let mut record = record("1", 1);
+    let env = &mut std::sync::Arc::make_mut(&mut record.launch.spec).env;
+    env.insert("HF_TOKEN".into(), secret.into());
+    let on_disk = || {
+        let files = std::fs::read_dir(dir.path().join("parts")).unwrap().flatten();
+        let texts = files.map(|file| std::fs::read(file.path()).unwrap());
+        texts.filter(|text| text.windows(secret.len()).any(|w| w == secret.as_bytes())).count()
+    };
+    parts.write_launch(&record).unwrap();
+    assert_eq!(on_disk(), 1, "while it may run");
+    drop(Claim::take(&parts.stem(record.launch.lease)).unwrap().unwrap());
+    parts.remove(record.launch.lease).unwrap();
+    assert_eq!(parts.spares.len(), 1, "the file is kept for the next part");
+    assert_eq!(on_disk(), 0);
 }

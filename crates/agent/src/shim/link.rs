@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
-use tutti_model::{LeaseId, RankExit};
+use tutti_model::{LeaseId, LimitReport, RankExit};
 
 use super::{Token, wait};
 use crate::SOCKET;
@@ -139,21 +139,27 @@ impl Link {
     }
 
     /// True if the agent was reached, and knows nothing yet but what hello says.
-    pub fn dial_if_due(&mut self, now: Instant, exits: &[RankExit]) -> bool {
+    pub fn dial_if_due(
+        &mut self,
+        now: Instant,
+        exits: &[RankExit],
+        limit: Option<LimitReport>,
+    ) -> bool {
         if self.stream.is_none() && self.dial_at <= now {
-            self.dial(exits);
+            self.dial(exits, limit);
             return self.is_up();
         }
         false
     }
 
-    fn dial(&mut self, exits: &[RankExit]) {
+    fn dial(&mut self, exits: &[RankExit], limit: Option<LimitReport>) {
         match connect() {
             Ok(stream) => {
                 self.stream = Some(stream);
                 self.redial = REDIAL;
                 let exits = exits.to_vec();
-                self.say(&FromShim::Hello { lease: self.lease, exits });
+                let lease = self.lease;
+                self.say(&FromShim::Hello { lease, exits, keeps_limits: true, limit });
             }
             Err(_) => {
                 self.dial_at = Instant::now() + self.redial;
@@ -165,7 +171,7 @@ impl Link {
     /// The end is on disk, so this is a courtesy to an agent that is there.
     pub fn say_last(&mut self, message: &FromShim) {
         if !self.is_up() {
-            self.dial(&[]);
+            self.dial(&[], None);
         }
         self.say(message);
         let deadline = Instant::now() + LAST_WORDS;

@@ -149,6 +149,7 @@ pub fn with_spec(task: &str, generation: u64, spec: JobSpec) -> Launch {
         array_tasks: None,
         saved: None,
         key: None,
+        limit: None,
     }
 }
 

@@ -98,6 +98,27 @@ fn ranks_outlive_everybody_and_are_adopted() {
     assert_whole_log(&cluster, id, 2);
 }
 
+/// Nobody is there to say that its time is over but those who run it.
+#[test]
+fn time_limits_hold_while_the_controller_is_away() {
+    let mut cluster = cluster(2);
+    let spec = |line: &str| {
+        let mut spec = gang(2, line.to_owned());
+        spec.time = Some(tutti_model::Span::secs(3));
+        spec
+    };
+    let id = cluster.submit(spec("trap 'exit 0' TERM; while :; do sleep 0.05; done"));
+    cluster.wait_state(id, JobState::Running);
+    cluster.kill_controller();
+    for node in ["n1", "n2"] {
+        wait_until("its ranks are stopped", PATIENCE, || cluster.processes_on(node).is_empty());
+    }
+    cluster.start_controller();
+    let row = cluster.wait_end(id);
+    assert_eq!((row.state, row.exit_code, row.restarts), (JobState::Failed, Some(124), 0));
+    assert_eq!(row.note, "ran out of its time limit");
+}
+
 /// Agents die at any point between hearing of a task and having told of its end.
 #[test]
 fn agents_killed_again_and_again_run_every_task_once() {

@@ -205,6 +205,60 @@ fn a_replica_that_can_never_start_is_explained() {
     assert!(why.contains('3'), "the exit code is named: {why}");
 }
 
+/// Jobs share their node's address, and whoever listens where a replica should would get its requests.
+#[test]
+fn a_neighbour_can_not_pose_as_a_replica() {
+    let stage = Stage::new(1, 3);
+    let port = 18_000 + std::process::id() % 10_000;
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/serve/server.py");
+    let thief = stage.cluster.scratch().join("thief.toml");
+    let run = format!("PORT={port} REUSE=1 exec python3 {server}");
+    std::fs::write(&thief, format!("name = 'thief'\nrun = '{run}'\n")).expect("a job file");
+    let steal = || stage.cluster.cli(&["submit", thief.to_str().unwrap()]).ok();
+    let routed = || {
+        let text = std::fs::read(stage.cluster.scratch().join("routes.json")).unwrap_or_default();
+        let table: Value = serde_json::from_slice(&text).unwrap_or_default();
+        table["endpoints"][0]["replicas"].as_array().map(Vec::len)
+    };
+    let named = |job: &str| {
+        let words = format!("(python3) of user root, job {job}");
+        wait_until("the neighbour is named", PATIENCE, || {
+            let why = stage.cluster.cli(&["why", "chat"]).ok();
+            why.contains(&words) && why.contains(&port.to_string())
+        });
+    };
+
+    // First, before there is any replica.
+    let job = steal();
+    wait_until("it listens", PATIENCE, || {
+        let address = format!("127.0.77.1:{port}");
+        ask(&address, "GET", "/health", "").is_ok_and(|said| said.status == 200)
+    });
+    let file = stage.file("chat", "env = { REUSE = \"1\" }", &format!("port = {port}"));
+    stage.cluster.cli(&["serve", file.to_str().unwrap(), "--detach"]).ok();
+    named(&job);
+    assert_eq!((stage.show("chat").row.ready, routed()), (0, Some(0)));
+    stage.cluster.cli(&["cancel", &job]).ok();
+    stage.wait_ready("chat", 1);
+    let own = stage.show("chat").replicas[0].job.to_string();
+    let said = post(&stage.address, r#"{"model": "chat"}"#);
+    assert_eq!((said.status, json(&said)["job"].as_str()), (200, Some(own.as_str())));
+
+    // Then beside one that serves, as the kernel allows the same user.
+    let job = steal();
+    named(&job);
+    stage.wait_show("it is not ready any more", "chat", |e| e.row.ready == 0);
+    wait_until("routers are told", PATIENCE, || routed() == Some(0));
+    stage.cluster.cli(&["cancel", &job]).ok();
+    stage.wait_ready("chat", 1);
+    let said = post(&stage.address, r#"{"model": "chat"}"#);
+    assert_eq!((said.status, json(&said)["job"].as_str()), (200, Some(own.as_str())));
+
+    let low = stage.file("low", "", "port = 22");
+    let refused = stage.cluster.cli(&["serve", low.to_str().unwrap()]).call();
+    refused.exited(2).says(&["service.port: 22 belongs to the system"]);
+}
+
 /// Everything that the issue of an endpoint's life may bring, one after another, under load.
 #[test]
 fn nothing_fails_but_the_streams_of_a_replica_that_is_killed() {

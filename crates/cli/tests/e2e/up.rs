@@ -94,6 +94,29 @@ fn up_and_down_leave_nothing_behind() {
 }
 
 #[test]
+fn what_a_planned_down_stops_goes_on_and_nothing_has_failed() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    let id = place.ask(&["submit", "-N", "2", "--wrap", "exec sleep 600"]).ok().trim().to_owned();
+    let shown = || -> serde_json::Value {
+        serde_json::from_str(&place.ask(&["show", &id, "--json"]).ok()).unwrap_or_default()
+    };
+    let runs = |attempt: u64| {
+        let job = shown();
+        job["state"] == "running" && job["attempt"].as_u64() == Some(attempt)
+    };
+    wait_until("the job runs", PATIENCE, || runs(1));
+    place.tutti(&["down"]).ok();
+    place.tutti(&UP).ok();
+    wait_until("it runs again", PATIENCE, || runs(2));
+    assert_eq!(shown()["restarts"], 0, "{}", shown());
+    let words = place.ask(&["show", &id]).ok();
+    assert!(words.contains("was cleared by its operator"), "{words}");
+    assert!(!words.contains("did not start") && !words.contains("node failure"), "{words}");
+    place.tutti(&["down"]).ok();
+}
+
+#[test]
 fn up_in_the_foreground_restarts_what_dies_and_stops_on_an_interrupt() {
     let place = Place::new();
     let up = place.tutti(&UP[..8]).spawn();

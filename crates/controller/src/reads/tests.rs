@@ -65,7 +65,10 @@ impl Rig {
                     self.running.retain(|l| l != lease);
                     self.running.extend(matches!(order, Order::Stop { .. }).then_some(*lease));
                 }
-                Order::Go { .. } | Order::Suspend { .. } | Order::Wake { .. } => {}
+                Order::Go { .. }
+                | Order::Suspend { .. }
+                | Order::Wake { .. }
+                | Order::Limit { .. } => {}
             }
         }
         self.reads.note(self.engine.state(), &step.records);

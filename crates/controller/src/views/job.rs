@@ -191,9 +191,7 @@ fn stop_note(state: &State, why: &StopCause) -> String {
         StopCause::RankFailed { rank, saw } => {
             format!("rank {rank} failed, the others are stopped{}", meanwhile(saw.as_deref()))
         }
-        StopCause::LaunchFailed { node, error } => {
-            format!("did not start on {}: {error}", state.node_name(*node))
-        }
+        StopCause::LaunchFailed { node, error, ran } => launch_failed(state, *node, error, *ran),
         StopCause::NodeLost { node } => {
             format!("{} was lost, the rest is stopped", state.node_name(*node))
         }
@@ -221,6 +219,12 @@ fn stop_note(state: &State, why: &StopCause) -> String {
         StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
         StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
     }
+}
+
+/// An agent could not start its part, or could not keep it running.
+pub(super) fn launch_failed(state: &State, node: NodeId, error: &str, ran: bool) -> String {
+    let what = if ran { "was cut off" } else { "did not start" };
+    format!("{what} on {}: {error}", state.node_name(node))
 }
 
 /// Which thing is broken.

@@ -2,7 +2,7 @@
 
 use tutti_model::{EndReason, Ended, State, StopCause};
 
-use super::job::{stopped_before, unhealthy};
+use super::job::{launch_failed, stopped_before, unhealthy};
 
 pub fn end_note(state: &State, ended: &Ended) -> String {
     let code = ended.exit_code.map_or_else(String::new, |c| format!(" with exit code {c}"));
@@ -15,9 +15,7 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
             );
             format!("rank {rank} {how}{}", meanwhile(saw.as_deref()))
         }
-        EndReason::LaunchFailed { node, error } => {
-            format!("did not start on {}: {error}", state.node_name(*node))
-        }
+        EndReason::LaunchFailed { node, error, ran } => launch_failed(state, *node, error, *ran),
         EndReason::TimeLimit => "ran out of its time limit".to_owned(),
         EndReason::Cancelled { by } => format!("cancelled by {by}"),
         EndReason::DependencyUnmet { job } => {

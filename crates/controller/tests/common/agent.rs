@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tutti_model::{
     Bytes, Epoch, ExitStatus, Gpu, GpuIndex, Greeting, Launch, LeaseId, NodeFacts, Order,
-    PartReport, Rank, RankExit, ReportedPhase, Suspension, Time,
+    PartReport, PortOwner, Rank, RankExit, ReportedPhase, Suspension, Time,
 };
 use tutti_wire::frame::{self, FrameReader};
 use tutti_wire::pki::NodeIdentity;
@@ -162,7 +162,9 @@ fn ended(launch: &Launch) -> ReportedPhase {
 }
 
 fn report(out: &mut Vec<u8>, lease: LeaseId, phase: ReportedPhase) {
-    let report = PartReport::new(lease, phase);
+    let runs = matches!(phase, ReportedPhase::Running { .. });
+    let port_owner = runs.then_some(PortOwner::Part);
+    let report = PartReport { port_owner, ..PartReport::new(lease, phase) };
     frame::append(out, &ToController::Report { report }).unwrap();
 }
 

@@ -62,6 +62,7 @@ fn in_rank_order(parts: &[PartPlacement]) -> Vec<Part> {
             phase: PartState::Sent,
             port: None,
             gpu_mem: None,
+            port_owner: None,
             asleep: None,
         };
         first_rank += p.ranks;

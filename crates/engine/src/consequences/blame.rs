@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Accusation, Attempt, AttemptPhase, ExitStatus, NodeId, PartError, PartState, Rank, RankExit,
-    StopCause,
+    Accusation, Attempt, AttemptPhase, Blame, ExitStatus, NodeId, PartError, PartState, Rank,
+    RankExit, StopCause,
 };
 
 const SIGKILL: i32 = 9;
@@ -68,7 +68,17 @@ fn own_end(attempt: &Attempt, rank: Rank) -> Option<&RankExit> {
 }
 
 pub(super) fn launch_error(attempt: &Attempt) -> Option<(NodeId, &PartError)> {
-    attempt.parts.iter().find_map(|p| match &p.phase {
+    part_errors(attempt).find(|(_, e)| e.blame != Blame::Operator)
+}
+
+/// The node that somebody took down on purpose, and this attempt with it.
+pub(super) fn taken_down(attempt: &Attempt) -> Option<NodeId> {
+    let mut errors = part_errors(attempt);
+    errors.find(|(_, e)| e.blame == Blame::Operator).map(|(node, _)| node)
+}
+
+fn part_errors(attempt: &Attempt) -> impl Iterator<Item = (NodeId, &PartError)> {
+    attempt.parts.iter().filter_map(|p| match &p.phase {
         PartState::Done { error: Some(e), .. } => Some((p.node, e)),
         _ => None,
     })
@@ -110,6 +120,7 @@ mod tests {
             phase: PartState::Running { exits: Vec::new() },
             port: None,
             gpu_mem: None,
+            port_owner: None,
             asleep: None,
         };
         let accusation = |&(by, rank): &(u32, u32)| Accusation {

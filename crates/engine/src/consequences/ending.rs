@@ -7,13 +7,15 @@ use tutti_model::{
     NodeId, Outcome, Part, PartState, Rank, Span, StopCause, Task, TaskId, Time,
 };
 
-use super::blame::{first_failure, launch_error, peer_fault};
+use super::blame::{first_failure, launch_error, peer_fault, taken_down};
 use crate::decide::{View, explains, own_doing};
 use crate::effects::find_attempt;
 use crate::event::{Event, Fruit, RetryCause};
 
 /// Exit code of a job that was stopped by its time limit and left no failing exit of its own.
 const TIMED_OUT: i32 = 124;
+/// Whoever stopped an agent together with its jobs; its name is not known.
+const ITS_OPERATOR: &str = "its operator";
 const VANISHED: &str = "its processes vanished without an exit code";
 
 pub(super) fn of_attempt(view: View<'_>, lease: LeaseId) -> Vec<Event> {
@@ -41,7 +43,12 @@ fn first_trouble(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
     let launch = launch_error(attempt);
     lost.map(|p| StopCause::NodeLost { node: p.node })
         .or_else(|| {
-            launch.map(|(node, e)| StopCause::LaunchFailed { node, error: e.message.clone() })
+            let ran = has_run(view, attempt);
+            launch.map(|(node, e)| StopCause::LaunchFailed { node, error: e.message.clone(), ran })
+        })
+        .or_else(|| {
+            let by = || ITS_OPERATOR.to_owned();
+            taken_down(attempt).map(|node| StopCause::Evicted { node, by: by() })
         })
         .or_else(|| peer_fault(attempt))
         .or_else(|| first_failure(attempt).and(broken_part(view, attempt)))
@@ -49,6 +56,11 @@ fn first_trouble(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
             let saw = || seen(view, attempt);
             first_failure(attempt).map(|e| StopCause::RankFailed { rank: e.rank, saw: saw() })
         })
+}
+
+/// What ends before anybody heard that it ran counts as running from then on.
+fn has_run(view: View<'_>, attempt: &Attempt) -> bool {
+    attempt.ran(view.now).is_some_and(|ran| ran.0 > 0)
 }
 
 /// What a driver said of its GPUs while it ran, if that is most likely the program's own doing.
@@ -125,6 +137,8 @@ impl Ending<'_> {
                 StopCause::Evicted { .. } => return self.for_free(RetryCause::Eviction),
                 _ => {}
             }
+        } else if taken_down(self.attempt).is_some() && self.is_whole() {
+            return self.for_free(RetryCause::Eviction);
         }
         if let Some(StopCause::Unhealthy { action, .. }) = self.unhealthy()
             && action > HealthAction::RestartJob
@@ -135,6 +149,12 @@ impl Ending<'_> {
             Some(failure) => self.retry(failure),
             None => self.ended(Outcome::Completed, Some(0), EndReason::Finished),
         }
+    }
+
+    /// No part of it was lost or could not run.
+    fn is_whole(&self) -> bool {
+        let lost = |p: &Part| p.phase == PartState::Lost;
+        launch_error(self.attempt).is_none() && !self.attempt.parts.iter().any(lost)
     }
 
     /// A GPU or node of it is broken: it was stopped for that, or its ranks died of it.
@@ -170,22 +190,30 @@ impl Ending<'_> {
         }
         let node = self.unaccounted()?;
         let error = VANISHED.to_owned();
-        let reason = EndReason::LaunchFailed { node, error };
+        let reason = EndReason::LaunchFailed { node, error, ran: self.has_run() };
         Some(Failure::of_node(node, code, reason, self.is_elsewhere(node)))
     }
 
     fn launch_failure(&self, code: Option<i32>) -> Option<Failure> {
-        let found = launch_error(self.attempt).map(|(node, e)| (node, e.message.clone(), e.blame));
-        let found = found.or_else(|| match &self.attempt.phase {
-            AttemptPhase::Stopping { why: StopCause::LaunchFailed { node, error }, .. } => {
-                Some((*node, error.clone(), Blame::Node))
-            }
+        let told = match &self.attempt.phase {
+            AttemptPhase::Stopping {
+                why: StopCause::LaunchFailed { node, error, ran }, ..
+            } => Some((*node, error.clone(), *ran)),
             _ => None,
+        };
+        let found = launch_error(self.attempt).map(|(node, e)| {
+            // How it was when it was told to stop: it goes on running until all of it has.
+            let ran = told.as_ref().map_or_else(|| self.has_run(), |(_, _, ran)| *ran);
+            (node, e.message.clone(), ran, e.blame)
         });
-        let (node, error, blame) = found?;
-        let reason = EndReason::LaunchFailed { node, error };
+        let found =
+            found.or_else(|| told.map(|(node, error, ran)| (node, error, ran, Blame::Node)));
+        let (node, error, ran, blame) = found?;
+        let reason = EndReason::LaunchFailed { node, error, ran };
         Some(match blame {
-            Blame::Node => Failure::of_node(node, code, reason, self.never_ran_elsewhere(node)),
+            Blame::Node | Blame::Operator => {
+                Failure::of_node(node, code, reason, self.never_ran_elsewhere(node))
+            }
             // It may be started there again: that program is gone, or pays for itself.
             Blame::Neighbour => Failure {
                 cause: RetryCause::NodeFailure,
@@ -250,9 +278,11 @@ impl Ending<'_> {
 
     /// What runs and then loses its node says nothing about itself.
     fn never_ran_elsewhere(&self, node: NodeId) -> bool {
-        // What ends before anybody heard that it ran counts as running from then on.
-        let ran = self.attempt.ran(self.view.now).is_some_and(|ran| ran.0 > 0);
-        !ran && self.is_elsewhere(node)
+        !self.has_run() && self.is_elsewhere(node)
+    }
+
+    fn has_run(&self) -> bool {
+        has_run(self.view, self.attempt)
     }
 
     /// The same again on one node is that node; the same on another one may be the job.
@@ -377,7 +407,7 @@ impl Ending<'_> {
     fn came_to_its_end(&self) -> Option<StopCause> {
         let vanished = || {
             let (node, error) = (self.unaccounted()?, VANISHED.to_owned());
-            Some(StopCause::LaunchFailed { node, error })
+            Some(StopCause::LaunchFailed { node, error, ran: self.has_run() })
         };
         self.unhealthy().or_else(|| match &self.attempt.phase {
             AttemptPhase::Stopping { why, .. } => Some(why.clone()),

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 
 use tutti_model::{
     Accusation, AttemptPhase, BurnIn, BurnInFigures, Drain, Fault, GpuBench, GpuBenchFigures,
-    Greeting, LeaseId, Link, Node, NodeId, Order, Part, PartReport, PartState, ReportedPhase, Role,
-    SavedPoint, State, StopCause, Time,
+    Greeting, LeaseId, LimitReport, Link, Node, NodeId, Order, Part, PartReport, PartState,
+    PortOwner, ReportedPhase, Role, SavedPoint, Span, State, StopCause, Time,
 };
 
 use super::{Decision, View, done, findings, need_role, suspend};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
-use crate::effects::{find_attempt, find_part, order_for};
+use crate::effects::{find_attempt, find_part, order_for, time_limit};
 use crate::event::Event;
+use crate::index::out_of_time_at;
 use crate::reject::Rejected;
 
 pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply, Vec<Event>) {
@@ -76,9 +77,31 @@ fn changes(view: View<'_>, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
         let part = find_part(view.state, r.lease, node);
         part.map_or_else(Vec::new, |part| suspend::heard(view, node, part, r))
     };
-    let of =
-        |r| said(view, node, r).into_iter().chain(change(view.state, node, r)).chain(sleeps(r));
+    let of = |r| {
+        let first = said(view, node, r).into_iter().chain(timed_out(view.state, node, r));
+        let owned = port_owned(view.state, node, r);
+        first.chain(change(view.state, node, r)).chain(sleeps(r)).chain(owned)
+    };
     reports.iter().flat_map(of).collect()
+}
+
+/// The node stopped it at its time limit, because this controller was not there to do so. Comes before
+/// what became of its ranks: they did not end of themselves.
+fn timed_out(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
+    let lease = report.lease;
+    find_part(state, lease, node).filter(|_| report.limit == Some(LimitReport::Over))?;
+    let stops = matches!(find_attempt(state, lease)?.phase, AttemptPhase::Stopping { .. });
+    (!stops).then_some(Event::Stopping { lease, why: StopCause::TimeLimit })
+}
+
+/// Only the first part of what is served is asked by routers.
+fn port_owned(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
+    let (lease, owner) = (report.lease, report.port_owner.as_ref()?);
+    find_part(state, lease, node)?;
+    state.job(lease.task.job)?.spec.service.as_ref()?;
+    let first = find_attempt(state, lease)?.parts.first().filter(|part| part.node == node)?;
+    let known = first.port_owner.as_deref().unwrap_or(&PortOwner::Nobody);
+    (!known.is_like(owner)).then(|| Event::PortOwned { lease, node, owner: owner.clone() })
 }
 
 /// Of a text that a job made, so much goes on record.
@@ -211,6 +234,7 @@ fn answer_report(view: View<'_>, node: NodeId, report: &PartReport, full: bool) 
         }
         let order = order_for(view.state, view.settings, lease, node);
         let order = order.or_else(|| suspend::correction(view.state, node, report));
+        let order = order.or_else(|| limit_correction(view, node, report));
         return order.filter(|order| !suspend::is_under_way(order, report));
     }
     Some(if is_done(report) {
@@ -218,6 +242,30 @@ fn answer_report(view: View<'_>, node: NodeId, report: &PartReport, full: bool) 
     } else {
         Order::Stop { lease, grace: view.settings.failure_grace, signal: None }
     })
+}
+
+/// What clocks, heartbeats and the way of a message add up to at most; nodes wait longer than that
+/// before they act.
+const LIMIT_TOLERANCE: Span = Span::secs(2);
+
+/// A node that goes by another time limit than we do: it was changed, or the part was suspended.
+fn limit_correction(view: View<'_>, node: NodeId, report: &PartReport) -> Option<Order> {
+    let lease = report.lease;
+    view.state.node(node).filter(|n| n.facts.keeps_limits)?;
+    let (job, attempt) = (view.state.job(lease.task.job)?, find_attempt(view.state, lease)?);
+    if !matches!(attempt.phase, AttemptPhase::Running { .. }) {
+        return None;
+    }
+    let left = out_of_time_at(job, attempt).map(|at| at.since(view.now));
+    let agrees = match (left, report.limit) {
+        (None, None) | (_, Some(LimitReport::Over)) => true,
+        (Some(ours), Some(LimitReport::Left { left: theirs })) => {
+            ours.0.abs_diff(theirs.0) <= LIMIT_TOLERANCE.0
+        }
+        _ => false,
+    };
+    let limit = left.map(|left| time_limit(view.settings, job, left));
+    (!agrees).then_some(Order::Limit { lease, limit })
 }
 
 pub(super) fn gone(view: View<'_>, node: NodeId, session: u64) -> Vec<Event> {

@@ -233,7 +233,7 @@ fn undo(attempt: &Attempt, lease: LeaseId, node: NodeId, why: String) -> Event {
 
 /// The work since its last checkpoint is lost with its processes.
 fn not_woken(node: NodeId, why: &str) -> StopCause {
-    StopCause::LaunchFailed { node, error: format!("it could not be woken: {why}") }
+    StopCause::LaunchFailed { node, error: format!("it could not be woken: {why}"), ran: true }
 }
 
 /// What to tell a node whose part is not where it should be, beyond what moves it on.

@@ -90,7 +90,7 @@ fn never_ready(view: View<'_>, attempt: &Attempt) -> Option<StopCause> {
     };
     let part = attempt.parts.iter().min_by_key(behind)?;
     let error = format!("it was not ready after {}", view.settings.start_within);
-    Some(StopCause::LaunchFailed { node: part.node, error })
+    Some(StopCause::LaunchFailed { node: part.node, error, ran: false })
 }
 
 /// Tasks whose wait after a failure is over.

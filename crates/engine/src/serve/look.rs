@@ -1,8 +1,8 @@
 //! An endpoint and its replicas, looked at once.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Endpoint, Generation, Job, JobId, Phase, Replica, ReplicaLoad,
-    ReplicaPhase, State, Time,
+    Attempt, AttemptPhase, Endpoint, Generation, Job, JobId, Part, Phase, PortOwner, Replica,
+    ReplicaLoad, ReplicaPhase, State, Time,
 };
 
 use super::Memory;
@@ -60,6 +60,16 @@ impl<'a> Look<'a> {
         self.endpoint.name.clone()
     }
 
+    /// Why it is not ready, as its agent or a router says.
+    pub fn said(&self, seen: &Seen<'_>) -> Option<String> {
+        let strange = || {
+            let part = seen.attempt()?.parts.first()?;
+            let at = super::address(self.view.state, seen.id)?;
+            port_words(part.port_owner.as_deref(), &at, &self.view.state.node_name(part.node))
+        };
+        strange().or_else(|| seen.load.and_then(|l| l.why.clone()))
+    }
+
     /// Those that are not on their way out.
     pub fn live(&self) -> impl Iterator<Item = &Seen<'a>> {
         self.replicas.iter().filter(|r| !r.drains() && r.standing != Standing::Over)
@@ -73,6 +83,11 @@ impl<'a> Look<'a> {
 impl Seen<'_> {
     pub fn is_ready(&self) -> bool {
         self.replica.phase == ReplicaPhase::Ready
+    }
+
+    pub fn owns_its_port(&self) -> bool {
+        let part = self.attempt().and_then(|attempt| attempt.parts.first());
+        part.is_some_and(Part::owns_its_port)
     }
 
     pub fn drains(&self) -> bool {
@@ -102,6 +117,23 @@ impl Seen<'_> {
     pub fn hangs(&self, now: Time) -> bool {
         let coming = self.replica.phase == ReplicaPhase::Coming;
         coming && self.runs_since(now).is_some_and(|began| began < self.replica.since)
+    }
+}
+
+/// What is wrong with who listens where routers reach a replica.
+fn port_words(owner: Option<&PortOwner>, at: &str, node: &str) -> Option<String> {
+    match owner {
+        Some(PortOwner::Part) => None,
+        Some(PortOwner::Nobody) => Some(format!("nothing listens on {at}")),
+        Some(PortOwner::Elsewhere { addresses }) => Some(format!(
+            "it listens on {} and not on {at}, where routers ask: let it listen on 0.0.0.0 or \
+             $TUTTI_NODE_ADDR",
+            addresses.join(", ")
+        )),
+        Some(PortOwner::Stranger { who }) => Some(format!(
+            "{who} listens on {at} on {node} and is not of this replica: routers send nothing there"
+        )),
+        None => Some(format!("nothing of it listens on {at} yet, as far as {node} has said")),
     }
 }
 

@@ -95,8 +95,11 @@ fn words(state: &State, ended: &Ended) -> String {
             format!("it was killed by signal {signal}")
         }
         EndReason::RankFailed { rank, .. } => format!("rank {rank} failed"),
-        EndReason::LaunchFailed { node: id, error } => {
+        EndReason::LaunchFailed { node: id, error, ran: false } => {
             format!("it could not be started on {}: {error}", node(*id))
+        }
+        EndReason::LaunchFailed { node: id, error, ran: true } => {
+            format!("it was cut off on {}: {error}", node(*id))
         }
         EndReason::TimeLimit => "it ran out of its time limit".to_owned(),
         EndReason::NodeFailures { last } => {
@@ -146,7 +149,7 @@ pub(super) fn steady_at(look: &Look<'_>) -> Option<(Time, JobId)> {
 }
 
 fn became_ready(look: &Look<'_>, seen: &Seen<'_>) -> Option<String> {
-    seen.load.filter(|l| l.ready)?;
+    seen.load.filter(|l| l.ready && seen.owns_its_port())?;
     let took = look.view.now.since(seen.loads_since(look.view.now)?);
     Some(format!("it took {}", took.short()))
 }
@@ -160,6 +163,9 @@ fn lost(look: &Look<'_>, seen: &Seen<'_>) -> Option<String> {
         Standing::Stops => return Some(stops(look.view.state, seen)),
         Standing::Over => return None,
     };
+    if !seen.owns_its_port() {
+        return Some(look.said(seen).unwrap_or_else(|| "nothing listens on its port".to_owned()));
+    }
     let memory = look.memory.filter(|m| m.load(look.view.now).is_some())?;
     let since = memory.silent_since(seen.id, generation)?;
     let silent = look.view.now.since(since) >= SILENT;
@@ -193,7 +199,7 @@ pub(super) fn overdue(look: &Look<'_>) -> Vec<Event> {
     let mut failing = Failing::of(look);
     let late = |seen: &&Seen<'_>| ready_by(look, seen).is_some_and(|by| by <= now);
     for seen in look.live().filter(late) {
-        let said = seen.load.and_then(|l| l.why.as_deref());
+        let said = look.said(seen);
         let said = said.map_or_else(String::new, |why| format!(": {why}"));
         let why = match seen.hangs(now) {
             true => format!("it did not answer again within {}{said}", patience(look, seen)),

@@ -68,6 +68,8 @@ fn known_by(endpoint: &Endpoint) -> &ServiceSpec {
 fn replica(state: &State, endpoint: &Endpoint, job: JobId) -> Option<ReplicaRoute> {
     let replica = endpoint.replicas.get(&job)?;
     let (attempt, stops) = running(state, job)?;
+    // Whoever else listens there would get what is meant for it.
+    attempt.parts.first().filter(|part| part.owns_its_port())?;
     Some(ReplicaRoute {
         job,
         generation: attempt.generation,

@@ -44,7 +44,7 @@ fn not_ready(look: &Look<'_>, seen: &Seen<'_>) -> Option<NotReady> {
         Standing::Starts => NotReady::Starts { since: placed_at.unwrap_or(now) },
         Standing::Runs { .. } => {
             let since = seen.loads_since(now).unwrap_or(now);
-            let said = seen.load.and_then(|l| l.why.clone());
+            let said = look.said(seen);
             match super::replicas::ready_by(look, seen) {
                 None => NotReady::Unseen { since },
                 Some(until) if seen.hangs(now) => NotReady::Hangs { since, until, said },

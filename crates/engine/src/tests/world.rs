@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Blame, Bytes, ExitStatus, Gpu, GpuIndex, GpuRequest, Greeting, JobId, JobSpec, JobState,
-    LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Plan, Policy, Rank, RankExit,
-    ReportedPhase, Role, SleepStep, Suspension, TaskId, Time,
+    LeaseId, NodeFacts, NodeId, Order, PartError, PartReport, Plan, Policy, PortOwner, Rank,
+    RankExit, ReportedPhase, Role, SleepStep, Suspension, TaskId, Time,
 };
 
 use crate::{Actor, Command, Effect, Engine, Rejected, Reply, Settings, Step, invariants};
@@ -54,6 +54,12 @@ pub fn gang(nodes: u32, gpus: u32) -> JobSpec {
     spec.nodes = Some(nodes);
     spec.gpus_per_node = Some(GpuRequest { model: None, count: gpus });
     spec
+}
+
+/// Where the part stands; what runs listens on its own port.
+fn says(lease: LeaseId, phase: ReportedPhase) -> PartReport {
+    let runs = matches!(phase, ReportedPhase::Running { .. });
+    PartReport { port_owner: runs.then_some(PortOwner::Part), ..PartReport::new(lease, phase) }
 }
 
 impl World {
@@ -213,7 +219,7 @@ impl World {
 
     pub fn report(&mut self, node: NodeId, lease: LeaseId, phase: ReportedPhase) -> Step {
         let session = self.sessions[&node];
-        self.step(Command::Report { node, session, report: PartReport::new(lease, phase) })
+        self.step(Command::Report { node, session, report: says(lease, phase) })
     }
 
     pub fn report_all(&mut self, node: NodeId, report: PartReport) {
@@ -305,7 +311,7 @@ impl World {
                     }
                     SleepStep::Coming => Suspension::Waking,
                 });
-                Some(PartReport { suspension, ..PartReport::new(lease, phase) })
+                Some(PartReport { suspension, ..says(lease, phase) })
             })
             .collect()
     }

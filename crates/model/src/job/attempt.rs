@@ -5,8 +5,8 @@ use utoipa::ToSchema;
 
 use crate::{
     Asleep, Bytes, Fault, Generation, GpuIndex, HealthAction, JobId, Kept, LeaseId, Milli, Nap,
-    NodeId, PartError, PartPlacement, Pause, Rank, RankExit, SavedPoint, Span, TaskId, Time,
-    WatchRule,
+    NodeId, PartError, PartPlacement, Pause, PortOwner, Rank, RankExit, SavedPoint, Span, TaskId,
+    Time, WatchRule,
 };
 
 /// One try at running a task: the lease it holds and how far it is.
@@ -97,10 +97,13 @@ pub enum StopCause {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         saw: Option<String>,
     },
-    /// An agent could not start its part.
+    /// An agent could not start its part, or could not keep it running.
     LaunchFailed {
         node: NodeId,
         error: String,
+        /// It had run before.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ran: bool,
     },
     NodeLost {
         node: NodeId,
@@ -188,6 +191,9 @@ pub struct Part {
     /// What its processes have on its GPUs, as last heard, give or take a little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_mem: Option<Bytes>,
+    /// Whose server listens where routers reach it, as its agent last said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_owner: Option<Box<PortOwner>>,
     /// It is suspended, or on its way out or back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asleep: Option<Box<Asleep>>,
@@ -224,6 +230,13 @@ impl From<&Part> for PartPlacement {
             ranks: part.ranks,
             share: part.share,
         }
+    }
+}
+
+impl Part {
+    /// Its agent has seen that nobody but its own processes listens where routers reach it.
+    pub fn owns_its_port(&self) -> bool {
+        self.port_owner.as_deref() == Some(&PortOwner::Part)
     }
 }
 

@@ -52,6 +52,9 @@ pub enum EndReason {
     LaunchFailed {
         node: NodeId,
         error: String,
+        /// It had run before.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ran: bool,
     },
     TimeLimit,
     Cancelled {

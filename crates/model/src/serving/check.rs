@@ -10,6 +10,8 @@ const REPLICAS_MAX: u32 = 1000;
 const MODELS_MAX: usize = 100;
 const MODEL_CHARS_MAX: usize = 200;
 const SCHEDULE_MAX: usize = 100;
+/// Lower ones are what daemons of the machine itself listen on.
+const PORT_MIN: u16 = 1024;
 /// The clocks that are furthest from UTC.
 const OFFSET_MAX: i32 = 14 * 60;
 
@@ -102,6 +104,13 @@ impl ServiceSpec {
     fn check_numbers(&self) -> Checked {
         if self.port == Some(0) {
             let why = "0 is no port: leave the key out, and $PORT says which is free";
+            return wrong([Key("port")], why);
+        }
+        if let Some(port) = self.port.filter(|port| *port < PORT_MIN) {
+            let why = format!(
+                "{port} belongs to the system: ports from {PORT_MIN} on are for jobs; leave the key \
+                 out, and $PORT says which is free"
+            );
             return wrong([Key("port")], why);
         }
         if self.target_in_flight == 0 {
@@ -238,12 +247,14 @@ mod tests {
     #[test]
     fn every_mistake_has_its_place() {
         assert_eq!(ServiceSpec::default().check(), Ok(()));
-        let cases: [(&str, Spoil); 23] = [
+        let cases: [(&str, Spoil); 25] = [
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 0 }),
             ("replicas", |s| s.replicas = Replicas { min: 3, max: 2 }),
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 1001 }),
             ("queue", |s| (s.replicas.min, s.queue) = (0, 0)),
             ("port", |s| s.port = Some(0)),
+            ("port", |s| s.port = Some(22)),
+            ("port", |s| s.port = Some(1023)),
             ("target_in_flight", |s| s.target_in_flight = 0),
             ("max_in_flight", |s| s.max_in_flight = Some(0)),
             ("warm_up", |s| s.warm_up = Span(0)),

@@ -131,7 +131,7 @@ impl Stream {
         loop {
             let lease = visit.replica().await.map_err(|answer| tries.last_failure(answer))?;
             let pooled = !tries.wants_new();
-            let reused = pooled.then(|| self.worker.pool.take(&lease.choice.address)).flatten();
+            let reused = pooled.then(|| self.worker.pool.take(lease.choice.listing)).flatten();
             let was_reused = reused.is_some();
             let mut sent = Sent::Nothing;
             let within = self.worker.shared.config.timeouts.connect;

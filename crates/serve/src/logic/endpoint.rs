@@ -10,7 +10,7 @@ use super::breaker::Outcome;
 use super::metrics::ServerMetrics;
 use super::policy::{self, Candidate};
 use super::prompt::PromptBlocks;
-use super::replica::{Bounds, Replica, ReplicaKey, Standing, Wait};
+use super::replica::{Bounds, Listing, Replica, ReplicaKey, Standing, Wait};
 use super::split::Split;
 
 /// What is known of a request when a replica is chosen for it.
@@ -28,6 +28,7 @@ pub struct Ask<'a> {
 pub struct Choice {
     pub key: ReplicaKey,
     pub address: Arc<str>,
+    pub listing: Listing,
     pub revision: u32,
     /// Blocks of the prompt.
     pub prefix_blocks: u32,
@@ -95,10 +96,12 @@ impl Endpoint {
         };
         self.bounds = Bounds { max_in_flight: route.max_in_flight, wait };
         self.split.update(&route.split);
+        let before: Vec<ReplicaKey> =
+            self.replicas.iter().filter(|r| r.listed).map(|r| r.key).collect();
         self.replicas.iter_mut().for_each(|replica| replica.listed = false);
         for listed in &route.replicas {
             match self.find(listed.into()) {
-                Ok(at) => self.replicas[at].update(listed),
+                Ok(at) => self.replicas[at].update(listed, before.contains(&listed.into())),
                 Err(at) => self.replicas.insert(at, Replica::new(listed, self.secret)),
             }
         }
@@ -296,6 +299,7 @@ impl Endpoint {
         Choice {
             key: replica.key,
             address: replica.address.clone(),
+            listing: replica.listing,
             revision: replica.revision,
             prefix_blocks: hashes.len() as u32,
             prefix_hit_blocks: hit as u32,

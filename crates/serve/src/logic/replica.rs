@@ -1,6 +1,7 @@
 //! One replica as this router knows it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tutti_model::{Generation, JobId, OwnLoad, ReplicaRoute};
@@ -36,6 +37,18 @@ impl From<&ReplicaRoute> for ReplicaKey {
     }
 }
 
+/// The time from when a replica was put into the table until it is left out, by a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Listing(u64);
+
+impl Listing {
+    #[expect(clippy::new_without_default, reason = "each is another one")]
+    pub fn new() -> Listing {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Listing(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// What a server said of itself, and what we had there at that time.
 struct Own {
     load: OwnLoad,
@@ -50,6 +63,9 @@ pub struct Replica {
     pub draining: bool,
     /// In the newest route. Others are kept until their last request has ended.
     pub listed: bool,
+    /// No other replica has it, nor had this one before it was last left out of a route: somebody else
+    /// may have listened at its address meanwhile, and connections from then must not be used.
+    pub listing: Listing,
     pub in_flight: u32,
     pub requests: u64,
     pub errors: u64,
@@ -82,6 +98,7 @@ impl Replica {
             revision: route.revision,
             draining: route.draining,
             listed: true,
+            listing: Listing::new(),
             in_flight: 0,
             requests: 0,
             errors: 0,
@@ -95,12 +112,14 @@ impl Replica {
         }
     }
 
-    pub fn update(&mut self, route: &ReplicaRoute) {
+    /// `stays`: it was in the route before this one, too.
+    pub fn update(&mut self, route: &ReplicaRoute, stays: bool) {
         self.listed = true;
         self.draining = route.draining;
         self.revision = route.revision;
-        if *self.address != *route.address {
+        if !stays || *self.address != *route.address {
             self.address = route.address.as_str().into();
+            self.listing = Listing::new();
             self.ready_since = None;
             self.why = Some("not probed yet at its new address".to_owned());
         }

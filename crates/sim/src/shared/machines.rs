@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Bytes, ExitStatus, Gpu, GpuIndex, Greeting, LeaseId, NodeFacts, NodeId, Order, PartReport,
-    Rank, RankExit, ReportedPhase, Span, Suspension, Time,
+    PortOwner, Rank, RankExit, ReportedPhase, Span, Suspension, Time,
 };
 
 /// From a start to the first rank, and from SIGTERM to the last.
@@ -89,6 +89,7 @@ impl Machines {
             Order::Wake { .. } => {
                 self.say(node, PartReport::new(lease, running()), now.plus(moving(IN)));
             }
+            Order::Limit { .. } => {}
             Order::Forget { .. } => drop(self.ranks.remove(&(node, lease))),
         }
     }
@@ -96,6 +97,7 @@ impl Machines {
     fn say(&mut self, node: NodeId, mut report: PartReport, at: Time) {
         if matches!(report.phase, ReportedPhase::Running { .. }) {
             report.gpu_mem = Some(self.state);
+            report.port_owner = Some(PortOwner::Part);
         }
         self.next += 1;
         self.due.insert((at, self.next), (node, report));

@@ -143,6 +143,7 @@ impl Agent {
                     return Some(PartReport::new(lease, phase));
                 }
             },
+            Order::Limit { .. } => return None,
             Order::Forget { .. } => {
                 self.parts.remove(&lease);
                 return None;

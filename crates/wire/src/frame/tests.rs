@@ -40,7 +40,11 @@ fn greeting() -> Greeting {
         labels: BTreeMap::from([("rack".into(), "r1".into())]),
         ..NodeFacts::default()
     };
-    let running = PartReport::new(lease(), ReportedPhase::Running { exits: vec![] });
+    let running = PartReport {
+        port_owner: Some(PortOwner::Stranger { who: "process 1 (x) of user eve".into() }),
+        limit: Some(LimitReport::Left { left: Span::secs(5) }),
+        ..PartReport::new(lease(), ReportedPhase::Running { exits: vec![] })
+    };
     let prepared = PartReport::new(lease(), ReportedPhase::Prepared { port: 29_500 });
     Greeting::new(facts, vec![running, prepared, report()])
 }
@@ -76,7 +80,12 @@ fn launch() -> Launch {
         array_tasks: Some(10),
         saved: None,
         key: None,
+        limit: Some(limit()),
     }
+}
+
+fn limit() -> TimeLimit {
+    TimeLimit { left: Span::secs(7200), grace: Span::secs(30), signal: Some("USR1".into()) }
 }
 
 fn from_agents() -> Vec<ToController> {
@@ -132,6 +141,8 @@ fn to_agents() -> Vec<ToAgent> {
             grace: Span::millis(1),
             signal: Some("USR1".into()),
         }),
+        ToAgent::Order(Order::Limit { lease: lease(), limit: Some(limit()) }),
+        ToAgent::Order(Order::Limit { lease: lease(), limit: None }),
         ToAgent::Order(Order::Forget { lease: lease() }),
         ToAgent::ReadLog { request: 1, read: read(LogFrom::Offset(u64::MAX)) },
         ToAgent::ReadLog { request: 1, read: read(LogFrom::Tail(10)) },

@@ -52,6 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
+    allow_reuse_port = os.environ.get("REUSE") == "1"
     daemon_threads = True
     request_queue_size = 256
 

@@ -403,3 +403,24 @@ fn updates_keep_what_is_known_and_wait_for_what_is_under_way() {
     endpoint.update(&route, now);
     assert_eq!(endpoint.pick(&Ask::default(), &[], now), Pick::Absent, "another one, not probed");
 }
+
+/// Somebody else may have listened at its address while it was left out.
+#[test]
+fn a_replica_that_is_listed_again_is_probed_anew_and_old_connections_are_not_its_own() {
+    let now = Instant::now();
+    let listed = route(RoutePolicy::LeastOutstanding, 1);
+    let without = EndpointRoute { replicas: Vec::new(), ..listed.clone() };
+    let mut endpoint = ready(&listed, now);
+    let before = choice(endpoint.pick(&Ask::default(), &[], now));
+    endpoint.update(&listed, now);
+    let same = choice(endpoint.pick(&Ask::default(), &[], now));
+    assert_eq!(before.listing, same.listing, "it was there all the time");
+    endpoint.update(&without, now);
+    assert_eq!(endpoint.pick(&Ask::default(), &[], now), Pick::Absent);
+    endpoint.update(&listed, now);
+    assert_eq!(endpoint.pick(&Ask::default(), &[], now), Pick::Absent, "what it had is under way");
+    endpoint.probed(before.key, Ok(()), now);
+    let after = choice(endpoint.pick(&Ask::default(), &[], now));
+    assert_eq!((after.key, &after.address), (before.key, &before.address));
+    assert_ne!(after.listing, before.listing);
+}

@@ -126,6 +126,7 @@ service:
             ("\ntarget_in_flight = 0", "4:20: service.target_in_flight: must be at least 1"),
             ("max_in_flight = 0", "3:17: service.max_in_flight: must be at least 1"),
             ("port = 0", "3:8: service.port: 0 is no port"),
+            ("port = 22", "3:8: service.port: 22 belongs to the system: ports from 1024 on are"),
             ("port = 99999", "3:8: service.port: wants a whole number, not negative"),
             ("health = 'health'", "3:10: service.health: 'health' is no path: it starts with /"),
             ("replicas = [0, 2]\nqueue = 0", "4:9: service.queue: must be at least 1"),

@@ -1,0 +1,135 @@
+//! The kernel's list of sockets that listen.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// State of a socket that listens, as the list writes it.
+const LISTENS: &str = "0A";
+
+/// A socket that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    pub at: SocketAddr,
+    pub uid: u32,
+    pub inode: u64,
+}
+
+impl Listener {
+    /// Whether connections to this address may come to it. One on all IPv6 addresses mostly gets those to
+    /// IPv4 addresses too; the list does not say whether it refuses them.
+    pub fn receives(&self, address: IpAddr) -> bool {
+        match (self.at.ip(), address) {
+            (IpAddr::V6(own), _) if own.is_unspecified() => true,
+            (IpAddr::V6(own), IpAddr::V4(wanted)) => own.to_ipv4_mapped() == Some(wanted),
+            (own, wanted) => own == wanted || (own.is_unspecified() && wanted.is_ipv4()),
+        }
+    }
+}
+
+/// All of this network namespace.
+pub fn listeners() -> io::Result<Vec<Listener>> {
+    let mut all = Vec::new();
+    read(File::open("/proc/net/tcp")?, &mut all)?;
+    match File::open("/proc/net/tcp6") {
+        Ok(file) => read(file, &mut all)?,
+        // A kernel without IPv6.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    Ok(all)
+}
+
+/// The kernel lists sockets that listen before all others, so connections need not be read.
+fn read(file: impl io::Read, all: &mut Vec<Listener>) -> io::Result<()> {
+    for line in BufReader::with_capacity(64 << 10, file).lines().skip(1) {
+        match parse(&line?) {
+            Some(Some(listener)) => all.push(listener),
+            Some(None) => return Ok(()),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// None: not a line of the list. Inside, none: a socket that does not listen.
+fn parse(line: &str) -> Option<Option<Listener>> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, local, _, state, _, _, _, uid, _, inode, ..] = fields[..] else { return None };
+    if state != LISTENS {
+        return Some(None);
+    }
+    let (uid, inode) = (uid.parse().ok()?, inode.parse().ok()?);
+    Some(Some(Listener { at: address(local)?, uid, inode }))
+}
+
+/// `0100007F:1F90`: an address in words of the machine's own order, and the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |n: usize| {
+        let digits = address.get(8 * n..8 * n + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let ip: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let mut bytes = [0; 16];
+            for n in 0..4 {
+                bytes[4 * n..4 * n + 4].copy_from_slice(&word(n)?);
+            }
+            Ipv6Addr::from(bytes).into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_listens_is_listed_and_connections_are_not() {
+        for any in ["127.0.0.1:0", "127.3.2.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(any) else { continue };
+            let at = listener.local_addr().unwrap();
+            let client = TcpStream::connect(at).unwrap();
+            let all = listeners().unwrap();
+            // SAFETY: no preconditions.
+            let me = unsafe { libc::geteuid() };
+            let found: Vec<&Listener> = all.iter().filter(|l| l.at == at).collect();
+            assert_eq!(found.len(), 1, "{any}: {found:?}");
+            assert_eq!(found[0].uid, me);
+            assert!(all.iter().all(|l| l.at != client.local_addr().unwrap()));
+        }
+    }
+
+    #[test]
+    fn reading_ends_where_connections_begin() {
+        let head = "  sl  local_address rem_address st tx rx tr tm retrnsmt uid timeout inode\n";
+        let listens = "0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 1001 0 77 1 0 100 0 0 10 0\n";
+        let connected = "1: 0100007F:1F91 0100007F:0001 01 0:0 00:0 0 0 0 78 1 0 20 4 0 10 -1\n";
+        let mut all = Vec::new();
+        read([head, listens, connected, listens].concat().as_bytes(), &mut all).unwrap();
+        if cfg!(target_endian = "little") {
+            let at = "127.0.0.1:8080".parse().unwrap();
+            assert_eq!(all, [Listener { at, uid: 1001, inode: 77 }]);
+        }
+        assert_eq!(parse("nonsense"), None);
+    }
+
+    #[test]
+    fn sockets_get_what_is_sent_to_their_address() {
+        let on = |at: &str| Listener { at: at.parse().unwrap(), uid: 0, inode: 1 };
+        let gets = |own: &str, to: &str| on(own).receives(to.parse().unwrap());
+        assert!(gets("10.0.0.1:80", "10.0.0.1") && !gets("10.0.0.1:80", "10.0.0.2"));
+        assert!(gets("0.0.0.0:80", "10.0.0.1") && !gets("0.0.0.0:80", "fd00::1"));
+        assert!(gets("[::]:80", "10.0.0.1") && gets("[::]:80", "fd00::1"));
+        assert!(gets("[fd00::1]:80", "fd00::1") && !gets("[fd00::2]:80", "fd00::1"));
+        assert!(gets("[::ffff:10.0.0.1]:80", "10.0.0.1"));
+        assert!(!gets("127.0.0.1:80", "10.0.0.1") && !gets("[::1]:80", "10.0.0.1"));
+    }
+}

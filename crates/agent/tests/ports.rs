@@ -1,0 +1,173 @@
+//! Whose server listens on a replica's port: an agent tells it by the kernel's tables, whatever processes
+//! say of themselves.
+
+mod support;
+
+use std::net::TcpListener;
+
+use support::*;
+use tutti_model::{Blame, JobSpec, Launch, PortOwner, ServiceSpec};
+use tutti_wire::stream::ToController;
+
+/// Listens on the port that it is given, and lets others listen there who ask for it.
+const SERVER: &str = "exec python3 -c 'import socket, sys, time; s = socket.socket(); \
+     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); s.bind((sys.argv[1], int(sys.argv[2]))); \
+     s.listen(); print(\"listens\", flush=True); time.sleep(1000)'";
+
+struct Node {
+    controller: Controller,
+    dir: TempDir,
+}
+
+impl Node {
+    fn new() -> Node {
+        Node { controller: Controller::start(), dir: TempDir::new() }
+    }
+
+    fn agent(&mut self, options: &[&str]) -> Agent {
+        let agent = Agent::start(&self.controller, &self.dir.path().join("node"), options);
+        self.controller.wait_for_greeting();
+        agent
+    }
+
+    fn wait_owner(&mut self, launch: &Launch, so: impl Fn(&PortOwner) -> bool) -> PortOwner {
+        let lease = launch.lease;
+        self.controller.wait(|m| {
+            let reports = match m {
+                ToController::Report { report } => std::slice::from_ref(report),
+                ToController::Heartbeat { parts } => parts,
+                _ => return None,
+            };
+            let report = reports.iter().find(|r| r.lease == lease)?;
+            report.port_owner.clone().filter(|owner| so(owner))
+        })
+    }
+
+    /// What is left of it would outlive the test.
+    fn end(&mut self, launch: &Launch) {
+        self.controller.stop(launch.lease, 0);
+        self.controller.wait_until_done(launch.lease);
+    }
+
+    fn wait_stranger(&mut self, launch: &Launch) -> String {
+        match self.wait_owner(launch, |owner| matches!(owner, PortOwner::Stranger { .. })) {
+            PortOwner::Stranger { who } => who,
+            _ => unreachable!(),
+        }
+    }
+}
+
+/// A port that is free on 127.0.0.1. Fixed ports of tests are below those that the system gives out.
+fn free_port() -> u16 {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    static NEXT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let step = || NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    std::iter::repeat_with(|| first + step()).take(1000).find(free).expect("a port is free")
+}
+
+fn replica(task: &str, generation: u64, line: &str, port: Option<u16>) -> Launch {
+    let mut spec = JobSpec::shell(line);
+    spec.service = Some(Box::new(ServiceSpec { port, ..ServiceSpec::default() }));
+    with_spec(task, generation, spec)
+}
+
+#[test]
+fn a_replica_that_listens_is_confirmed_also_by_the_next_agent() {
+    for options in [&[][..], &["cgroups"][..]] {
+        let mut node = Node::new();
+        let mut agent = node.agent(options);
+        // An orphan, on the port that the agent chose.
+        let line = format!("({SERVER} 0.0.0.0 $PORT &); sleep 1000");
+        let launch = replica("1", 1, &line, None);
+        node.controller.run(&launch);
+        node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+        agent.kill();
+        let _agent = node.agent(options);
+        node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+        node.end(&launch);
+    }
+}
+
+#[test]
+fn who_listens_first_is_found_and_the_replica_is_not_started() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let launch = replica("1", 1, "sleep 1000", Some(port));
+    node.controller.run(&launch);
+    let error = node.controller.wait_until_done(launch.lease).1.expect("it can't start");
+    assert_eq!(error.blame, Blame::Job);
+    let wanted =
+        format!("port {port} of n1 (127.0.0.1) is taken: process {} (", std::process::id());
+    assert!(error.message.starts_with(&wanted), "{}", error.message);
+    assert!(error.message.contains("$PORT"), "{}", error.message);
+}
+
+#[test]
+fn who_listens_while_the_replica_loads_is_told_from_it() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let launch = replica("1", 1, "echo loads; sleep 1000", Some(port));
+    node.controller.run(&launch);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
+    let thief = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let who = node.wait_stranger(&launch);
+    assert!(who.starts_with(&format!("process {} (", std::process::id())), "{who}");
+    drop(thief);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
+    node.end(&launch);
+}
+
+/// The environment of a process is its own to write.
+#[test]
+fn a_mark_in_the_environment_makes_nobody_a_part() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let launch = replica("1", 1, "sleep 1000", Some(port));
+    node.controller.run(&launch);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
+    let mark = node.dir.path().join("node/parts").join(launch.lease.to_string());
+    let line = format!("{SERVER} 127.0.0.1 {port}");
+    let mut shell = std::process::Command::new("/bin/sh");
+    let mut thief = shell.args(["-c", &line]).env("TUTTI_PART", mark).spawn().unwrap();
+    let who = node.wait_stranger(&launch);
+    assert!(who.starts_with(&format!("process {} (python3)", thief.id())), "{who}");
+    thief.kill().unwrap();
+    thief.wait().unwrap();
+    node.end(&launch);
+}
+
+/// The kernel would share its requests out among both.
+#[test]
+fn another_part_beside_it_on_the_same_port_is_refused() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let server = format!("{SERVER} 127.0.0.1 {port}");
+    let launch = replica("1", 1, &server, Some(port));
+    node.controller.run(&launch);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+    let other = shell("2", 2, &server);
+    node.controller.run(&other);
+    let who = node.wait_stranger(&launch);
+    assert!(who.contains("(python3)") && who.ends_with(", job 2"), "{who}");
+    node.end(&other);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+    node.end(&launch);
+}
+
+#[test]
+fn a_replica_on_another_address_is_told_so() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let launch = replica("1", 1, &format!("{SERVER} 127.0.0.77 {port}"), Some(port));
+    node.controller.run(&launch);
+    let owner = node.wait_owner(&launch, |owner| *owner != PortOwner::Nobody);
+    assert_eq!(owner, PortOwner::Elsewhere { addresses: vec![format!("127.0.0.77:{port}")] });
+    node.end(&launch);
+}
