@@ -172,7 +172,7 @@ pub enum AgentError {
     )]
     InUse(PathBuf),
     #[error(
-        "this node has not joined a cluster yet: make a join token with `tutti token create --join` and pass it with --join-file or TUTTI_JOIN_TOKEN"
+        "this node has not joined a cluster yet: make a join token with `tutti token create --join` and pass it with --token-file or TUTTI_JOIN_TOKEN"
     )]
     NotJoined,
     #[error("{} belongs to node '{known}', not to '{wanted}'", path.display())]

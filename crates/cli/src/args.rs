@@ -229,7 +229,7 @@ mod tests {
             "tutti nodes inject n1 --check fan --action drain_node",
             "tutti token create --role user --user ada --expires 30d",
             "tutti token create --join --node n7 --uses 1",
-            "tutti agent --controller 127.0.0.1:7171 --join-file - --name n1 --simulate --label rack=1",
+            "tutti agent --controller 127.0.0.1:7171 --token-file - --name n1 --simulate --label rack=1",
             "tutti controller --data-dir /d --listen 127.0.0.1:0 --name gpu.example.org --node-timeout 8s --policy p.toml",
             "tutti sim --format openb --nodes F --pods F --order F --json",
             "tutti sim --format muri --trace F --nodes 8 --gpus-per-node 8 --policy default-known --json",

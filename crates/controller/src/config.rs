@@ -25,7 +25,8 @@ pub struct ControllerConfig {
     /// How often agents report.
     pub heartbeat: Span,
     pub snapshots: SnapshotRule,
-    /// HTTP connections at once; agents are not counted.
+    /// HTTP connections at once: of those who have shown a token or a session, and as many of those
+    /// who have not. Agents are not counted.
     pub connections_max: usize,
 }
 

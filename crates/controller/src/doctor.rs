@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tutti_engine::{Record, invariants};
 use tutti_journal::{BoxError, Entry, Level, codec, verify};
-use tutti_model::{HealthAction, Node, NodeState, State};
+use tutti_model::{HealthAction, Node, NodeKeyRecord, NodeState, SharedKey, State};
 use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
@@ -95,6 +95,10 @@ fn nodes(found: &mut Findings, state: &State) {
         if let Some(why) = &node.facts.share_note {
             found.warn(&name, format!("can't hold jobs to a part of a GPU: {why}"));
         }
+        let record = state.node_keys.get(&node.facts.name);
+        if let Some(shared) = record.and_then(NodeKeyRecord::shared) {
+            found.error(&name, two_holders(&node.facts.name, shared));
+        }
         match node.state() {
             NodeState::Ready => ready += 1,
             NodeState::Draining | NodeState::Drained => found.warn(&name, drained(node)),
@@ -124,6 +128,15 @@ fn nodes(found: &mut Findings, state: &State) {
         0 => found.warn("nodes", "none has joined yet: `tutti token create --join` starts one"),
         all => found.ok("nodes", format!("{ready} of {all} are ready")),
     }
+}
+
+fn two_holders(node: &str, shared: &SharedKey) -> String {
+    let SharedKey { first, second, .. } = shared;
+    format!(
+        "two agents hold its key, at {first} and at {second}: somebody has copied `node.pem`, or \
+         started one machine from another's disk. `tutti nodes remove {node}` makes the key useless; \
+         then let the right machine join again"
+    )
 }
 
 /// Nodes that would have been taken out, had not enough of them been.

@@ -39,7 +39,6 @@ pub mod dash;
 pub mod doctor;
 mod error;
 pub mod feed;
-mod guests;
 mod identity;
 mod idle;
 pub mod links;

@@ -8,35 +8,41 @@
 //!
 //! Beside the port there is a socket in the data dir: see [`local`].
 
+mod http;
 pub mod local;
+mod rooms;
+mod standing;
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
+use tutti_wire::guests::{Room, client_address};
 use tutti_wire::tls::Peer;
 
 use crate::api::auth::Ends;
-use crate::guests::{Guests, Room};
-use crate::links::{self, AgentConfig};
+use crate::links::{self, AgentConfig, Certified};
+use rooms::{Rooms, descriptors};
 
+pub use standing::Standing;
+
+/// Until the first byte.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Until TLS is agreed on, from the beginning of the connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Also how long an idle connection is kept; longer than clients keep theirs, so that these close first.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// TLS handshakes at once.
-const HANDSHAKES_MAX: usize = 512;
 /// After an error of `accept` itself, such as no file descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// So many strangers have to go then.
+const SHED: usize = 64;
 
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -48,9 +54,8 @@ pub struct Listener {
     pub tls: TlsAcceptor,
     pub agents: Arc<AgentConfig>,
     pub shutdown: watch::Receiver<bool>,
-    connections_max: usize,
-    http_room: Arc<Semaphore>,
-    handshake_room: Arc<Semaphore>,
+    rooms: Arc<Rooms>,
+    http_open: AtomicUsize,
 }
 
 impl Listener {
@@ -61,19 +66,17 @@ impl Listener {
         shutdown: watch::Receiver<bool>,
         connections_max: usize,
     ) -> Listener {
-        let http_room = Arc::new(Semaphore::new(connections_max));
-        let handshake_room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-        Listener { router, tls, agents, shutdown, connections_max, http_room, handshake_room }
+        let rooms = Arc::new(Rooms::new(connections_max, descriptors()));
+        Listener { router, tls, agents, shutdown, rooms, http_open: AtomicUsize::new(0) }
     }
 
     /// Some HTTP connection is open.
     pub fn busy(&self) -> bool {
-        self.http_room.available_permits() < self.connections_max
+        self.http_open.load(Ordering::Relaxed) > 0
     }
 
     /// Takes connections until the shutdown. The tasks of connections end by themselves then.
     pub async fn run(self: Arc<Self>, sockets: TcpListener) {
-        let guests: Arc<Guests> = Arc::default();
         let mut shutdown = self.shutdown.clone();
         loop {
             let taken = tokio::select! {
@@ -81,30 +84,58 @@ impl Listener {
                 taken = sockets.accept() => taken,
             };
             match taken {
-                Ok((socket, peer)) => {
-                    let Some(room) = guests.enter(peer.ip()) else {
-                        tracing::debug!(%peer, "too many from there are being greeted");
-                        continue;
-                    };
-                    let this = Arc::clone(&self);
-                    tokio::spawn(async move { this.greet(socket, peer, room).await });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "can't take a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Ok((socket, peer)) => self.take(socket, peer),
+                Err(error) => self.accept_failed(&error).await,
             }
         }
     }
 
-    async fn greet(&self, socket: TcpStream, peer: SocketAddr, room: Room) {
-        let kind = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(socket, peer)).await;
-        drop(room);
+    fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        match self.rooms.strangers.enter(client_address(peer.ip())) {
+            Ok(room) => {
+                let this = Arc::clone(self);
+                tokio::spawn(async move { this.greet(socket, peer, room).await });
+            }
+            Err(full) => tracing::debug!(%peer, "{full}"),
+        }
+    }
+
+    /// Where the system has nothing left for another connection, strangers make room: the next one
+    /// may be somebody with a token.
+    async fn accept_failed(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ConnectionAborted {
+            return;
+        }
+        tracing::warn!(%error, "can't take a connection; those of strangers are closed");
+        self.rooms.strangers.shed(SHED);
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    async fn greet(&self, socket: TcpStream, peer: SocketAddr, room: Room<IpAddr>) {
+        let since = Instant::now();
+        let mut shutdown = self.shutdown.clone();
+        let kind = tokio::select! {
+            kind = timeout(HANDSHAKE_TIMEOUT, self.handshake(socket, peer)) => kind,
+            () = room.dropped() => {
+                tracing::debug!(%peer, "its room was needed for another");
+                return;
+            }
+            () = stopped(&mut shutdown) => return,
+        };
+        let standing = |room| Standing::stranger(&self.rooms, room, since);
         match kind {
-            Ok(Ok(Kind::Plain(socket, ends))) => self.http(socket, ends).await,
-            Ok(Ok(Kind::Https(stream, ends))) => self.http(*stream, ends).await,
-            Ok(Ok(Kind::Agent(stream, node))) => {
-                links::serve(Arc::clone(&self.agents), *stream, node).await;
+            Ok(Ok(Kind::Plain(socket, ends))) => self.http(socket, ends, standing(room)).await,
+            Ok(Ok(Kind::Https(stream, ends))) => self.http(*stream, ends, standing(room)).await,
+            Ok(Ok(Kind::Agent(stream, certified))) => {
+                drop(room);
+                match self.rooms.agents.enter(certified.node.clone()) {
+                    Ok(room) => {
+                        links::serve(Arc::clone(&self.agents), *stream, certified, room).await;
+                    }
+                    Err(_) => {
+                        tracing::warn!(%peer, certified.node, "too many streams of one node");
+                    }
+                }
             }
             Ok(Ok(Kind::Refused)) => {}
             Ok(Err(error)) => tracing::debug!(%peer, %error, "no connection was made"),
@@ -112,11 +143,11 @@ impl Listener {
         }
     }
 
-    async fn handshake(&self, mut socket: TcpStream, peer: SocketAddr) -> std::io::Result<Kind> {
+    async fn handshake(&self, mut socket: TcpStream, peer: SocketAddr) -> io::Result<Kind> {
         socket.set_nodelay(true)?;
         let ends = Ends { peer, local: socket.local_addr()?, tls: false };
         let mut first = [0];
-        if socket.peek(&mut first).await? == 0 {
+        if timeout(SILENCE_MAX, socket.peek(&mut first)).await?? == 0 {
             return Ok(Kind::Refused);
         }
         if first[0] != TLS_HANDSHAKE {
@@ -126,51 +157,21 @@ impl Listener {
             refuse(&mut socket, USE_HTTPS).await?;
             return Ok(Kind::Refused);
         }
-        // Only here: a socket that says nothing takes no room from those that do.
-        let _room = self.handshake_room.acquire().await.map_err(std::io::Error::other)?;
-        let stream = Box::new(self.tls.accept(socket).await?);
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+        // The work of a handshake is in this step; a turn is not held while the client is waited for.
+        let turn = self.rooms.handshakes.take(client_address(peer.ip())).await;
+        let shaking = hello.into_stream(Arc::clone(self.tls.config()));
+        drop(turn);
+        let stream = Box::new(shaking.await?);
         Ok(match Peer::of(stream.get_ref().1) {
             Peer::Http => Kind::Https(stream, Ends { tls: true, ..ends }),
-            Peer::Agent { node } => Kind::Agent(stream, node),
+            Peer::Agent { node, key } => Kind::Agent(stream, Certified { node, key, from: peer }),
             Peer::AgentUnknown => {
                 tracing::warn!(%peer, "an agent without a node's certificate: it has to join first");
                 links::turn_away(*stream).await;
                 Kind::Refused
             }
         })
-    }
-
-    async fn http<S>(&self, mut stream: S, ends: Ends)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Ok(_room) = Arc::clone(&self.http_room).try_acquire_owned() else {
-            tracing::warn!(peer = %ends.peer, "too many connections");
-            if let Err(error) = refuse(&mut stream, BUSY).await {
-                tracing::debug!(%error, "and it left before it heard so");
-            }
-            return;
-        };
-        let service = self.router.clone().map_request(move |mut r: http::Request<_>| {
-            r.extensions_mut().insert(ConnectInfo(ends));
-            r
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        let mut connection = std::pin::pin!(connection);
-        let mut shutdown = self.shutdown.clone();
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = stopped(&mut shutdown) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(peer = %ends.peer, %error, "a connection ended badly");
-        }
     }
 }
 
@@ -183,7 +184,7 @@ async fn stopped(shutdown: &mut watch::Receiver<bool>) {
 enum Kind {
     Plain(TcpStream, Ends),
     Https(Box<tokio_rustls::server::TlsStream<TcpStream>>, Ends),
-    Agent(Box<tokio_rustls::server::TlsStream<TcpStream>>, String),
+    Agent(Box<tokio_rustls::server::TlsStream<TcpStream>>, Certified),
     Refused,
 }
 
@@ -198,7 +199,7 @@ fn may_be_plain(ends: Ends) -> bool {
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     answer: &[u8],
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut sink = [0; 4096];
     let _ = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut sink)).await;
     stream.write_all(answer).await?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -47,6 +47,13 @@ pub const AUDIT_FILE: &str = "audit.log";
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 
 const WORKERS: usize = 2;
+
+/// Connections that the kernel keeps until they are taken: beyond it a client tries again only after
+/// a second.
+const BACKLOG: u32 = 4096;
+/// What the kernel keeps of answers that a client does not take. By itself it would keep megabytes of
+/// each, which strangers could fill.
+const SEND_BUFFER: u32 = 256 << 10;
 
 /// How long a journal that another process holds is waited for.
 const JOURNAL_WAIT: Duration = Duration::from_secs(3);
@@ -374,9 +381,20 @@ async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), Controlle
         ErrorKind::AddrInUse => ControllerError::PortInUse(listen),
         _ => ControllerError::Listen { address: listen, source },
     };
-    let sockets = TcpListener::bind(listen).await.map_err(failed)?;
+    let sockets = bind_socket(listen).map_err(failed)?;
     let addr = sockets.local_addr().map_err(failed)?;
     Ok((sockets, addr))
+}
+
+fn bind_socket(listen: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match listen.is_ipv4() {
+        true => TcpSocket::new_v4()?,
+        false => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(listen)?;
+    socket.listen(BACKLOG)
 }
 
 fn bind_local(dir: &Path) -> Result<Option<UnixListener>, ControllerError> {

@@ -192,8 +192,8 @@ async fn agents_are_refused_with_a_reason() {
     let cluster = Cluster::start().await;
     let identity = cluster.join("n1").await;
     let old = |protocol| match agent::hello(agent::facts("n1", 1)) {
-        ToController::Hello { greeting, epoch, renew, .. } => {
-            ToController::Hello { protocol, greeting, epoch, renew }
+        ToController::Hello { greeting, epoch, renew, instance, .. } => {
+            ToController::Hello { protocol, greeting, epoch, renew, instance }
         }
         other => other,
     };
@@ -226,7 +226,11 @@ async fn agents_are_refused_with_a_reason() {
     drop(connected);
     // A join token is used up after its one use.
     let token = cluster.token(json!({ "grants": "join", "node": "n3", "uses": 1 })).await;
-    for (node, status) in [("other", 403), ("n3", 200), ("n3", 403)] {
+    let another = tutti_wire::pki::NodeKey::generate().unwrap();
+    // Who did not hear the answer may ask again with the same key, and gets no more by it.
+    for (node, key, status) in
+        [("other", &key, 403), ("n3", &key, 200), ("n3", &another, 403), ("n3", &key, 200)]
+    {
         let body = json!({ "node": node, "csr": key.csr().unwrap() });
         let answer = cluster.call_as(&token, "POST", "/api/v1/join", Some(body)).await;
         assert_eq!(answer.status, status, "{node}");

@@ -1,6 +1,8 @@
 //! Slow, hung and mad peers: an error for them, nothing for anybody else.
 
 mod common;
+#[path = "hostile/crowd.rs"]
+mod crowd;
 
 use std::time::Duration;
 

@@ -96,7 +96,8 @@ async fn an_agent_comes_back_to_a_new_controller_with_its_job() {
     let parts = vec![PartReport::new(lease, done())];
     let greeting = Box::new(Greeting::new(agent::facts("n1", 1), parts));
     let renew = Some(identity.renewal().unwrap());
-    let hello = ToController::Hello { protocol: PROTOCOL, greeting, epoch: Epoch(1), renew };
+    let (protocol, epoch, instance) = (PROTOCOL, Epoch(1), None);
+    let hello = ToController::Hello { protocol, greeting, epoch, renew, instance };
     frame::write(&mut stream, &hello).await.unwrap();
     match next(&mut stream).await {
         ToAgent::Welcome { epoch, certificate, .. } => {

@@ -10,6 +10,7 @@ mod endpoints;
 pub(crate) mod goodput;
 mod health;
 mod jobs;
+mod keys;
 mod suspend;
 
 use tutti_model::{
@@ -118,6 +119,9 @@ fn change(state: &mut State, record: &Record) {
         | Event::NodeResumed { .. }
         | Event::FindingsChanged { .. }
         | Event::NodeReopened { .. }
+        | Event::NodeKeyKnown { .. }
+        | Event::NodeKeyShared { .. }
+        | Event::NodeRemoved { .. }
         | Event::NodeMeasured { .. }
         | Event::GpusMeasured { .. } => node_changed(state, &record.event, at),
 
@@ -127,7 +131,10 @@ fn change(state: &mut State, record: &Record) {
         Event::TokenAdded { token } => {
             state.tokens.insert(token.id.clone(), token.clone());
         }
-        Event::TokenUsed { id, .. } => token_used(state, id),
+        Event::TokenUsed { id, node, key } => {
+            token_used(state, id);
+            key.iter().for_each(|key| keys::held(state, node, key, at));
+        }
         Event::TokenRevoked { id, .. } => {
             state.tokens.remove(id);
         }
@@ -193,10 +200,16 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::NodeDrained { node, drain } => {
             with_node(state, *node, |n| n.drain = Some(drain.clone()));
         }
-        Event::NodeResumed { node, .. } => with_node(state, *node, |n| {
-            n.drain = None;
-            n.strikes.clear();
-        }),
+        Event::NodeResumed { node, .. } => {
+            with_node(state, *node, |n| {
+                n.drain = None;
+                n.strikes.clear();
+            });
+            keys::set_shared(state, *node, None);
+        }
+        Event::NodeKeyKnown { name, key } => keys::held(state, name, key, at),
+        Event::NodeKeyShared { node, shared } => keys::set_shared(state, *node, Some(shared)),
+        Event::NodeRemoved { name, node, by, .. } => keys::removed(state, name, *node, by, at),
         Event::FindingsChanged { node, findings } => {
             with_node(state, *node, |n| n.findings.clone_from(findings));
         }

@@ -136,7 +136,8 @@ pub(crate) fn touched(state: &State, event: &Event, mut touch: impl FnMut(NodeId
         | Event::NodeDrained { node, .. }
         | Event::NodeResumed { node, .. }
         | Event::FindingsChanged { node, .. }
-        | Event::NodeReopened { node } => touch(*node),
+        | Event::NodeReopened { node }
+        | Event::NodeRemoved { node: Some(node), .. } => touch(*node),
         _ => {}
     }
 }

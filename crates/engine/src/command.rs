@@ -83,6 +83,8 @@ pub enum Command {
     Hello {
         greeting: Box<Greeting>,
         session: u64,
+        /// The key that the agent has proved to hold. None where nobody checks.
+        key: Option<String>,
     },
     Heartbeat {
         node: NodeId,
@@ -116,6 +118,20 @@ pub enum Command {
     Resume {
         actor: Actor,
         node: String,
+    },
+    /// The node is no longer part of the cluster, and its key opens nothing.
+    RemoveNode {
+        actor: Actor,
+        node: String,
+        /// Also if something runs there, which is lost then.
+        force: bool,
+    },
+    /// An agent holds the key of a node whose own agent answers all the while.
+    KeyShared {
+        node: NodeId,
+        /// From where they call.
+        first: String,
+        second: String,
     },
     /// Somebody measured the node's links.
     Measured {
@@ -162,6 +178,8 @@ pub enum Command {
     UseJoinToken {
         id: String,
         node: String,
+        /// The key that the certificate is for.
+        key: String,
     },
 
     /// A person wants this served. The endpoint's name is the spec's `name`.

@@ -41,6 +41,9 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
             events.extend(taken_out(view, *node));
             events
         }
+        Event::NodeRemoved { node: Some(node), .. } => {
+            claims_lost(state, |_, claim| claim.parts.iter().any(|p| p.node == *node))
+        }
         Event::PartSuspended { lease, .. } => too_large(state, *lease).into_iter().collect(),
         Event::NodeDrained { node, drain } if drain.auto => suspended_there(state, *node),
         Event::Requeued { failed_on: Some(node), .. } => {

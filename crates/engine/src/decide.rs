@@ -5,6 +5,7 @@ mod endpoints;
 mod findings;
 mod forget;
 mod jobs;
+mod keys;
 mod ledger;
 mod nodes;
 mod policy;
@@ -66,7 +67,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         }
         Command::SetPolicy { actor, policy } => policy::set(view, actor, policy),
         Command::ReplacePolicy { actor, old, policy } => policy::replace(view, actor, old, policy),
-        Command::Hello { greeting, session } => Ok(nodes::hello(view, greeting, *session)),
+        Command::Hello { greeting, key, .. } => nodes::hello(view, greeting, key.as_deref()),
         Command::Heartbeat { node, session, parts } => {
             nodes::heartbeat(view, *node, *session, parts)
         }
@@ -83,6 +84,8 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
             nodes::drain(view, actor, node, reason, *evict)
         }
         Command::Resume { actor, node } => nodes::resume(view, actor, node),
+        Command::RemoveNode { actor, node, force } => keys::remove(view, actor, node, *force),
+        Command::KeyShared { node, first, second } => keys::shared(view, *node, first, second),
         Command::Measured { actor, node, figures } => nodes::measured(view, actor, node, figures),
         Command::GpusMeasured { actor, node, figures } => {
             nodes::gpus_measured(view, actor, node, figures)
@@ -91,7 +94,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::DropLedger { day } => ledger::drop_day(view, *day),
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),
-        Command::UseJoinToken { id, node } => tokens::use_join(view, id, node),
+        Command::UseJoinToken { id, node, key } => tokens::use_join(view, id, node, key),
         Command::Serve { actor, spec, user, key } => {
             endpoints::serve(view, actor, spec, user.as_deref(), key.as_deref())
         }

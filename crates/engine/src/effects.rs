@@ -31,6 +31,15 @@ pub fn effects(state: &State, settings: &Settings, record: &Record) -> Vec<Effec
                 order: Order::Stop { lease, grace: settings.failure_grace, signal: None },
             })
             .collect(),
+        // Nobody will know it when it comes again, so this is the last word.
+        Event::NodeRemoved { node: Some(node), leases, .. } => {
+            let stop = |&lease: &LeaseId| Order::Stop {
+                lease,
+                grace: settings.failure_grace,
+                signal: None,
+            };
+            leases.iter().map(|l| Effect::Tell { node: *node, order: stop(l) }).collect()
+        }
         _ => Vec::new(),
     }
 }

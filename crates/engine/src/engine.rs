@@ -227,7 +227,7 @@ impl Engine {
             // Before, because a claim that is dropped is only known until then.
             touched(&self.state, &record.event, |node| self.scheduler.touch(node));
             apply(&mut self.state, &record);
-            if matches!(record.event, Event::PolicyChanged { .. }) {
+            if matches!(record.event, Event::PolicyChanged { .. } | Event::NodeRemoved { .. }) {
                 self.scheduler.forget();
             }
             self.agenda.note(&self.state, &record.event);
@@ -301,6 +301,10 @@ impl Engine {
             (Command::Gone { node, session }, _) if self.live.is_session(*node, *session) => {
                 self.live.disconnected(*node, now);
             }
+            (Command::RemoveNode { .. }, Ok(_)) => {
+                let known = |node: NodeId| self.state.nodes.contains_key(&node);
+                self.live.keep_nodes(known);
+            }
             (Command::Tick, _) => {
                 let lost = |l: Link| matches!(l, Link::Lost { .. });
                 let ids: Vec<_> = step
@@ -355,6 +359,8 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::TokenAdded { .. }
         | Event::TokenUsed { .. }
         | Event::TokenRevoked { .. }
+        | Event::NodeKeyKnown { .. }
+        | Event::NodeKeyShared { .. }
         | Event::GpusIdle { .. }
         | Event::LedgerSettled
         | Event::LedgerDropped { .. } => false,

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
     GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
-    Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout,
-    RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart,
+    Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -255,6 +254,25 @@ pub enum Event {
     NodeReopened {
         node: NodeId,
     },
+    /// The first time that a key was seen with this name: it joined before keys were on record.
+    NodeKeyKnown {
+        name: String,
+        key: String,
+    },
+    /// Two agents hold the node's key.
+    NodeKeyShared {
+        node: NodeId,
+        shared: SharedKey,
+    },
+    /// From now on nobody is this node. What ran there is lost.
+    NodeRemoved {
+        name: String,
+        /// None if it never connected.
+        node: Option<NodeId>,
+        /// What its agent has to stop.
+        leases: Vec<LeaseId>,
+        by: String,
+    },
     NodeMeasured {
         node: NodeId,
         burn_in: Box<BurnIn>,
@@ -287,6 +305,9 @@ pub enum Event {
     TokenUsed {
         id: String,
         node: String,
+        /// Whoever holds it is the node from now on. None in journals from before keys were on record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
     },
     TokenRevoked {
         id: String,

@@ -122,6 +122,11 @@ impl Live {
         self.nodes.insert(node, Heard { session: None, at: now });
     }
 
+    /// Those that are not known any more are forgotten.
+    pub fn keep_nodes(&mut self, known: impl Fn(NodeId) -> bool) {
+        self.nodes.retain(|node, _| known(*node));
+    }
+
     pub fn is_session(&self, node: NodeId, session: u64) -> bool {
         self.nodes.get(&node).is_some_and(|h| h.session == Some(session))
     }

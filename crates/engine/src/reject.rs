@@ -59,9 +59,22 @@ pub enum Rejected {
     #[error("the join token is used up, expired, or not for node '{0}'")]
     JoinRefused(String),
     #[error(
-        "node '{0}' is in the cluster already, and this token is not for it alone; to let it join again, make one that is: `tutti token create --join --node {0}`"
+        "the name '{0}' is given already, and this token is not for it alone; to give it to another machine, make a token that is: `tutti token create --join --node {0}`"
     )]
     NameTaken(String),
+    #[error(
+        "node '{node}' was removed from the cluster by {by}: to let it join again, delete `node.pem` in its data dir and start its agent with a new join token"
+    )]
+    NodeRemoved { node: String, by: String },
+    #[error(
+        "the name '{0}' was given to another key since: if this is the machine that should have it, delete `node.pem` in its data dir and join again with a token from `tutti token create --join --node {0}`"
+    )]
+    OtherKey(String),
+    #[error(
+        "{leases} {} on node {node}: wait, clear it with `tutti drain {node} --evict`, or lose what runs there with --force",
+        if *.leases == 1 { "task runs" } else { "tasks run" }
+    )]
+    NodeBusy { node: String, leases: usize },
     #[error(transparent)]
     Endpoint(#[from] EndpointRefused),
 }

@@ -7,6 +7,7 @@ mod forget;
 mod gangs;
 mod goodput;
 mod jobs;
+mod keys;
 mod limits;
 mod nodes;
 mod policy;

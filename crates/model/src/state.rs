@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId,
-    PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token,
+    NodeKeyRecord, PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
@@ -25,6 +25,13 @@ pub struct State {
     pub next_generation: u64,
     pub jobs: BTreeMap<JobId, Arc<Job>>,
     pub nodes: BTreeMap<NodeId, Node>,
+    /// By name, who may call itself so. Not those that joined before there was such a record and were
+    /// not heard of since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_keys: BTreeMap<String, NodeKeyRecord>,
+    /// Names of nodes that were removed, for what is still told of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub past_nodes: BTreeMap<NodeId, String>,
     pub tokens: BTreeMap<String, Token>,
     /// Answers to submissions that may be repeated: user and key to the job, and when.
     pub keys: BTreeMap<(String, String), (JobId, Time)>,
@@ -91,7 +98,9 @@ impl State {
         self.nodes.get(self.index.node_names.get(name)?)
     }
     pub fn node_name(&self, id: NodeId) -> String {
-        self.nodes.get(&id).map_or_else(|| format!("node-{id}"), |n| n.facts.name.clone())
+        let past = || self.past_nodes.get(&id).cloned();
+        let name = self.nodes.get(&id).map(|n| n.facts.name.clone()).or_else(past);
+        name.unwrap_or_else(|| format!("node-{id}"))
     }
     pub fn generation(&self) -> Generation {
         Generation(self.next_generation)

@@ -38,6 +38,8 @@ pub enum WatchRule {
     Flapping,
     /// A node is gone, and nobody took it out.
     NodeLost,
+    /// Two agents hold the key of one node.
+    SharedKey,
     /// A certificate ends soon.
     Certificate,
     /// A disk is nearly full.
@@ -45,7 +47,7 @@ pub enum WatchRule {
 }
 
 impl WatchRule {
-    pub const ALL: [WatchRule; 12] = [
+    pub const ALL: [WatchRule; 13] = [
         WatchRule::Idle,
         WatchRule::Stalled,
         WatchRule::Straggler,
@@ -56,6 +58,7 @@ impl WatchRule {
         WatchRule::Budget,
         WatchRule::Flapping,
         WatchRule::NodeLost,
+        WatchRule::SharedKey,
         WatchRule::Certificate,
         WatchRule::Disk,
     ];
@@ -73,6 +76,7 @@ impl WatchRule {
             WatchRule::Budget => "budget",
             WatchRule::Flapping => "flapping",
             WatchRule::NodeLost => "node_lost",
+            WatchRule::SharedKey => "shared_key",
             WatchRule::Certificate => "certificate",
             WatchRule::Disk => "disk",
         }
@@ -91,6 +95,7 @@ impl WatchRule {
             WatchRule::Budget => "a team has used up its budget",
             WatchRule::Flapping => "a node leaves and comes back",
             WatchRule::NodeLost => "a node is lost",
+            WatchRule::SharedKey => "two agents hold the key of one node",
             WatchRule::Certificate => "a certificate ends soon",
             WatchRule::Disk => "a disk is nearly full",
         }
@@ -132,6 +137,7 @@ impl WatchRule {
             WatchRule::Budget => terms(Limit::percent(100), none, none, minutes(1)),
             WatchRule::Flapping => terms(Limit::Count(3), minutes(30), none, minutes(10)),
             WatchRule::NodeLost => terms(Limit::Count(1), none, minutes(1), none),
+            WatchRule::SharedKey => terms(Limit::Count(1), none, none, none),
             WatchRule::Certificate => {
                 terms(Limit::Time(Span::secs(14 * 86_400)), none, none, minutes(1))
             }
@@ -141,7 +147,7 @@ impl WatchRule {
 
     /// Whether `limit` means anything to it: a node is lost or it is not.
     pub fn has_limit(self) -> bool {
-        self != WatchRule::NodeLost
+        !matches!(self, WatchRule::NodeLost | WatchRule::SharedKey)
     }
 
     /// Whether `within` means anything to it.
@@ -400,6 +406,8 @@ pub struct WatchPolicy {
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub node_lost: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
+    pub shared_key: OwnTerms,
+    #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub certificate: OwnTerms,
     #[serde(skip_serializing_if = "OwnTerms::is_default")]
     pub disk: OwnTerms,
@@ -432,6 +440,7 @@ impl WatchPolicy {
             WatchRule::Budget => &self.budget,
             WatchRule::Flapping => &self.flapping,
             WatchRule::NodeLost => &self.node_lost,
+            WatchRule::SharedKey => &self.shared_key,
             WatchRule::Certificate => &self.certificate,
             WatchRule::Disk => &self.disk,
         }

@@ -8,8 +8,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_engine::{Actor, Command, Effect, Rejected, Reply, Settings, invariants};
 use tutti_model::{
-    GpuIndex, JobId, JobSpec, Link as NodeLink, NodeId, Order, Priority, Role, State, Task, TaskId,
-    Time,
+    GpuIndex, Grant, JobId, JobSpec, Link as NodeLink, NodeId, NodeKeyRecord, Order, Priority,
+    Role, State, Task, TaskId, Time, Token,
 };
 
 use crate::controller::{Controller, Counts, Crash};
@@ -299,7 +299,7 @@ impl World {
             0 => return Ok(()),
             n => jobs[self.rng.random_range(0..n)],
         };
-        let command = match self.rng.random_range(0..13) {
+        let command = match self.rng.random_range(0..15) {
             0 => Command::Cancel { actor, target: TaskId::single(job) },
             1 => {
                 let index = Some(self.rng.random_range(0..6));
@@ -321,9 +321,31 @@ impl World {
             8 => Command::SetPolicy { actor, policy: Box::new(random_policy(&mut self.rng)) },
             9 | 10 => Command::Suspend { actor, target: self.somebody_active(job) },
             11 => Command::Wake { actor, target: self.somebody_active(job) },
+            12 => {
+                let force = self.rng.random_bool(0.7);
+                Command::RemoveNode { actor, node, force }
+            }
+            13 => return self.readmit(node),
             _ => Command::Resume { actor, node },
         };
         self.command(command)?;
+        Ok(())
+    }
+
+    /// Somebody who was removed gets a key again, or whoever has a name gets another.
+    fn readmit(&mut self, node: String) -> Result<(), Failure> {
+        let actor = Actor { user: "root".into(), role: Role::Admin };
+        let token = Token {
+            id: format!("join-{node}"),
+            hash: String::new(),
+            grant: Grant::Join { node: Some(node.clone()), uses: None },
+            created_at: self.now,
+            created_by: actor.user.clone(),
+            expires_at: None,
+        };
+        let (id, key) = (token.id.clone(), format!("key-{}", self.step));
+        self.command(Command::AddToken { actor, token })?;
+        self.command(Command::UseJoinToken { id, node, key })?;
         Ok(())
     }
 
@@ -342,6 +364,10 @@ impl World {
     /// Undoes what people did that would keep work waiting for ever.
     fn put_right(&mut self) -> Result<(), Failure> {
         let actor = Actor { user: "root".into(), role: Role::Admin };
+        let keys = self.controller.engine.state().node_keys.iter();
+        let gone = keys.filter(|(_, record)| matches!(record, NodeKeyRecord::Removed { .. }));
+        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        gone.into_iter().try_for_each(|node| self.readmit(node))?;
         let nodes: Vec<String> =
             self.controller.engine.state().nodes.values().map(|n| n.facts.name.clone()).collect();
         for node in nodes {
@@ -514,8 +540,10 @@ impl World {
         let node = self.ids.iter().find(|(_, at)| **at == i).map(|(id, _)| *id);
         match (message, node) {
             (ToController::Hello(greeting), _) => {
-                match self.command(Command::Hello { greeting, session })? {
+                match self.command(Command::Hello { greeting, session, key: None })? {
                     Some(Ok(Reply::Welcome { node })) => {
+                        // After it was removed it is another node.
+                        self.ids.retain(|_, at| *at != i);
                         self.ids.insert(node, i);
                     }
                     _ => self.hang_up(i, session),

@@ -153,7 +153,7 @@ impl<'a> Day<'a> {
         day.command(Command::Start);
         for n in 1..=nodes {
             let greeting = Box::new(machines::greeting(n, of.gpus_per_node));
-            day.command(Command::Hello { greeting, session: u64::from(n) });
+            day.command(Command::Hello { greeting, session: u64::from(n), key: None });
         }
         if serves {
             day.serve();

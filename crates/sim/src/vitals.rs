@@ -218,7 +218,7 @@ mod tests {
         let mut engine = Engine::new(Settings::default());
         for facts in parse_lots("2xdgx-h100", "").unwrap() {
             let greeting = Box::new(Greeting::new(facts, Vec::new()));
-            engine.step(Command::Hello { greeting, session: 1 }, Time(1)).reply.unwrap();
+            engine.step(Command::Hello { greeting, session: 1, key: None }, Time(1)).reply.unwrap();
         }
         let all = |now| samples(engine.state(), now).map(|(_, s)| s).collect::<Vec<_>>();
         assert_eq!(all(Time(5)), all(Time(5)));

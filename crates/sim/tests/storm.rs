@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 18] = Default::default();
+    let counts: [AtomicU64; 19] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -39,7 +39,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     let Counts { woken, refusals, not_woken, kept, days_dropped, .. } =
                         summary.counts;
                     let Counts { replicas_ready, replicas_failed, rolled_out, .. } = summary.counts;
-                    let Counts { taken_back, endpoints_gone, endpoints_settled, .. } =
+                    let Counts { taken_back, endpoints_gone, endpoints_settled, removed, .. } =
                         summary.counts;
                     let all = [
                         resizes,
@@ -60,6 +60,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                         taken_back,
                         endpoints_gone,
                         endpoints_settled,
+                        removed,
                     ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
@@ -94,4 +95,5 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(15, SEEDS / 20, "revisions were taken back");
     enough(16, SEEDS / 4, "endpoints were stopped");
     enough(17, SEEDS / 4, "endpoints came to rest after the storm");
+    enough(18, SEEDS / 4, "nodes were removed");
 }

@@ -234,6 +234,17 @@ pub(crate) fn node_lost(node: &NodeSeen, now: Time) -> Judged {
     node.lost.map_or(Judged::GOOD, lost)
 }
 
+pub(crate) fn shared_key(node: &NodeSeen) -> Judged {
+    let shared = |(first, second): &(String, String)| {
+        let name = &node.name;
+        Judged::bad(format!(
+            "two agents hold its key, at {first} and at {second}: nothing new starts there; find out \
+             which one is not yours, then `tutti nodes remove {name}` and let it join again"
+        ))
+    };
+    node.shared_key.as_ref().map_or(Judged::GOOD, shared)
+}
+
 pub(crate) fn budget(terms: &Terms, team: &TeamSeen) -> Judged {
     let of = team.budget.gpu_hours as f64;
     let used = team.used_hours / of;

@@ -84,6 +84,8 @@ pub struct NodeSeen {
     pub left: Vec<Time>,
     /// Since when it is lost. None also if somebody took it out, who needs not be told.
     pub lost: Option<Time>,
+    /// Two agents hold its key, and from where they call.
+    pub shared_key: Option<(String, String)>,
 }
 
 #[derive(Clone, Debug)]

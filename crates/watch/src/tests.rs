@@ -314,6 +314,20 @@ fn flapping() {
 }
 
 #[test]
+fn shared_key() {
+    let at = |holders: Option<(&str, &str)>| Seen {
+        nodes: vec![NodeSeen {
+            shared_key: holders.map(|(a, b)| (a.to_owned(), b.to_owned())),
+            ..n1()
+        }],
+        ..Seen::default()
+    };
+    let text = "two agents hold its key, at 10.0.0.1:5 and at 10.9.9.9:7: nothing new starts there; \
+                find out which one is not yours, then `tutti nodes remove n1` and let it join again";
+    fires(|_| at(Some(("10.0.0.1:5", "10.9.9.9:7"))), at(None), WatchRule::SharedKey, text);
+}
+
+#[test]
 fn node_lost() {
     let lost = |since: Option<u64>| Seen {
         nodes: vec![NodeSeen { lost: since.map(|secs| Time((START + secs) * 1000)), ..n1() }],

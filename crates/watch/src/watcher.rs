@@ -235,6 +235,10 @@ fn of_others(rule: WatchRule, terms: Terms, seen: &Seen) -> Vec<Look<'_>> {
             let of = |n: &NodeSeen| look(node(&n.name), judge::node_lost(n, seen.now));
             seen.nodes.iter().map(of).collect()
         }
+        WatchRule::SharedKey => {
+            let of = |n: &NodeSeen| look(node(&n.name), judge::shared_key(n));
+            seen.nodes.iter().map(of).collect()
+        }
         WatchRule::Budget => {
             let of = |t: &TeamSeen| {
                 look(Subject::Team { name: t.name.clone() }, judge::budget(&terms, t))

@@ -187,6 +187,7 @@ fn node(n: u64, now: u64) -> NodeSeen {
         memory: Some(between(0.2, 0.9, dice(40, n, now / 60))),
         left: left.into_iter().map(|at| Time(at * 1000)).collect(),
         lost: (from..until).contains(&now).then_some(Time(from * 1000)),
+        shared_key: None,
     }
 }
 

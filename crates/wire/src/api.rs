@@ -20,6 +20,7 @@
 //! | POST `/api/v1/jobs/{id}/exec` | [`ExecRequest`] → SSE of [`ExecEvent`]; first event has the session | user, own jobs |
 //! | PUT `/api/v1/exec/{session}/stdin` | streamed bytes | same user |
 //! | GET `/api/v1/nodes`, `/api/v1/nodes/{name}` | → [`NodeRow`] list / one [`NodeDetail`], with its newest sample | viewer |
+//! | DELETE `/api/v1/nodes/{name}` | [`RemoveNodeQuery`] → [`Changed`] | admin |
 //! | POST `/api/v1/nodes/{name}/drain` | [`DrainRequest`] → [`Changed`] | admin |
 //! | POST `/api/v1/nodes/{name}/resume` | → [`Changed`] | admin |
 //! | GET `/api/v1/telemetry` | query [`TelemetryQuery`] → [`TelemetryCurves`]: seconds for an hour, minutes for a week | viewer |
@@ -539,6 +540,14 @@ impl From<&NodeFacts> for NodeFactsRow {
             share_note: f.share_note.clone(),
         }
     }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams, ToSchema)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub struct RemoveNodeQuery {
+    /// Also if something runs there, which is lost then.
+    pub force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

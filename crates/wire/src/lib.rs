@@ -18,11 +18,13 @@
 //! | [`sse`] | reading server-sent events |
 //! | [`stream`], [`frame`] | messages between agent and controller, and their framing |
 //! | [`pki`], [`tls`], [`token`] | who is who |
+//! | [`guests`] | who may hold a connection before it is known whose it is |
 //! | [`jobfile`], [`policyfile`] | what people write; [`textfile`] is what both are read with |
 
 pub mod api;
 pub mod client;
 pub mod frame;
+pub mod guests;
 pub mod jobfile;
 pub mod pki;
 pub mod policyfile;

@@ -25,7 +25,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 pub use ca::Ca;
 pub use files::{replace_file, write_new_file};
-pub use node::{NodeIdentity, NodeKey, node_name_of};
+pub use node::{NodeIdentity, NodeKey, key_of, node_name_of};
 pub use server::ServerIdentity;
 
 /// How far a clock may be behind and still take a fresh certificate.
@@ -67,8 +67,8 @@ pub enum PkiError {
     WeakKey,
     #[error("'{0}' can't be in a server certificate: give a host name or an address")]
     BadServerName(String),
-    #[error("'{0}' can't be a node's name: 1 to 200 bytes without control characters")]
-    BadNodeName(String),
+    #[error(transparent)]
+    BadNodeName(#[from] tutti_model::BadName),
     #[error("{0}: the key and the certificate do not belong together")]
     KeyMismatch(String),
     #[error("the system gives no random bytes")]

@@ -43,6 +43,10 @@ pub enum ToController {
         epoch: Epoch,
         /// PEM of a certificate request, when two thirds of the certificate's time are over.
         renew: Option<String>,
+        /// Made anew whenever an agent starts: whoever opens a second stream with another one is
+        /// another process. None from agents that do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instance: Option<String>,
     },
     /// Every `Welcome::heartbeat`, with everything not yet forgotten.
     Heartbeat {

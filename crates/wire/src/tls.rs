@@ -19,7 +19,8 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::pki::{
-    Ca, CaPin, Fingerprint, NodeIdentity, PkiError, ServerIdentity, certificates, node_name_of,
+    Ca, CaPin, Fingerprint, NodeIdentity, PkiError, ServerIdentity, certificates, key_of,
+    node_name_of,
 };
 use crate::stream::ALPN_AGENT;
 
@@ -105,8 +106,8 @@ fn roots(ca: &CertificateDer<'static>) -> Result<RootCertStore, rustls::Error> {
 pub enum Peer {
     /// Speaks HTTP; known by its token alone.
     Http,
-    /// Wants the agent stream and has proved to be this node.
-    Agent { node: String },
+    /// Wants the agent stream, and has proved to hold this key and a certificate for this node.
+    Agent { node: String, key: String },
     /// Wants the agent stream without a node's certificate: to be refused.
     AgentUnknown,
 }
@@ -117,10 +118,10 @@ impl Peer {
             return Peer::Http;
         }
         let shown = connection.peer_certificates().and_then(<[_]>::first);
-        match shown.and_then(|certificate| node_name_of(certificate)) {
-            Some(node) => Peer::Agent { node },
-            None => Peer::AgentUnknown,
-        }
+        let known = |certificate: &CertificateDer<'_>| {
+            Some(Peer::Agent { node: node_name_of(certificate)?, key: key_of(certificate).ok()? })
+        };
+        shown.and_then(known).unwrap_or(Peer::AgentUnknown)
     }
 }
 

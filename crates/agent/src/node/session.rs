@@ -56,6 +56,8 @@ pub struct Uplink {
     out: Vec<u8>,
     identity: Arc<NodeIdentity>,
     identity_path: PathBuf,
+    /// Tells this process from any other that has the same key.
+    instance: Option<String>,
     /// The newest controller that was seen; an older one is a ghost.
     epoch: Epoch,
     epoch_path: PathBuf,
@@ -84,6 +86,7 @@ impl Uplink {
             out: Vec::new(),
             identity,
             identity_path: join::identity_path(data_dir),
+            instance: instance(),
             epoch,
             epoch_path,
             check_certificate_at: Instant::now() + CHECK_CERTIFICATE,
@@ -235,6 +238,13 @@ impl Uplink {
     }
 }
 
+/// None where the system gives no random bytes: the controller goes by other signs then.
+fn instance() -> Option<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 fn from_link(event: Option<FromLink>) -> FromUplink {
     match event {
         Some(FromLink::Frame(frame)) => FromUplink::Frame(frame),
@@ -269,6 +279,7 @@ impl Node {
             greeting: Box::new(greeting),
             epoch: self.uplink.epoch,
             renew: self.uplink.renewal(),
+            instance: self.uplink.instance.clone(),
         };
         self.uplink.say(&hello);
     }

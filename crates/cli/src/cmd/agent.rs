@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use tutti_agent::{
     ActiveChecks, AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote,
 };
-use tutti_model::{Bytes, Span};
+use tutti_model::{Bytes, Span, check_name};
 use tutti_wire::client::Endpoint;
 use tutti_wire::token::TokenText;
 
@@ -19,16 +19,20 @@ use crate::{file, session};
 /// Keeps the secret out of the process list.
 pub const JOIN_VARIABLE: &str = "TUTTI_JOIN_TOKEN";
 
+const SEEN_BY_ALL: &str = "the join token is on the command line, where every user of this machine can read \
+    it; write it into a file and use --token-file, or pipe it to `--token-file -`";
+
 #[derive(clap::Args)]
 pub struct AgentArgs {
     /// The controller: host:port, or on its machine its data dir [default: the default data dir]
     #[arg(long, value_name = "ADDR|DIR")]
     controller: Option<String>,
-    /// The join token; others on this machine may see it, so prefer --join-file or $TUTTI_JOIN_TOKEN
+    /// The join token. Everybody on this machine can read it in the process list: prefer --token-file or
+    /// $TUTTI_JOIN_TOKEN
     #[arg(long, alias = "token", value_name = "TOKEN", conflicts_with = "join_file")]
     join: Option<String>,
     /// A file with the join token; - reads standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "token-file", alias = "join-file", value_name = "PATH")]
     join_file: Option<PathBuf>,
     /// Keys, records of jobs, and their logs [default: agent/NAME in the default data dir]
     #[arg(long, value_name = "DIR")]
@@ -109,6 +113,7 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
         Some(name) => name,
         None => hardware::host_name()?,
     };
+    check_name(&name).map_err(|bad| Fail::usage(format!("--name: {bad}")))?;
     let data_dir = args.data_dir.unwrap_or_else(|| session::data_dir().join("agent").join(&name));
     let controller = match args.controller {
         None => Controller::DataDir(session::data_dir()),
@@ -156,7 +161,10 @@ fn read_join(
     variable: Option<String>,
 ) -> Result<Option<TokenText>, Fail> {
     let text = match (flag, file) {
-        (Some(text), _) => Some(text),
+        (Some(text), _) => {
+            tracing::warn!("{SEEN_BY_ALL}");
+            Some(text)
+        }
         (None, Some(path)) => Some(file::read_text(&path, "token")?),
         (None, None) => variable,
     };

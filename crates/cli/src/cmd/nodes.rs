@@ -45,12 +45,42 @@ enum Verb {
     Inject(super::health::InjectArgs),
     /// Take findings off a node: what they fenced is used again
     Resolve(super::health::ResolveArgs),
+    /// Remove nodes from the cluster for good: their keys open nothing any more
+    Remove(RemoveArgs),
+}
+
+#[derive(clap::Args)]
+struct RemoveArgs {
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Also if jobs run there: they are lost, as with a node that breaks, and start again elsewhere
+    #[arg(long)]
+    force: bool,
+    #[arg(long)]
+    json: bool,
+}
+
+fn remove(cluster: Option<&str>, args: &RemoveArgs) -> Result<ExitCode, Fail> {
+    let client = session::open(cluster)?;
+    for node in &args.nodes {
+        let changed = client.remove_node(node, args.force)?;
+        if args.json {
+            terminal::json(&changed)?;
+            continue;
+        }
+        terminal::complain(&format!(
+            "{node} is removed, and its key opens nothing any more; stop `tutti agent` there. With a \
+             new token (`tutti token create --join`) a machine may have the name again"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub fn run(cluster: Option<&str>, mut args: NodesArgs) -> Result<ExitCode, Fail> {
     match args.verb.take() {
         Some(Verb::Inject(args)) => return super::health::inject(cluster, args),
         Some(Verb::Resolve(args)) => return super::health::resolve(cluster, args),
+        Some(Verb::Remove(args)) => return remove(cluster, &args),
         None => {}
     }
     let client = session::open(cluster)?;

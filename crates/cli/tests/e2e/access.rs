@@ -79,7 +79,53 @@ fn a_join_token_works_once_and_for_its_node() {
     used.says(&["token"]);
     let none = agent(&["--name", "n7"], "");
     assert_ne!(none.code, 0, "{none}");
-    none.says(&["tutti token create --join", "--join-file"]);
+    none.says(&["tutti token create --join", "--token-file"]);
+}
+
+/// Somebody reads a node's key and starts an agent of their own with it.
+#[test]
+fn a_stolen_key_is_noticed_and_taken_away() {
+    let mut cluster = cluster(2);
+    let stolen = cluster.scratch().join("thief");
+    std::fs::DirBuilder::new().mode(0o700).create(&stolen).unwrap();
+    std::fs::copy(cluster.node_dir("n1").join("node.pem"), stolen.join("node.pem")).unwrap();
+    let (controller, data) = (cluster.dir().to_str().unwrap(), stolen.to_str().unwrap());
+    let words = ["agent", "--controller", controller, "--name", "n1", "--data-dir", data];
+    let thief = Cli::new(cluster.binary(), &[&words[..], &["--simulate"]].concat()).spawn();
+    let said = |verb: &[&str], word: &str| {
+        // Doctor's exit code tells of what it found.
+        wait_until(&format!("{verb:?} says {word}"), PATIENCE, || {
+            cluster.cli(verb).call().out.contains(word)
+        });
+    };
+    said(&["nodes"], "two agents hold its key");
+    said(&["alerts"], "shared_key");
+    said(&["doctor"], "two agents hold its key");
+    // The agent that was there first stays, and so does the other node.
+    let log = cluster.log("n1");
+    assert!(!log.contains("refuses this node"), "{log}");
+    let other = cluster.submit(JobSpec::new(Command::Argv(vec!["true".to_owned()])));
+    assert_eq!(cluster.wait_end(other).state, JobState::Completed);
+
+    let list = cluster.cli(&["nodes", "remove", "n1"]).call();
+    list.exited(0).says(&["its key opens nothing"]);
+    assert!(!cluster.cli(&["nodes"]).ok().contains("n1 "));
+    wait_until("its agent knows", PATIENCE, || cluster.log("n1").contains("was removed"));
+    cluster.cli(&["nodes", "remove", "n1"]).call().exited(3).says(&["no node 'n1'"]);
+    drop(thief);
+    cluster.kill_agent("n1");
+    std::fs::remove_file(cluster.node_dir("n1").join("node.pem")).unwrap();
+    cluster.start_agent("n1");
+    cluster.wait_node("n1", tutti_model::NodeState::Ready);
+    // A token on the command line is warned of; what is no name is refused.
+    let join = cluster.join_token("n9");
+    let bad = ["agent", "--controller", cluster.dir().to_str().unwrap(), "--join", &join];
+    let bad = Cli::new(cluster.binary(), &[&bad[..], &["--name=-x"]].concat()).call();
+    assert_ne!(bad.code, 0, "{bad}");
+    bad.says(&["'-x' is no name"]);
+    let seen = ["agent", "--controller", "127.0.0.1:1", "--join", "nonsense", "--name", "n9"];
+    let seen = Cli::new(cluster.binary(), &seen).call();
+    seen.says(&["on the command line", "--token-file"]);
 }
 
 /// Speaks with the controller as an agent of this protocol would, and returns its answer.
@@ -113,7 +159,8 @@ fn greet(cluster: &Cluster, protocol: u32) -> ToAgent {
         ..NodeFacts::default()
     };
     let greeting = Box::new(Greeting::new(facts, Vec::new()));
-    let hello = ToController::Hello { protocol, greeting, epoch: Epoch(0), renew: None };
+    let (epoch, renew, instance) = (Epoch(0), None, None);
+    let hello = ToController::Hello { protocol, greeting, epoch, renew, instance };
     stream.write_all(&frame::encode(&hello).unwrap()).unwrap();
     let (mut decoder, mut chunk) = (Decoder::new(), [0; 4096]);
     loop {

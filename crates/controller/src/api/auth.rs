@@ -8,9 +8,10 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Extensions, HeaderMap, Method, StatusCode};
 use tutti_engine::Actor;
 use tutti_model::{Grant, Role, Time};
+use tutti_wire::guests::PoolFull;
 use tutti_wire::token::TokenText;
 
 use super::App;
@@ -19,6 +20,7 @@ use super::routes::{Access, access};
 use crate::audit::Line;
 use crate::clock::now;
 use crate::dash::{self, Session};
+use crate::listener::Standing;
 
 /// What routers call once a second.
 const REPORTS: &str = "POST /api/v1/routers";
@@ -146,10 +148,22 @@ fn enter(
     let known = identify(app, method, request.headers(), now())?;
     line.user = known.user();
     line.token = Some(known.token.clone());
+    stands(request.extensions(), &known)?;
     let Some(access) = access(method, route) else {
         return Err(closed(method, request.uri().path(), route));
     };
     admit(access, known.holder)
+}
+
+/// The connection is no stranger's any more.
+pub(crate) fn stands(request: &Extensions, known: &Known) -> Result<(), Problem> {
+    let too_many = |full: PoolFull| {
+        Problem::unavailable(full.to_string()).hint("close some of your connections, or try again")
+    };
+    match request.get::<Arc<Standing>>() {
+        Some(standing) => standing.show(&known.token).map_err(too_many),
+        None => Ok(()),
+    }
 }
 
 /// What the table does not have is closed, whether or not somebody would answer.

@@ -46,7 +46,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for StrictBatch<T> {
 }
 
 pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, max)).await {
+    read_within(body, max, BODY_TIMEOUT).await
+}
+
+pub(crate) async fn read_within(
+    body: Body,
+    max: usize,
+    patience: Duration,
+) -> Result<Bytes, Problem> {
+    match tokio::time::timeout(patience, axum::body::to_bytes(body, max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
             let message = format!("the body is broken off or over {max} bytes");
@@ -54,7 +62,7 @@ pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
                 .hint("split a large batch into several"))
         }
         Err(_) => {
-            let message = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+            let message = format!("the body did not come within {} s", patience.as_secs());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", exit::FAILED, message))
         }
     }

@@ -3,7 +3,7 @@
 
 mod alerts;
 pub mod auth;
-mod body;
+pub(crate) mod body;
 mod cluster;
 mod endpoints;
 mod events;
@@ -112,7 +112,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/doctor", get(cluster::doctor))
         .route("/shutdown", post(cluster::shutdown))
         .route("/nodes", get(nodes::list))
-        .route("/nodes/{name}", get(nodes::show))
+        .route("/nodes/{name}", get(nodes::show).delete(nodes::remove))
         .route("/nodes/{name}/drain", post(nodes::drain))
         .route("/nodes/{name}/burn-in", put(nodes::measured))
         .route("/nodes/{name}/gpu-bench", put(nodes::gpus_measured))

@@ -6,11 +6,11 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
 use tutti_model::{BurnInFigures, GpuBenchFigures};
-use tutti_wire::api::{Changed, DrainRequest, NodeDetail, NodeRow};
+use tutti_wire::api::{Changed, DrainRequest, NodeDetail, NodeRow, RemoveNodeQuery};
 
 use super::App;
 use super::auth::Caller;
-use super::body::{Named, Strict};
+use super::body::{Named, Params, Strict};
 use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::Problem;
@@ -75,6 +75,25 @@ pub async fn resume(
     Named(node): Named<String>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Resume { actor: caller.actor, node }).await
+}
+
+/// The node is no longer part of the cluster: its stream is closed, its certificate opens nothing, and
+/// is not renewed. Refused while something runs there, unless `force`: what runs is lost then. With a
+/// new join token a machine may have the name again.
+#[utoipa::path(delete, path = "/api/v1/nodes/{name}", tag = "nodes",
+    params(("name" = String, Path), RemoveNodeQuery),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(node): Named<String>,
+    Params(RemoveNodeQuery { force }): Params<RemoveNodeQuery>,
+) -> Result<Json<Changed>, Problem> {
+    let by = caller.actor.user.clone();
+    let command = Command::RemoveNode { actor: caller.actor, node: node.clone(), force };
+    let changed = change(&app, command).await?;
+    app.links.dismiss(&node, &Rejected::NodeRemoved { node: node.clone(), by }.to_string());
+    Ok(changed)
 }
 
 /// Keeps what was measured with the node, in place of what was measured before.

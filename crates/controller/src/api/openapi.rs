@@ -72,6 +72,7 @@ impl IntoResponses for Problems {
         exec::exec_stdin,
         nodes::list,
         nodes::show,
+        nodes::remove,
         nodes::drain,
         nodes::measured,
         nodes::gpus_measured,

@@ -154,7 +154,8 @@ impl From<Rejected> for Problem {
                 internal,
                 Some("this is a bug in the scheduler: nothing was started; please report it"),
             ),
-            R::NameTaken(_) => (denied, None),
+            R::NameTaken(_) | R::NodeRemoved { .. } | R::OtherKey(_) => (denied, None),
+            R::NodeBusy { .. } => (conflict, None),
             R::Endpoint(refused) => {
                 let make = match refused.mistake() {
                     Mistake::NotFound => not_found,

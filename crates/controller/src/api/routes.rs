@@ -44,6 +44,7 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::PUT, "/api/v1/exec/{session}/stdin", USER),
     (Method::GET, "/api/v1/nodes", VIEWER),
     (Method::GET, "/api/v1/nodes/{name}", VIEWER),
+    (Method::DELETE, "/api/v1/nodes/{name}", ADMIN),
     (Method::POST, "/api/v1/nodes/{name}/drain", ADMIN),
     (Method::PUT, "/api/v1/nodes/{name}/burn-in", ADMIN),
     (Method::PUT, "/api/v1/nodes/{name}/gpu-bench", ADMIN),

@@ -7,8 +7,9 @@ use axum::response::Response;
 use axum::{Extension, Json};
 use http::StatusCode;
 use tutti_engine::Command;
-use tutti_model::{Grant, Token};
+use tutti_model::{Grant, Token, check_name};
 use tutti_wire::api::{Changed, CreatedToken, JoinRequest, JoinResponse, NewToken, TokenRow};
+use tutti_wire::pki::{PkiError, certificates, key_of};
 use tutti_wire::token::{Kind, TokenText};
 
 use super::App;
@@ -18,9 +19,6 @@ use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::{Problem, exit};
 use crate::clock::now;
-
-/// Names that may be in a token: they end up in listings, logs and on nodes.
-const NAME_MAX: usize = 64;
 
 fn row(token: Token) -> TokenRow {
     let Token { id, grant, created_at, created_by, expires_at, hash: _ } = token;
@@ -78,12 +76,7 @@ fn check(grant: &Grant) -> Result<(), Problem> {
         Grant::Serve { user, .. } => ("user", user),
         Grant::Join { node: None, .. } | Grant::Router => return Ok(()),
     };
-    let fine = |c: char| c.is_alphanumeric() || "-_.@+".contains(c);
-    if name.is_empty() || name.chars().count() > NAME_MAX || !name.chars().all(fine) {
-        return Err(Problem::invalid(format!("grant.{key}: '{}' is no name", name.escape_debug()))
-            .hint(format!("1 to {NAME_MAX} letters, digits and any of - _ . @ +")));
-    }
-    Ok(())
+    check_name(name).map_err(|bad| Problem::invalid(format!("grant.{key}: {bad}")))
 }
 
 /// From now on the token opens nothing. What it has opened, such as a stream of a log, goes on.
@@ -106,14 +99,13 @@ pub async fn join(
     Extension(joiner): Extension<Joiner>,
     Strict(request): Strict<JoinRequest>,
 ) -> Result<Response, Problem> {
-    check(&Grant::Join { node: Some(request.node.clone()), uses: None })?;
+    check_name(&request.node).map_err(|bad| Problem::invalid(format!("node: {bad}")))?;
     // Signed before the use is counted: a request that can't be signed costs none.
-    let certificate = app
-        .ca
-        .sign_node_csr(&request.csr, &request.node)
-        .map_err(|e| Problem::invalid(format!("csr: {}", crate::error::chain(&e))))?;
-    let node = request.node;
-    app.core.call(Command::UseJoinToken { id: joiner.token, node: node.clone() }).await?;
+    let bad = |e: PkiError| Problem::invalid(format!("csr: {}", crate::error::chain(&e)));
+    let certificate = app.ca.sign_node_csr(&request.csr, &request.node).map_err(bad)?;
+    let signed = certificates(&certificate, "the certificate").map_err(bad)?.remove(0);
+    let (node, key) = (request.node, key_of(&signed).map_err(bad)?);
+    app.core.call(Command::UseJoinToken { id: joiner.token, node: node.clone(), key }).await?;
     let answer = JoinResponse { certificate, ca: app.ca.pem().to_owned() };
     Ok(Target(format!("node {node}")).of(Json(answer)))
 }

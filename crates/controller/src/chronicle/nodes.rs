@@ -97,6 +97,10 @@ impl Chronicle {
                 self.nodes.entry(*node).or_default().found(at, findings);
                 return;
             }
+            Event::NodeRemoved { node: Some(node), .. } => {
+                self.nodes.remove(node);
+                return;
+            }
             _ => return,
         };
         self.nodes.entry(*node).or_default().put(at, what);

@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::session::Session;
-use crate::api::auth::{Ends, Holder, audit, by_session, line};
+use crate::api::auth::{Ends, Holder, audit, by_session, line, stands};
 use crate::api::{App, Problem};
 use crate::clock::now;
 
@@ -88,6 +88,9 @@ pub async fn session(
         Ok(known) => {
             line.user = known.user();
             line.token = Some(known.token.clone());
+            if let Err(problem) = stands(request.extensions(), &known) {
+                return page_of(problem);
+            }
             match known.holder {
                 Holder::Caller(caller) => caller,
                 Holder::Joiner(_) | Holder::Router | Holder::Asker { .. } => {

@@ -1,9 +1,10 @@
 //! In and out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::header::{ORIGIN, SET_COOKIE};
@@ -12,11 +13,14 @@ use tutti_wire::token::TokenText;
 
 use super::door::page_of;
 use super::session::Session;
-use crate::api::auth::{Ends, Holder, Known, asks_elsewhere, audit, by_token, line};
+use crate::api::auth::{Ends, Holder, Known, asks_elsewhere, audit, by_token, line, stands};
+use crate::api::body::read_within;
 use crate::api::{App, Problem};
 use crate::clock::now;
 
 const FORM_MAX: usize = 4096;
+/// A browser sends a form at once.
+const FORM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Fields of a form, or of a query.
 struct Fields(Vec<(String, String)>);
@@ -52,11 +56,15 @@ pub async fn login(
 ) -> Response {
     let mut line = line(&request, ends);
     let (parts, body) = request.into_parts();
-    let fields = form(body).await;
+    let fields = match form(body).await {
+        Ok(fields) => fields,
+        Err(problem) => return unread(&app, line, problem),
+    };
     let known = match from_here(&parts.headers) {
         Ok(()) => check(&app, fields.get("token")),
         Err(problem) => Err(problem),
     };
+    let known = known.and_then(|known| stands(&parts.extensions, &known).map(|()| known));
     let response = match known {
         Err(problem) => refused(&fields, problem),
         Ok(known) => {
@@ -66,6 +74,13 @@ pub async fn login(
         }
     };
     audit(&app, &Method::POST, line, &response);
+    response
+}
+
+/// A form that did not come.
+fn unread(app: &App, line: crate::audit::Line, problem: Problem) -> Response {
+    let response = refused(&Fields(Vec::new()), problem);
+    audit(app, &Method::POST, line, &response);
     response
 }
 
@@ -114,10 +129,8 @@ fn refused(fields: &Fields, problem: Problem) -> Response {
     response
 }
 
-async fn form(body: Body) -> Fields {
-    // What is too long or breaks off is no token.
-    let bytes = to_bytes(body, FORM_MAX).await.unwrap_or_default();
-    Fields::parse(&bytes)
+async fn form(body: Body) -> Result<Fields, Problem> {
+    read_within(body, FORM_MAX, FORM_TIMEOUT).await.map(|bytes| Fields::parse(&bytes))
 }
 
 /// Ends the session; its token stays good.
@@ -128,7 +141,10 @@ pub async fn logout(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let fields = form(body).await;
+    let fields = match form(body).await {
+        Ok(fields) => fields,
+        Err(problem) => return page_of(problem),
+    };
     if let Err(problem) = from_here(&parts.headers).and_then(|()| session.check(fields.get("csrf")))
     {
         return page_of(problem);

@@ -1,5 +1,6 @@
 //! The start of a stream: who is there, may it come in, and what becomes of it afterwards.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,10 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tutti_engine::{Command, Reply};
 use tutti_model::{Epoch, Greeting as Hello, NodeId, Span};
 use tutti_wire::frame::{self, FrameError, FrameReader};
-use tutti_wire::pki::Ca;
+use tutti_wire::guests::Room;
+use tutti_wire::pki::{Ca, certificates, key_of};
 use tutti_wire::stream::{PROTOCOL, ToAgent, ToController};
 
-use super::link::{Greeting, Link};
+use super::holders::is_another_alive;
+use super::link::{Greeting, Link, LinkPeer};
 use super::{Links, pump};
 use crate::core::{CallError, Core};
 use crate::telemetry::Store;
@@ -77,6 +80,12 @@ enum Refusal {
         "the agent has followed a newer controller (epoch {agent}; this one has {ours}): this data dir is an old copy, start the controller on the newest"
     )]
     OldController { agent: Epoch, ours: Epoch },
+    #[error(
+        "an agent with the key of node '{node}' is connected from {first} and answers. One key is for one machine: if this one should have a node of its own, delete `node.pem` in its data dir and join with a new token; if somebody copied the key, remove the node with `tutti nodes remove {node}` and let it join again"
+    )]
+    Twin { node: String, first: String },
+    #[error("a certificate is renewed for the key that it is for, and for no other")]
+    RenewOther,
     #[error("the certificate can't be renewed")]
     Renew(#[from] tutti_wire::pki::PkiError),
     #[error("the controller did not take the node")]
@@ -87,6 +96,8 @@ enum Refusal {
 enum HelloError {
     #[error("no hello within {} s", HELLO_TIMEOUT.as_secs())]
     Late,
+    #[error("the node opened too many other streams")]
+    TooMany,
     #[error("closed before hello")]
     Closed,
     #[error(transparent)]
@@ -95,14 +106,29 @@ enum HelloError {
     Refused(#[from] Refusal),
 }
 
-/// Serves one agent until its stream ends. `certified` is the name in its certificate.
-pub async fn serve<S>(config: Arc<AgentConfig>, stream: S, certified: String)
+/// What the agent at the other end has proved.
+#[derive(Clone, Debug)]
+pub struct Certified {
+    /// The name in its certificate.
+    pub node: String,
+    /// The key that it holds.
+    pub key: String,
+    pub from: SocketAddr,
+}
+
+/// Serves one agent until its stream ends. The room may be taken away until the agent is welcome.
+pub async fn serve<S>(config: Arc<AgentConfig>, stream: S, certified: Certified, room: Room<String>)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = FrameReader::new(reader);
-    let taken = welcome(&config, &mut reader, &certified).await;
+    let taken = tokio::select! {
+        taken = welcome(&config, &mut reader, &certified) => taken,
+        () = room.dropped() => Err(HelloError::TooMany),
+    };
+    room.working(taken.is_ok());
+    let certified = certified.node;
     let (link, node, outgoing) = match taken {
         Ok(taken) => taken,
         Err(HelloError::Refused(refusal)) => {
@@ -147,27 +173,58 @@ type Taken = (Arc<Link>, NodeId, tokio::sync::mpsc::Receiver<super::link::Outgoi
 async fn welcome<R: AsyncRead + Unpin>(
     config: &AgentConfig,
     reader: &mut FrameReader<R>,
-    certified: &str,
+    certified: &Certified,
 ) -> Result<Taken, HelloError> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, reader.next::<ToController>());
     let first = first.await.map_err(|_| HelloError::Late)??.ok_or(HelloError::Closed)?;
-    let ToController::Hello { protocol, greeting, epoch, renew } = first else {
+    let ToController::Hello { protocol, greeting, epoch, renew, instance } = first else {
         return Err(Refusal::NoHello.into());
     };
-    check(config, certified, protocol, &greeting, epoch)?;
-    let certificate = renew
-        .map(|csr| config.ca.sign_node_csr(&csr, certified))
-        .transpose()
-        .map_err(Refusal::Renew)?;
+    let Certified { node, key, from } = certified;
+    check(config, node, protocol, &greeting, epoch)?;
+    let certificate = renew.map(|csr| renewed(config, &csr, certified)).transpose()?;
+    only_holder(config, certified, instance.as_deref()).await?;
+    config.links.turn_of(node).await;
     let session = config.sessions.fetch_add(1, Ordering::Relaxed);
     let words = Greeting { epoch: config.epoch, heartbeat: config.heartbeat, certificate };
-    let (link, outgoing) = Link::new(session, certified.to_owned(), words);
-    let hello = Command::Hello { greeting, session };
+    let peer = LinkPeer { name: node.clone(), from: from.to_string(), instance };
+    let (link, outgoing) = Link::new(session, peer, words);
+    let hello = Command::Hello { greeting, session, key: Some(key.clone()) };
     match config.core.hello(hello, Arc::clone(&link)).await {
         Ok(Reply::Welcome { node }) => Ok((link, node, outgoing)),
         Ok(other) => unreachable!("the engine answers hello with a welcome, not {other:?}"),
         Err(error) => Err(Refusal::Engine(error).into()),
     }
+}
+
+/// The next certificate, for the same key: who holds a copy can't make a key of its own of it.
+fn renewed(config: &AgentConfig, csr: &str, certified: &Certified) -> Result<String, Refusal> {
+    let pem = config.ca.sign_node_csr(csr, &certified.node)?;
+    let signed = certificates(&pem, "the certificate")?.remove(0);
+    if key_of(&signed)? != certified.key {
+        return Err(Refusal::RenewOther);
+    }
+    Ok(pem)
+}
+
+/// Refuses whoever comes with the key of a node whose agent is there and goes on answering.
+async fn only_holder(
+    config: &AgentConfig,
+    certified: &Certified,
+    instance: Option<&str>,
+) -> Result<(), Refusal> {
+    let Certified { node, from, .. } = certified;
+    let known = config.core.peek(|w| w.engine.state().node_named(node).map(|n| n.id));
+    let Some(id) = known.map_err(CallError::Stopped)? else { return Ok(()) };
+    let Some(old) = config.links.get(id) else { return Ok(()) };
+    if !is_another_alive(&old, instance, config.heartbeat).await {
+        return Ok(());
+    }
+    let (first, second) = (old.from().to_owned(), from.to_string());
+    tracing::error!(node, first, second, "two agents hold the key of one node");
+    let shared = Command::KeyShared { node: id, first: first.clone(), second };
+    config.core.call(shared).await?;
+    Err(Refusal::Twin { node: node.clone(), first })
 }
 
 fn check(

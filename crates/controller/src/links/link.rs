@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tutti_model::{Epoch, NodeId, Span};
 use tutti_wire::stream::{ExecOutput, HealthReply, LogReply, RequestId, ToAgent};
 
@@ -60,13 +62,31 @@ struct Waiting {
 
 pub struct Link {
     pub session: u64,
-    pub name: String,
+    peer: LinkPeer,
+    made: Instant,
+    /// When something came last, in milliseconds since then.
+    heard: AtomicU64,
     greeting: Greeting,
     out: mpsc::Sender<Outgoing>,
     input_room: Arc<Semaphore>,
     closed: watch::Sender<Option<&'static str>>,
     waiting: Mutex<HashMap<RequestId, Waiting>>,
     next_request: AtomicU64,
+}
+
+/// Who is at the other end.
+pub(super) struct LinkPeer {
+    pub name: String,
+    /// From where it calls.
+    pub from: String,
+    /// Of the agent's process, if it says.
+    pub instance: Option<String>,
+}
+
+impl From<&str> for LinkPeer {
+    fn from(name: &str) -> LinkPeer {
+        LinkPeer { name: name.to_owned(), from: String::new(), instance: None }
+    }
 }
 
 /// What the welcome says besides the node's id.
@@ -79,13 +99,15 @@ pub(super) struct Greeting {
 impl Link {
     pub(super) fn new(
         session: u64,
-        name: String,
+        peer: LinkPeer,
         greeting: Greeting,
     ) -> (Arc<Link>, mpsc::Receiver<Outgoing>) {
         let (out, outgoing) = mpsc::channel(OUT_MAX);
         let link = Link {
             session,
-            name,
+            peer,
+            made: Instant::now(),
+            heard: AtomicU64::new(0),
             greeting,
             out,
             input_room: Arc::new(Semaphore::new(INPUT_MAX)),
@@ -94,6 +116,29 @@ impl Link {
             next_request: AtomicU64::new(1),
         };
         (Arc::new(link), outgoing)
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        &self.peer.name
+    }
+
+    pub(super) fn from(&self) -> &str {
+        &self.peer.from
+    }
+
+    pub(super) fn instance(&self) -> Option<&str> {
+        self.peer.instance.as_deref()
+    }
+
+    /// Something came from the agent.
+    pub(super) fn note_heard(&self) {
+        let since = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(since, Ordering::Relaxed);
+    }
+
+    pub(super) fn heard_since(&self, at: Instant) -> bool {
+        self.made + Duration::from_millis(self.heard.load(Ordering::Relaxed)) >= at
     }
 
     pub(super) fn welcome(&self, node: NodeId) {

@@ -8,6 +8,7 @@
 //! back. Reading waits for room in the engine's queue, each link for itself.
 
 mod hello;
+mod holders;
 mod keys;
 mod link;
 mod pump;
@@ -15,28 +16,33 @@ mod pump;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tutti_engine::Effect;
 use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
-pub use hello::{AgentConfig, serve, turn_away};
+pub use hello::{AgentConfig, Certified, serve, turn_away};
 pub use keys::GangKeys;
 pub use link::{Answer, Answers, Link, LinkGone};
+
+use holders::StreamTurns;
 
 /// The streams that are open now, by node.
 pub struct Links {
     by_node: RwLock<HashMap<NodeId, Arc<Link>>>,
     keys: GangKeys,
+    turns: Mutex<StreamTurns>,
     /// Counts changes, for those who wait for a node to come back.
     changes: watch::Sender<u64>,
 }
 
 impl Links {
     pub fn new(keys: GangKeys) -> Links {
-        Links { by_node: RwLock::default(), keys, changes: watch::Sender::new(0) }
+        let (by_node, turns) = Default::default();
+        Links { by_node, keys, turns, changes: watch::Sender::new(0) }
     }
 
     pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
@@ -85,6 +91,24 @@ impl Links {
     pub fn close(&self, node: NodeId, session: u64, why: &'static str) {
         if let Some(link) = self.read().get(&node).filter(|l| l.session == session) {
             link.close(why);
+        }
+    }
+
+    /// Tells whoever has a stream by this name why, after what it was told before, and hangs up.
+    pub fn dismiss(&self, name: &str, reason: &str) {
+        for link in self.read().values().filter(|link| link.name() == name) {
+            link.send(ToAgent::Refused { reason: reason.to_owned() });
+        }
+    }
+
+    /// Waits for as long as this node opens streams too often.
+    async fn turn_of(&self, name: &str) {
+        loop {
+            let wait = crate::lock::lock(&self.turns).take(name, Instant::now());
+            match wait {
+                None => return,
+                Some(wait) => tokio::time::sleep(wait).await,
+            }
         }
     }
 

@@ -53,7 +53,9 @@ async fn write<W: AsyncWrite + Unpin>(
     let mut taken = Vec::with_capacity(WRITE_MAX);
     let mut bytes = Vec::new();
     while outgoing.recv_many(&mut taken, WRITE_MAX).await > 0 {
+        let mut last = false;
         for out in taken.drain(..) {
+            last |= matches!(out.message, ToAgent::Refused { .. });
             if let Err(error) = frame::append(&mut bytes, &out.message) {
                 return format!("a message can't be sent: {}", crate::error::chain(&error));
             }
@@ -65,6 +67,9 @@ async fn write<W: AsyncWrite + Unpin>(
         }
         if let Err(why) = write_out(config, &mut writer, &mut bytes).await {
             return why;
+        }
+        if last {
+            return "the controller wants nothing more of it".to_owned();
         }
     }
     "the controller has nothing more to say".to_owned()
@@ -102,6 +107,7 @@ async fn read<R: AsyncRead + Unpin>(
             Ok(Err(error)) => return bad_frame(&error),
             Err(_) => return format!("silent for {} s", config.silence_max.as_secs()),
         };
+        link.note_heard();
         let mut commands = Vec::new();
         let mut next = Some(first);
         while let Some(message) = next {
@@ -149,7 +155,7 @@ fn take(
         ToController::Report { report } => {
             commands.push(Command::Report { node, session, report });
         }
-        ToController::Telemetry { sample } => config.telemetry.push(&link.name, *sample, now()),
+        ToController::Telemetry { sample } => config.telemetry.push(link.name(), *sample, now()),
         ToController::Findings { findings } => {
             commands.push(Command::Findings { node, session, findings });
         }

@@ -14,10 +14,10 @@ use axum::middleware::map_request;
 use bytes::Bytes;
 use http::HeaderValue;
 use http::header::HOST;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tutti_wire::client::{SOCKET_FILE, SOCKET_PATH_MAX};
 
-use super::{ACCEPT_PAUSE, Listener, stopped};
+use super::{BUSY, Listener, Standing, refuse, stopped};
 use crate::api::auth::Ends;
 
 /// Made under this name, so that under its own it never has another mode.
@@ -69,11 +69,21 @@ impl Listener {
             match taken {
                 Ok((socket, _)) => {
                     let this = Arc::clone(&self);
-                    tokio::spawn(async move { this.http(socket, ends).await });
+                    tokio::spawn(async move { this.owner(socket, ends).await });
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "can't take a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                Err(error) => self.accept_failed(&error).await,
+            }
+        }
+    }
+
+    /// Nobody but the owner comes this way, so that no time is set.
+    async fn owner(&self, mut socket: UnixStream, ends: Ends) {
+        match Standing::owner(&self.rooms) {
+            Ok(standing) => self.http(socket, ends, standing).await,
+            Err(full) => {
+                tracing::warn!("{full}");
+                if let Err(error) = refuse(&mut socket, BUSY).await {
+                    tracing::debug!(%error, "and it left before it heard so");
                 }
             }
         }

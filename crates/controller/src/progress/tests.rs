@@ -141,7 +141,7 @@ fn engine() -> (Engine, LeaseId) {
     let spec = Box::new(JobSpec::shell("train"));
     for command in [
         Command::Start,
-        Command::Hello { greeting, session: 1 },
+        Command::Hello { greeting, session: 1, key: None },
         Command::Submit { actor, spec, user: None, key: None },
     ] {
         engine.step(command, Time(1000)).reply.unwrap();

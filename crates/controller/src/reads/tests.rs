@@ -37,7 +37,7 @@ impl Rig {
             ..NodeFacts::default()
         };
         let greeting = Box::new(Greeting::new(facts, Vec::new()));
-        match rig.step(Command::Hello { greeting, session: 1 }) {
+        match rig.step(Command::Hello { greeting, session: 1, key: None }) {
             Some(Reply::Welcome { node }) => rig.node = node,
             other => panic!("{other:?}"),
         }

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use tutti_engine::Engine;
 use tutti_model::{
     AlertJob, Attempt, AttemptPhase, DAY, Drain, EndReason, GpuIndex, GpuSample, Job, JobWatch,
-    Link, Node, NodeId, Part, Policy, Rank, Span, State, Subject, Task, TaskId, Time, WatchRule,
+    Link, Node, NodeId, NodeKeyRecord, Part, Policy, Rank, Span, State, Subject, Task, TaskId,
+    Time, WatchRule,
 };
 use tutti_watch::{
     Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, Lag, NodeSeen, Seen, Standing,
@@ -184,7 +185,9 @@ fn failures(engine: &Engine, id: TaskId, task: &Task, now: Time) -> Option<u32> 
 
 fn node_seen(world: &World, node: &Node) -> NodeSeen {
     let (name, left) = (node.facts.name.clone(), left(world, node.id));
-    NodeSeen { name, memory: None, left, lost: lost(node) }
+    let shared = world.engine.state().node_keys.get(&name).and_then(NodeKeyRecord::shared);
+    let shared_key = shared.map(|s| (s.first.clone(), s.second.clone()));
+    NodeSeen { name, memory: None, left, lost: lost(node), shared_key }
 }
 
 /// Who drains a node by hand knows why it is gone.

@@ -56,7 +56,8 @@ pub fn facts(name: &str, gpus: u16) -> NodeFacts {
 
 pub fn hello(facts: NodeFacts) -> ToController {
     let greeting = Box::new(Greeting::new(facts, Vec::new()));
-    ToController::Hello { protocol: PROTOCOL, greeting, epoch: Epoch(0), renew: None }
+    let (epoch, renew, instance) = (Epoch(0), None, None);
+    ToController::Hello { protocol: PROTOCOL, greeting, epoch, renew, instance }
 }
 
 /// Connects, says hello, and reads the welcome.

@@ -62,6 +62,11 @@ impl Cluster {
         self.handle.addr
     }
 
+    /// The CA's certificate, in PEM.
+    pub fn ca(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("ca.pem")).unwrap()
+    }
+
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         self.call_as(&self.admin, method, path, body).await
     }

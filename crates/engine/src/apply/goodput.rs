@@ -35,6 +35,12 @@ pub(super) fn scope(state: &mut State, event: &Event, at: Time) -> Scope {
             close_all(goodput, nodes, policy, at);
         }
         Event::LedgerSettled => {}
+        // Its book is closed while it is known when it was reserved.
+        Event::NodeRemoved { node: Some(id), .. } => {
+            let State { goodput, nodes, policy, .. } = state;
+            let node = nodes.get(id).into_iter();
+            node.for_each(|node| goodput.close_node(*id, &windows(policy, node), at));
+        }
         // What a part does by itself; `note` sees if it was the last.
         Event::GpusIdle { node, .. }
         | Event::PartSuspended { node, .. }
@@ -53,6 +59,13 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
         Event::LedgerDropped { day } => return state.goodput.drop_day(*day),
         Event::JobsForgotten { jobs } => {
             jobs.iter().for_each(|job| drop(state.goodput.jobs.remove(job)));
+        }
+        Event::NodeRemoved { node: Some(id), .. } => {
+            if let Some(book) = state.goodput.nodes.get_mut(id) {
+                book.capacity.change(0, at);
+                book.unheld.clear();
+                book.idle.clear();
+            }
         }
         Event::GpusIdle { node, gpus } => {
             let book = state.goodput.nodes.get_mut(node);

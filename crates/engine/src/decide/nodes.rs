@@ -9,7 +9,7 @@ use tutti_model::{
     PortOwner, ReportedPhase, Role, SavedPoint, Span, State, StopCause, Time,
 };
 
-use super::{Decision, View, done, findings, need_role, suspend};
+use super::{Decision, View, done, findings, keys, need_role, suspend};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
 use crate::effects::{find_attempt, find_part, order_for, time_limit};
@@ -17,12 +17,12 @@ use crate::event::Event;
 use crate::index::out_of_time_at;
 use crate::reject::Rejected;
 
-pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply, Vec<Event>) {
-    let _ = session;
+pub(super) fn hello(view: View<'_>, greeting: &Greeting, key: Option<&str>) -> Decision {
     let facts = &greeting.facts;
     let known = view.state.node_named(&facts.name).map(|n| n.id);
     let node = known.unwrap_or(NodeId(view.state.next_node.max(1)));
-    let mut events = Vec::new();
+    let mut events: Vec<Event> =
+        keys::admitted(view.state, &facts.name, key)?.into_iter().collect();
     if known.is_none() {
         events.push(Event::NodeJoined { node, facts: Box::new(facts.clone()) });
     }
@@ -37,7 +37,7 @@ pub(super) fn hello(view: View<'_>, greeting: &Greeting, session: u64) -> (Reply
     events.extend(findings::changes(view, node, &greeting.findings));
     events.extend(changes(view, node, &greeting.parts));
     events.extend(missing(view.state, node, &greeting.parts));
-    (Reply::Welcome { node }, events)
+    Ok((Reply::Welcome { node }, events))
 }
 
 pub(super) fn heartbeat(
@@ -277,7 +277,7 @@ pub(super) fn gone(view: View<'_>, node: NodeId, session: u64) -> Vec<Event> {
     }
 }
 
-fn named<'a>(view: View<'a>, name: &str) -> Result<&'a Node, Rejected> {
+pub(super) fn named<'a>(view: View<'a>, name: &str) -> Result<&'a Node, Rejected> {
     view.state.node_named(name).ok_or_else(|| Rejected::NoSuchNode(name.to_owned()))
 }
 

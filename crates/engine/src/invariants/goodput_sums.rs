@@ -24,8 +24,11 @@ fn sums_to_capacity(state: &State) -> Result<(), String> {
         let since = slice.milli() * state.at.since(slice.since).0;
         *open.entry(slice.node).or_default() += undecided + since;
     }
-    for id in state.nodes.keys() {
-        let book = state.goodput.nodes.get(id).ok_or(format!("node {id} has no book"))?;
+    if let Some(id) = state.nodes.keys().find(|id| !state.goodput.nodes.contains_key(id)) {
+        return Err(format!("node {id} has no book"));
+    }
+    // Also of those that were removed: work there may still be judged.
+    for (id, book) in &state.goodput.nodes {
         let milli: u64 = book.unheld.iter().map(|lot| u64::from(lot.milli)).sum();
         let unheld = milli * state.at.since(book.since).0;
         let held = open.remove(id).unwrap_or(0);

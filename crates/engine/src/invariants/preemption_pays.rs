@@ -44,6 +44,7 @@ impl PreemptionPays {
             // Changed priorities, policies and nodes may put somebody else first.
             Event::PolicyChanged { .. } => self.excuse(|_, _| true),
             Event::NodeLost { node }
+            | Event::NodeRemoved { node: Some(node), .. }
             | Event::NodeDrained { node, .. }
             | Event::FindingsChanged { node, .. } => {
                 self.excuse(|_, nodes| nodes.contains(node));

@@ -304,7 +304,10 @@ fn who_died_of_a_broken_gpu_while_nobody_listened_is_not_blamed() {
     let facts = world.engine.state().node(N1).unwrap().facts.clone();
     let findings = vec![finding("xid-79/gpu0", Some(0), HealthAction::ResetGpu)];
     let greeting = tutti_model::Greeting { findings, ..tutti_model::Greeting::new(facts, parts) };
-    world.step(Command::Hello { greeting: Box::new(greeting), session: 77 }).reply.unwrap();
+    world
+        .step(Command::Hello { greeting: Box::new(greeting), session: 77, key: None })
+        .reply
+        .unwrap();
     let task = world.engine.state().job(job).unwrap().task(None).unwrap().clone();
     assert_eq!((task.restarts, task.attempts), (FOR_FREE, 2), "{:?}", task.phase);
 }

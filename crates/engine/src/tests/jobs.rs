@@ -284,7 +284,8 @@ fn only_a_token_for_its_name_lets_a_node_join_again() {
     let mut world = World::new(&[8]);
     let join = |world: &mut World, token: Token, node: &str| {
         world.step(Command::AddToken { actor: admin(), token }).reply.unwrap();
-        world.step(Command::UseJoinToken { id: "t".into(), node: node.into() }).reply
+        let (id, key) = ("t".into(), "another".into());
+        world.step(Command::UseJoinToken { id, node: node.into(), key }).reply
     };
     let (any, named) = (join_token(&world, None), join_token(&world, Some("n1")));
     let refused = join(&mut world, any.clone(), "n1").unwrap_err();
@@ -301,11 +302,14 @@ fn a_join_token_counts_down() {
     let add = Command::AddToken { actor: ada(), token: token.clone() };
     assert!(matches!(world.step(add).reply, Err(Rejected::RoleTooLow { .. })));
     world.step(Command::AddToken { actor: admin(), token }).reply.unwrap();
-    let mut join =
-        |node: &str| world.step(Command::UseJoinToken { id: "t".into(), node: node.into() }).reply;
-    assert_eq!(join("n2"), Err(Rejected::JoinRefused("n2".into())));
-    assert_eq!(join("n1"), Ok(Reply::Done));
-    assert_eq!(join("n1"), Err(Rejected::JoinRefused("n1".into())));
+    let mut join = |node: &str, key: &str| {
+        let (id, key) = ("t".into(), key.into());
+        world.step(Command::UseJoinToken { id, node: node.into(), key }).reply
+    };
+    assert_eq!(join("n2", "k"), Err(Rejected::JoinRefused("n2".into())));
+    assert_eq!(join("n1", "k"), Ok(Reply::Done));
+    assert_eq!(join("n1", "other"), Err(Rejected::JoinRefused("n1".into())));
+    assert_eq!(join("n1", "k"), Ok(Reply::Done), "who did not hear the answer may ask again");
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn a_node_with_less_memory_than_before_does_not_stop_the_others() {
     let phase = ReportedPhase::Running { exits: Vec::new() };
     let parts = vec![tutti_model::PartReport::new(lease, phase)];
     let greeting = Box::new(tutti_model::Greeting::new(facts, parts));
-    world.step(Command::Hello { greeting, session: 99 }).reply.unwrap();
+    world.step(Command::Hello { greeting, session: 99, key: None }).reply.unwrap();
     let small = world.submit(gang(1, 4));
     assert_eq!(world.state_of(small), JobState::Starting);
 }

@@ -100,7 +100,7 @@ impl World {
         let session = self.next_session;
         self.next_session += 1;
         let greeting = Box::new(Greeting::new(facts(name, gpus), parts));
-        match self.step(Command::Hello { greeting, session }).reply {
+        match self.step(Command::Hello { greeting, session, key: None }).reply {
             Ok(Reply::Welcome { node }) => {
                 self.sessions.insert(node, session);
                 node
@@ -175,7 +175,7 @@ impl World {
         let session = self.sessions[&node];
         let parts = self.reports_of(node);
         let greeting = Box::new(Greeting::new(facts, parts));
-        self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
+        self.step(Command::Hello { greeting, session, key: None }).reply.expect("it is welcome");
     }
 
     /// From now on it can move GPU state to host memory.
@@ -195,7 +195,7 @@ impl World {
     fn greet_as(&mut self, node: NodeId, facts: NodeFacts) {
         let (session, parts) = (self.sessions[&node], self.reports_of(node));
         let greeting = Box::new(Greeting::new(facts, parts));
-        self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
+        self.step(Command::Hello { greeting, session, key: None }).reply.expect("it is welcome");
     }
 
     pub fn take_orders(&mut self) -> Vec<(NodeId, Order)> {

@@ -119,7 +119,7 @@ impl Rig {
                 .host(node.cpu_milli, node.mem)
                 .build();
             let greeting = Box::new(Greeting::new(facts, Vec::new()));
-            rig.command(Command::Hello { greeting, session }, "a node")?;
+            rig.command(Command::Hello { greeting, session, key: None }, "a node")?;
         }
         Ok(rig)
     }

@@ -90,7 +90,7 @@ impl World {
         let id = known.unwrap_or(NodeId(self.state().next_node.max(1)));
         // Before the answer, so that the orders in it find the agent.
         self.agents.insert(id, agent);
-        match self.command(Command::Hello { greeting: Box::new(greeting), session })? {
+        match self.command(Command::Hello { greeting: Box::new(greeting), session, key: None })? {
             Ok(Reply::Welcome { node }) if node == id => Ok(()),
             other => Err(Broken(format!("an agent was answered with {other:?}"))),
         }

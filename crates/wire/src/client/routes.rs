@@ -184,6 +184,12 @@ impl Client {
         self.answer(&Ask::json(Method::POST, &path, &request)?)
     }
 
+    /// Removes a node from the cluster for good.
+    pub fn remove_node(&self, name: &str, force: bool) -> Result<Changed, ClientError> {
+        let path = query(&format!("/nodes/{}", part(name)), &RemoveNodeQuery { force })?;
+        self.answer(&Ask::plain(Method::DELETE, &path))
+    }
+
     pub fn resume(&self, name: &str) -> Result<Changed, ClientError> {
         self.post(&format!("/nodes/{}/resume", part(name)))
     }

@@ -99,6 +99,7 @@ fn from_agents() -> Vec<ToController> {
             greeting: Box::new(greeting()),
             epoch: Epoch(2),
             renew: Some("PEM".into()),
+            instance: Some("a1".into()),
         },
         ToController::Heartbeat { parts: vec![report(); 3] },
         ToController::Report { report: report() },

@@ -94,7 +94,7 @@ impl Ca {
     /// A node's certificate (PEM) for the key of a request. The request proves that its sender has
     /// the key; whatever else it asks for, names and usages included, is not looked at.
     pub fn sign_node_csr(&self, csr_pem: &str, node: &str) -> Result<String, PkiError> {
-        node::check_name(node)?;
+        tutti_model::check_name(node)?;
         let request = CertificateSigningRequestParams::from_pem(csr_pem)
             .map_err(crypto("read the certificate request"))?;
         if !is_strong(&request.public_key) {

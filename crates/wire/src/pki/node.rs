@@ -5,20 +5,13 @@ use std::path::Path;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use rcgen::{CertificateParams, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tutti_model::check_name;
 use x509_parser::extensions::GeneralName;
 
 use super::{CaPin, Fingerprint, PkiError, Validity, certificates, crypto, files, private_key};
 
 /// A URI, since a node may have a name that no host could have.
 const SCHEME: &str = "tutti:node:";
-const NAME_MAX: usize = 200;
-
-pub(super) fn check_name(name: &str) -> Result<(), PkiError> {
-    if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
-        return Err(PkiError::BadNodeName(name.escape_debug().to_string()));
-    }
-    Ok(())
-}
 
 pub(super) fn alt_name(node: &str) -> Result<SanType, PkiError> {
     let uri = format!("{SCHEME}{}", utf8_percent_encode(node, NON_ALPHANUMERIC));
@@ -33,6 +26,13 @@ pub fn node_name_of(certificate: &[u8]) -> Option<String> {
     let name = percent_decode_str(uri.strip_prefix(SCHEME)?).decode_utf8().ok()?;
     check_name(&name).ok()?;
     Some(name.into_owned())
+}
+
+/// What a node is known by: the hex of SHA-256 of its public key, which stays when the certificate is
+/// renewed.
+pub fn key_of(certificate: &[u8]) -> Result<String, PkiError> {
+    let cert = super::parse(certificate)?;
+    Ok(Fingerprint::of(cert.public_key().raw).to_string())
 }
 
 /// A fresh key of a node that has no certificate yet.
@@ -123,6 +123,11 @@ impl NodeIdentity {
     pub fn renewed(self, certificate: &str) -> Result<Self, PkiError> {
         let ca_pem = self.ca_pem.clone();
         Self::new(self.key, certificate, &ca_pem)
+    }
+
+    /// See [`key_of`].
+    pub fn key_id(&self) -> Result<String, PkiError> {
+        key_of(&self.certificate)
     }
 
     pub fn node(&self) -> &str {

@@ -65,12 +65,12 @@ fn a_ca_with_a_foreign_key_is_refused() {
 #[test]
 fn a_node_is_named_by_its_certificate() {
     let (_dir, ca) = ca();
-    for name in ["n1", "gpu-07.rack_3", "Knoten ä/ö", "a%2Fb", "tutti:node:x", "*", "日本"] {
+    for name in ["n1", "gpu-07.rack_3", "Knoten.ä-ö", "a+2Fb", "ann@x", "_x", "日本"] {
         let identity = identity(&ca, name);
         assert_eq!(node_name_of(identity.certificate()).as_deref(), Some(name));
         assert_eq!(identity.node(), name);
     }
-    for name in ["", "a\nb", "a\0", &"x".repeat(201)] {
+    for name in ["", "a\nb", "a\0", ".", "..", "-x", "a/b", "a b", &"x".repeat(65)] {
         let csr = NodeKey::generate().unwrap().csr().unwrap();
         assert!(matches!(ca.sign_node_csr(&csr, name), Err(PkiError::BadNodeName(_))), "{name:?}");
     }

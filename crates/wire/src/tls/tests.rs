@@ -112,12 +112,13 @@ async fn a_name_that_is_not_in_the_certificate_is_refused() {
 #[tokio::test]
 async fn an_agent_is_known_by_its_certificate() {
     let cluster = cluster();
-    let identity = node(&cluster.ca, "gpu 07/ä");
+    let identity = node(&cluster.ca, "gpu-07.ä");
     for trust in [Trust::Pin(identity.ca_pin()), Trust::Ca(identity.ca_pem().to_owned())] {
         let config = client_config(&trust, Purpose::Agent(&identity)).unwrap();
         let (server, client) = meet(&cluster, config, "127.0.0.1").await;
         client.unwrap();
-        assert_eq!(server.unwrap(), Peer::Agent { node: "gpu 07/ä".to_owned() });
+        let key = identity.key_id().unwrap();
+        assert_eq!(server.unwrap(), Peer::Agent { node: "gpu-07.ä".to_owned(), key });
     }
 }
 

@@ -24,7 +24,7 @@ fn hello(parts: Vec<PartReport>, session: u64) -> Command {
         agent_version: "test".into(),
         ..NodeFacts::default()
     };
-    Command::Hello { greeting: Box::new(Greeting::new(facts, parts)), session }
+    Command::Hello { greeting: Box::new(Greeting::new(facts, parts)), session, key: None }
 }
 
 fn step(engine: &mut Engine, command: Command, now: Time) {

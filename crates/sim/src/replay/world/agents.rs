@@ -21,7 +21,7 @@ impl<H: Host> World<'_, H> {
     pub(super) fn hello(&mut self, greeting: Box<Greeting>) -> Result<(), ReplayError> {
         let session = self.next_session;
         self.next_session += 1;
-        let step = self.host.step(Command::Hello { greeting, session }, self.now);
+        let step = self.host.step(Command::Hello { greeting, session, key: None }, self.now);
         match step.reply {
             Ok(Reply::Welcome { node }) => {
                 self.sessions.insert(node, session);

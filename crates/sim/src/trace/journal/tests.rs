@@ -40,7 +40,7 @@ impl Past {
         self.session += 1;
         let facts = NodeBuilder::new("n1").gpus("h100", 8, 80).build();
         let greeting = Box::new(Greeting::new(facts, Vec::new()));
-        self.command(Command::Hello { greeting, session: self.session });
+        self.command(Command::Hello { greeting, session: self.session, key: None });
     }
 
     fn command(&mut self, command: Command) -> Reply {

@@ -20,7 +20,7 @@ impl Writer {
         writer.write(Command::Start);
         let facts = NodeBuilder::new("n1").gpus("h100", 8, 80).build();
         let greeting = Box::new(Greeting::new(facts, Vec::new()));
-        writer.write(Command::Hello { greeting, session: 1 });
+        writer.write(Command::Hello { greeting, session: 1, key: None });
         writer
     }
 

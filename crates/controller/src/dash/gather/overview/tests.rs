@@ -51,7 +51,7 @@ fn large() -> (World, Store) {
     let store = Store::default();
     for number in 0..NODES {
         let greeting = Box::new(Greeting::new(facts(number), Vec::new()));
-        engine.step(Command::Hello { greeting, session: 1 }, Time(1000)).reply.unwrap();
+        engine.step(Command::Hello { greeting, session: 1, key: None }, Time(1000)).reply.unwrap();
         store.push(&facts(number).name, sample(number, 1000), now());
     }
     let actor = Actor { user: "ada".into(), role: Role::Admin };
