@@ -251,5 +251,7 @@ pub enum Reply {
     Endpoint {
         name: String,
         revision: u32,
+        /// Who goes back passes over these: they were still on probation when another took their place.
+        passed_over: Vec<u32>,
     },
 }

@@ -299,6 +299,22 @@ pub struct Explanation {
     pub gives_up_at: Option<Time>,
 }
 
+impl Explanation {
+    /// Who holds what it waits for: nobody, where something else keeps it.
+    pub fn holders_in_its_way(&self) -> &[Holder] {
+        let waits_for_room = matches!(
+            self.verdict,
+            Verdict::Busy(_)
+                | Verdict::NodesUnavailable(_)
+                | Verdict::Reserved { .. }
+                | Verdict::Behind { .. }
+                | Verdict::Claimed { .. }
+                | Verdict::Suspended { stays: false, .. }
+        );
+        if waits_for_room { &self.holders } else { &[] }
+    }
+}
+
 /// A GPU that nothing may be placed on, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fence {

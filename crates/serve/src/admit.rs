@@ -48,7 +48,7 @@ impl Admission {
     ) -> Result<Admission, Answer> {
         shared.has_room()?;
         let routes = shared.routes();
-        let caller = identify(head, shared.origin(peer), &routes, wall_clock)?;
+        let caller = identify(head, shared.arrival(peer), &routes, wall_clock)?;
         let most = shared.config.limits.body;
         if head.length().is_some_and(|length| most.is_some_and(|most| length > most)) {
             return Err(Fault::TooLarge.answer());

@@ -18,6 +18,11 @@ pub struct RouterConfig {
     pub timeouts: Timeouts,
     /// From the router's own machine too only those with a key may ask: a proxy there speaks for others.
     pub local_needs_key: bool,
+    /// Host names by which it is called, beside `localhost`: where no key is asked, a request by another name
+    /// may be a page's that had its own name point here. Addresses are always good.
+    pub names: Vec<String>,
+    /// Whose pages may ask without a key: `https://app.example`.
+    pub origins: Vec<String>,
     /// The newest table is kept here, and taken from here at a start without a controller.
     pub table_file: Option<PathBuf>,
 }
@@ -32,6 +37,8 @@ impl RouterConfig {
             limits: ServerLimits::default(),
             timeouts: Timeouts::default(),
             local_needs_key: false,
+            names: Vec::new(),
+            origins: Vec::new(),
             table_file: None,
         }
     }
@@ -40,8 +47,11 @@ impl RouterConfig {
 /// Bounds on what the router keeps in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Clients' connections; one more waits until another is closed.
+    /// Clients' connections. When there are so many, one more takes the place of the one that has been
+    /// silent longest, of the address with the most.
     pub connections: usize,
+    /// Of one address, as a part of `connections`: others need not wait for its connections to end.
+    pub share: f64,
     /// Requests at a time, waiting ones included; one more is refused. HTTP/2 has many on a connection.
     pub requests: usize,
     /// Of a request's or an answer's head.
@@ -64,6 +74,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         ServerLimits {
             connections: 10_000,
+            share: 0.75,
             requests: 20_000,
             head: 64 << 10,
             peek: 1 << 20,
@@ -82,6 +93,8 @@ pub const PACE: usize = 4 << 10;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
+    /// For the first byte on a connection. Who has asked something before is waited for longer.
+    pub first: Duration,
     /// For a request's head, from its first byte.
     pub head: Duration,
     /// Without a byte of a request's body that is passed on as it comes, without 4 KiB of one that is
@@ -109,6 +122,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         let secs = Duration::from_secs;
         Timeouts {
+            first: secs(10),
             head: secs(10),
             body: secs(30),
             idle: secs(75),
@@ -126,7 +140,7 @@ impl Default for Timeouts {
 impl Timeouts {
     /// How often connections look whether something has taken too long.
     pub fn tick(&self) -> Duration {
-        let shortest = self.head.min(self.body).min(self.idle).min(self.answer);
+        let shortest = self.first.min(self.head).min(self.body).min(self.idle).min(self.answer);
         (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(2))
     }
 }

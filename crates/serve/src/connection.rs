@@ -6,36 +6,65 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+use tutti_wire::guests::client_address;
 
 use crate::client::Client;
 use crate::h1;
 use crate::h2;
 use crate::http::{Buffer, Io, Ticker};
-use crate::shared::Worker;
+use crate::shared::{ClientRoom, Worker, unless_dropped};
 
 /// What a client that speaks HTTP/2 without asking begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub async fn serve(worker: Arc<Worker>, stream: TcpStream, peer: IpAddr) {
+pub async fn serve(worker: Arc<Worker>, stream: TcpStream, peer: IpAddr, room: ClientRoom) {
+    let opened = unless_dropped(&room, open(&worker, stream, peer)).await;
+    match opened.flatten() {
+        Some((client, true)) => {
+            let io = Io::Rewound(client.inbuf, Box::new(client.io));
+            let room = Arc::new(room);
+            unless_dropped(&room, h2::serve(worker, io, peer, room.clone())).await;
+        }
+        Some((client, false)) => h1::Connection::new(worker, client, peer, room).serve().await,
+        None => {}
+    }
+}
+
+/// The client, and whether it speaks HTTP/2. None if it has nothing to say.
+async fn open(worker: &Worker, stream: TcpStream, peer: IpAddr) -> Option<(Client, bool)> {
     let timeouts = worker.shared.config.timeouts;
     let io = match worker.shared.config.tls.clone() {
         None => Io::Plain(stream),
         Some(config) => {
-            let shaking = tokio_rustls::TlsAcceptor::from(config).accept(stream);
-            match tokio::time::timeout(timeouts.head, shaking).await {
-                Ok(Ok(stream)) => Io::Tls(Box::new(stream)),
-                _ => return,
-            }
+            let shaking = shake_hands(worker, config, stream, peer);
+            let done = tokio::time::timeout(timeouts.head, shaking).await;
+            Io::Tls(Box::new(done.ok()?.ok()?))
         }
     };
     let mut client = Client { io, inbuf: Buffer::default(), ticker: Ticker::new(timeouts.tick()) };
-    match speaks_h2(&mut client, timeouts.idle).await {
-        Some(true) => {
-            let io = Io::Rewound(client.inbuf, Box::new(client.io));
-            h2::serve(worker, io, peer).await;
-        }
-        Some(false) => h1::Connection::new(worker, client, peer).serve().await,
-        None => {}
+    let h2 = speaks_h2(&mut client, timeouts.first).await?;
+    Some((client, h2))
+}
+
+/// One address that begins thousands of handshakes delays another's by one.
+async fn shake_hands(
+    worker: &Worker,
+    config: Arc<rustls::ServerConfig>,
+    stream: TcpStream,
+    peer: IpAddr,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let acceptor = rustls::server::Acceptor::default();
+    let hello = LazyConfigAcceptor::new(acceptor, stream).await?;
+    let turn = worker.turns.take(client_address(peer)).await;
+    let mut shaking = std::pin::pin!(hello.into_stream(config));
+    // The costly step is at the beginning; then the client is waited for, which is nobody's turn.
+    let begun = poll_fn(|cx| Poll::Ready(shaking.as_mut().poll(cx))).await;
+    drop(turn);
+    match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => shaking.await,
     }
 }
 

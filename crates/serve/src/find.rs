@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::access::{Caller, unauthorized};
+use crate::access::Caller;
 use crate::answer::Answer;
 use crate::http::{Framing, Known, RequestHead};
 use crate::logic::scan_request;
@@ -40,9 +40,9 @@ pub fn find(head: &RequestHead, routes: &Routes, caller: &Caller) -> Result<Foun
     }
     if path.starts_with("/v1/") && head.framing() != Framing::EMPTY {
         // Nobody's megabytes are read before it is clear that somebody may ask at all.
-        return match caller.key.is_some() || caller.local || routes.any_open {
+        return match caller.may_ask(routes.any_open) {
             true => Ok(Found::ByModel),
-            false => Err(no_key()),
+            false => Err(caller.turned_away()),
         };
     }
     only(routes, caller).map(|entry| Found::Endpoint { entry, skip: 0 })
@@ -89,14 +89,10 @@ fn short(name: &str) -> String {
     name.chars().take(100).collect()
 }
 
-fn no_key() -> Answer {
-    unauthorized("a key is needed: send it as 'Authorization: Bearer tutti_s_…'")
-}
-
 /// Says what there is, to those who may know.
 fn unknown(what: &str, routes: &Routes, caller: &Caller) -> Answer {
-    if caller.key.is_none() && !caller.local && !routes.any_open {
-        return no_key();
+    if !caller.may_ask(routes.any_open) {
+        return caller.turned_away();
     }
     let names: Vec<&str> = routes.visible(caller).map(|(name, _)| name).take(50).collect();
     let message = match &names[..] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use crate::access::Hidden;
+use crate::access::holds_token;
 use crate::admit::{Admission, answer_kind, judge};
 use crate::answer::Answer;
 use crate::client::Client;
@@ -19,7 +19,7 @@ use crate::http::{Framing, RequestHead, ends_head};
 use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
 use crate::retry::{Broken, Tries, Verdict};
-use crate::shared::{Kept, SMALL_BODY, Worker, count_request};
+use crate::shared::{ClientRoom, Kept, SMALL_BODY, Worker, count_request, unless_dropped};
 use crate::visit::Visit;
 
 /// How long what a client still sends is listened to before its connection is closed.
@@ -29,6 +29,9 @@ pub struct Connection {
     worker: Arc<Worker>,
     client: Client,
     peer: IpAddr,
+    room: Arc<ClientRoom>,
+    /// It has asked something before.
+    proven: bool,
     head: RequestHead,
     exchange: Exchange,
     /// Memory set aside for the body of the request under way.
@@ -72,13 +75,15 @@ fn judged(visit: &mut Visit, lease: Lease, verdict: Verdict) -> Result<Tried, St
 }
 
 impl Connection {
-    pub fn new(worker: Arc<Worker>, client: Client, peer: IpAddr) -> Connection {
+    pub fn new(worker: Arc<Worker>, client: Client, peer: IpAddr, room: ClientRoom) -> Connection {
         let config = &worker.shared.config;
         let exchange = Exchange::new(config.limits, config.timeouts);
         Connection {
             worker,
             client,
             peer,
+            room: Arc::new(room),
+            proven: false,
             head: RequestHead::default(),
             exchange,
             kept: Kept::default(),
@@ -86,37 +91,50 @@ impl Connection {
     }
 
     pub async fn serve(mut self) {
+        let room = self.room.clone();
+        let served = unless_dropped(&room, self.requests()).await;
+        match served {
+            Some(After::Keep) => {}
+            Some(After::Close) => {
+                unless_dropped(&room, self.close()).await;
+            }
+            Some(After::Cut) => self.cut(),
+            // One that loses its room within an answer must not think that it is whole.
+            Some(After::Abort) | None => self.client.abort(),
+        }
+    }
+
+    /// Until the client has no more requests, or must have none.
+    async fn requests(&mut self) -> After {
         loop {
             match self.read_head().await {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => return After::Keep,
                 Err(answer) => {
                     self.head = RequestHead::default();
                     return match self.say(&answer, false).await {
-                        Ok(()) => self.close().await,
-                        Err(_) => self.client.abort(),
+                        Ok(()) => After::Close,
+                        Err(_) => After::Abort,
                     };
                 }
             }
             let counted = count_request(&self.worker.shared);
             let after = self.request().await;
             drop(counted);
-            match after {
-                After::Keep => {
-                    self.client.inbuf.rest();
-                    self.exchange.rest();
-                    self.kept = Kept::default();
-                }
-                After::Close => return self.close().await,
-                After::Cut => return self.cut(),
-                After::Abort => return self.client.abort(),
+            self.room.working(false);
+            self.proven = true;
+            if after != After::Keep {
+                return after;
             }
+            self.client.inbuf.rest();
+            self.exchange.rest();
+            self.kept = Kept::default();
         }
     }
 
     /// True: there is a request. False: the client is done.
     async fn read_head(&mut self) -> Result<bool, Answer> {
-        let Connection { client, head, worker, .. } = self;
+        let Connection { client, head, worker, proven, .. } = self;
         let config = &worker.shared.config;
         let (limits, timeouts) = (config.limits, config.timeouts);
         client.ticker.restart();
@@ -159,7 +177,11 @@ impl Connection {
                 }
             }
             // Bytes that trickle in do not count as movement: the head has its time, and no more.
-            let limit = if begun { timeouts.head } else { timeouts.idle };
+            let limit = match begun {
+                true => timeouts.head,
+                false if *proven => timeouts.idle,
+                false => timeouts.first,
+            };
             let idle = !begun && worker.shared.stopping();
             match client.ticker.poll_still(limit, cx) || idle {
                 true => Poll::Ready(Ok(false)),
@@ -182,7 +204,7 @@ impl Connection {
     async fn route(&mut self, started: Instant) -> Result<After, Stop> {
         let shared = self.worker.shared.clone();
         let admission = Admission::new(&self.head, self.peer, &shared, started)?;
-        let (skip, is_api, hidden) = (admission.skip, admission.is_api, admission.caller.hidden);
+        let (skip, is_api) = (admission.skip, admission.is_api);
         let needed = admission.needs_body();
         self.gather(needed).await?;
         let more = !self.exchange.rest.is_done();
@@ -192,7 +214,9 @@ impl Connection {
         };
         let mut visit = admission.visit(&self.head, &body, more)?;
         drop(body);
-        self.proxy(&mut visit, hidden, skip, is_api).await
+        // From here on the client waits for us, and not the other way round.
+        self.room.working(true);
+        self.proxy(&mut visit, skip, is_api).await
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
@@ -225,16 +249,10 @@ impl Connection {
         said.map_err(|fault| self.fault(fault))
     }
 
-    async fn proxy(
-        &mut self,
-        visit: &mut Visit,
-        hidden: Hidden,
-        skip: usize,
-        is_api: bool,
-    ) -> Result<After, Stop> {
+    async fn proxy(&mut self, visit: &mut Visit, skip: usize, is_api: bool) -> Result<After, Stop> {
         self.exchange.up_head.clear();
         let out = &mut self.exchange.up_head;
-        self.head.write_upstream(out, skip, |known| hidden.hides(known));
+        self.head.write_upstream(out, skip, holds_token);
         let config = &self.worker.shared.config;
         let rule = visit.entry.route.retry;
         let path = &self.head.path()[skip..];

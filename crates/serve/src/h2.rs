@@ -11,22 +11,23 @@ mod taken;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::http::Io;
-use crate::shared::Worker;
+use crate::shared::{ClientRoom, Worker};
 
 /// Requests at a time on one connection.
 const STREAMS_MAX: u32 = 256;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
-    let under_way = Arc::new(AtomicUsize::new(0));
+pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr, room: Arc<ClientRoom>) {
+    let under_way =
+        Arc::new(Streams { open: AtomicUsize::new(0), opened: AtomicBool::new(false), room });
     let config = &worker.shared.config;
     let (limits, timeouts) = (config.limits, config.timeouts);
     let shared = worker.shared.clone();
@@ -51,20 +52,21 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
     let mut connection = std::pin::pin!(connection);
     let mut tick = tokio::time::interval(timeouts.tick());
     let mut busy_at = Instant::now();
-    let mut leaving = false;
+    let (mut proven, mut leaving) = (false, false);
     loop {
         tokio::select! {
             // Clients leave as they like; there is nobody to tell.
             _ = connection.as_mut() => return,
             _ = tick.tick() => {
-                if under_way.load(Ordering::Relaxed) > 0 {
-                    busy_at = Instant::now();
+                if under_way.any_since_last_asked() {
+                    (busy_at, proven) = (Instant::now(), true);
                 }
-                let idle = busy_at.elapsed() >= timeouts.idle;
+                let patience = if proven { timeouts.idle } else { timeouts.first };
+                let idle = busy_at.elapsed() >= patience;
                 if !leaving && (idle || shared.stopping()) {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
-                } else if leaving && busy_at.elapsed() >= 2 * timeouts.idle {
+                } else if leaving && busy_at.elapsed() >= 2 * patience {
                     return;
                 }
             }
@@ -72,18 +74,37 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr) {
     }
 }
 
+/// The streams of a connection.
+struct Streams {
+    open: AtomicUsize,
+    /// One was opened since it was last asked: it may be over by then.
+    opened: AtomicBool,
+    room: Arc<ClientRoom>,
+}
+
+impl Streams {
+    fn any_since_last_asked(&self) -> bool {
+        self.opened.swap(false, Ordering::Relaxed) || self.open.load(Ordering::Relaxed) > 0
+    }
+}
+
 /// A stream of a connection, while it lives.
-pub struct UnderWay(Arc<AtomicUsize>);
+pub struct UnderWay(Arc<Streams>);
 
 impl UnderWay {
-    fn new(counter: &Arc<AtomicUsize>) -> UnderWay {
-        counter.fetch_add(1, Ordering::Relaxed);
-        UnderWay(counter.clone())
+    fn new(streams: &Arc<Streams>) -> UnderWay {
+        streams.opened.store(true, Ordering::Relaxed);
+        if streams.open.fetch_add(1, Ordering::Relaxed) == 0 {
+            streams.room.working(true);
+        }
+        UnderWay(streams.clone())
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        if self.0.open.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.room.working(false);
+        }
     }
 }

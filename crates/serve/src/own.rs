@@ -22,6 +22,7 @@ pub fn answer(head: &RequestHead, shared: &Shared, routes: &Routes, caller: &Cal
         "/v1/models" => models(routes, caller),
         "/-/healthy" => Answer::text(200, "ok\n"),
         "/-/ready" => ready(shared, routes),
+        "/-/metrics" | "/-/endpoints" if caller.foreign.is_some() => caller.turned_away(),
         "/-/metrics" | "/-/endpoints" if !known => {
             unauthorized("a key is needed for this, away from the router's own machine")
         }
@@ -42,8 +43,8 @@ pub fn answer(head: &RequestHead, shared: &Shared, routes: &Routes, caller: &Cal
 }
 
 fn models(routes: &Routes, caller: &Caller) -> Answer {
-    if caller.key.is_none() && !caller.local && !routes.any_open {
-        return unauthorized("a key is needed: send it as 'Authorization: Bearer tutti_s_…'");
+    if !caller.may_ask(routes.any_open) {
+        return caller.turned_away();
     }
     let data: Vec<_> = routes
         .visible(caller)

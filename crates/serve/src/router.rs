@@ -1,5 +1,6 @@
 //! Starts a router, and ends it.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tutti_model::{RouteTable, RouterReport};
+use tutti_wire::guests::{Turns, client_address};
 
 use crate::config::RouterConfig;
 use crate::connection;
@@ -17,7 +19,7 @@ use crate::health;
 use crate::pool::Pool;
 use crate::report::report;
 use crate::routes::Routes;
-use crate::shared::{Count, Shared, Worker, count_connection};
+use crate::shared::{ClientRoom, OpenConnection, Shared, Worker, router_busy};
 use crate::table_file;
 
 /// Bytes that the system keeps for a client that does not take them. Left to itself it keeps 4 MiB.
@@ -61,7 +63,8 @@ impl Reporter {
 struct Incoming {
     stream: StdStream,
     peer: SocketAddr,
-    counted: Count,
+    open: OpenConnection,
+    room: ClientRoom,
 }
 
 impl Router {
@@ -250,13 +253,12 @@ async fn accept(
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut next = 0;
     loop {
-        if shared.connections.load(Ordering::Relaxed) >= shared.config.limits.connections {
-            // The system's queue holds the others back.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if stopped.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
-                return;
+        while shared.is_full() {
+            // Those that have lost their places are about to close; the system's queue holds others back.
+            tokio::select! {
+                () = shared.closed.notified() => {}
+                _ = &mut stopped => return,
             }
-            continue;
         }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -274,12 +276,26 @@ async fn accept(
         let _ = stream.set_nodelay(true);
         let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
         let Ok(stream) = stream.into_std() else { continue };
-        let incoming = Incoming { stream, peer, counted: count_connection(&shared) };
+        let Ok(room) = shared.lobby.enter(client_address(peer.ip())) else {
+            refuse(&shared, stream);
+            continue;
+        };
+        let incoming = Incoming { stream, peer, open: OpenConnection::new(&shared), room };
         // In turn: over many connections nothing does better, and nothing is asked of the threads.
         next = (next + 1) % lines.len();
         if lines[next].send(incoming).is_err() {
             return;
         }
+    }
+}
+
+/// Everybody who is here is being served. Who speaks HTTP/1.1 in the clear can be told so.
+fn refuse(shared: &Shared, mut stream: StdStream) {
+    if shared.config.tls.is_none() {
+        let mut said = Vec::new();
+        router_busy().write_to(&mut said, "GET", false);
+        // It fits into what the system takes at once; who is not there any more misses nothing.
+        let _ = stream.write(&said);
     }
 }
 
@@ -290,7 +306,7 @@ async fn work(
     mut ended: watch::Receiver<bool>,
 ) {
     let pool = Pool::new(shared.config.limits.idle_per_replica);
-    let worker = Arc::new(Worker { shared, pool });
+    let worker = Arc::new(Worker { shared, pool, turns: Turns::new(1) });
     let sweeper = worker.clone();
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(2));
@@ -300,12 +316,12 @@ async fn work(
         }
     });
     let taking = async {
-        while let Some(Incoming { stream, peer, counted }) = arriving.recv().await {
+        while let Some(Incoming { stream, peer, open, room }) = arriving.recv().await {
             let Ok(stream) = tokio::net::TcpStream::from_std(stream) else { continue };
-            let serving = connection::serve(worker.clone(), stream, peer.ip());
+            let serving = connection::serve(worker.clone(), stream, peer.ip(), room);
             tokio::spawn(async move {
                 serving.await;
-                drop(counted);
+                drop(open);
             });
         }
         std::future::pending::<()>().await

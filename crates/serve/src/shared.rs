@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use crate::access::Origin;
+use tokio::sync::Notify;
+use tutti_model::ServerNames;
+use tutti_wire::guests::{Lobby, PoolLimits, Room, Turns};
+
+use crate::access::Arrival;
 use crate::answer::Answer;
-use crate::config::RouterConfig;
+use crate::config::{RouterConfig, ServerLimits};
 use crate::pool::Pool;
 use crate::routes::Routes;
 
@@ -17,10 +21,17 @@ pub struct Shared {
     pub id: String,
     /// Where it listens, the port picked by the system included.
     pub bound: SocketAddr,
+    /// By which it may be called without a key.
+    names: ServerNames,
     pub stopping: AtomicBool,
     /// Requests under way, own answers included.
     pub active: AtomicUsize,
+    /// Clients' connections that are open, also of those that have lost their room.
     pub connections: AtomicUsize,
+    /// One of them was closed.
+    pub closed: Notify,
+    /// Who has a room, by address.
+    pub lobby: Lobby<IpAddr>,
     /// Bytes of bodies that are kept for a second try.
     peeked: AtomicUsize,
     routes: RwLock<Arc<Routes>>,
@@ -28,13 +39,19 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(config: RouterConfig, id: String, bound: SocketAddr) -> Shared {
+        let lobby = Lobby::new(rooms(config.limits));
+        let mut names = ServerNames::with_any_port(config.names.iter().cloned());
+        config.origins.iter().for_each(|origin| names.allow_origin(origin));
         Shared {
             config,
             id,
             bound,
+            names,
             stopping: AtomicBool::new(false),
             active: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            closed: Notify::new(),
+            lobby,
             peeked: AtomicUsize::new(0),
             routes: RwLock::default(),
         }
@@ -53,8 +70,20 @@ impl Shared {
         self.config.address.clone().unwrap_or_else(|| self.bound.to_string())
     }
 
-    pub fn origin(&self, peer: IpAddr) -> Origin {
-        Origin { peer, local_needs_key: self.config.local_needs_key }
+    /// How a request of this peer comes here.
+    pub fn arrival(&self, peer: IpAddr) -> Arrival<'_> {
+        Arrival {
+            peer,
+            local_needs_key: self.config.local_needs_key,
+            names: &self.names,
+            tls: self.config.tls.is_some(),
+            bound: self.bound.ip(),
+        }
+    }
+
+    /// No more connections can be taken, though rooms can: those who lost theirs are not closed yet.
+    pub fn is_full(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) >= self.config.limits.connections.max(2)
     }
 
     /// Refuses what is too much for this router altogether.
@@ -62,8 +91,7 @@ impl Shared {
         if self.active.load(Ordering::Relaxed) <= self.config.limits.requests {
             return Ok(());
         }
-        let answer = Answer::error(503, "router_busy", "this router has too much to do: try again");
-        Err(answer.retry_after(Duration::from_secs(1)))
+        Err(router_busy())
     }
 
     pub fn stopping(&self) -> bool {
@@ -75,6 +103,31 @@ impl Shared {
 pub struct Worker {
     pub shared: Arc<Shared>,
     pub pool: Pool,
+    /// At the costly step of a TLS handshake.
+    pub turns: Turns<IpAddr>,
+}
+
+/// A client's room.
+pub type ClientRoom = Room<IpAddr>;
+
+/// Fewer than connections: one that has lost its room takes a moment to close.
+fn rooms(limits: ServerLimits) -> PoolLimits {
+    let closing = (limits.connections / CLOSING).max(1);
+    let total = limits.connections.saturating_sub(closing).max(1);
+    let per_key = ((total as f64 * limits.share) as usize).clamp(1, total);
+    PoolLimits { total, per_key, drops_working: true }
+}
+
+/// One of so many connections may be about to close.
+const CLOSING: usize = 16;
+
+/// Does it, unless the client's room is given to somebody else before it is done.
+pub async fn unless_dropped<F: Future>(room: &ClientRoom, work: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        () = room.dropped() => None,
+        done = work => Some(done),
+    }
 }
 
 /// Counts one while it lives.
@@ -97,8 +150,26 @@ fn count(shared: &Arc<Shared>, which: fn(&Shared) -> &AtomicUsize, n: usize) -> 
     Counted { shared: shared.clone(), which, n }
 }
 
-pub fn count_connection(shared: &Arc<Shared>) -> Count {
-    count(shared, |shared| &shared.connections, 1)
+/// A client's connection, until its descriptor is free again.
+pub struct OpenConnection(Arc<Shared>);
+
+impl OpenConnection {
+    pub fn new(shared: &Arc<Shared>) -> OpenConnection {
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(shared.clone())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.closed.notify_one();
+    }
+}
+
+pub fn router_busy() -> Answer {
+    let answer = Answer::error(503, "router_busy", "this router has too much to do: try again");
+    answer.retry_after(Duration::from_secs(1))
 }
 
 pub fn count_request(shared: &Arc<Shared>) -> Count {

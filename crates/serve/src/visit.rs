@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tutti_model::Span;
 
-use crate::access::{Admitted, Caller, unauthorized};
+use crate::access::{Admitted, Caller};
 use crate::answer::Answer;
 use crate::desk::{Asked, Got, Lease, Wish};
 use crate::logic::{AnswerKind, Ended, Ending};
@@ -46,10 +46,8 @@ impl Visit {
                 let message = format!("this key is not for '{name}': ask for one that is");
                 return Err(Answer::error(403, "key_not_for_endpoint", &message));
             }
-        } else if !caller.local && !entry.is_open() {
-            return Err(unauthorized(
-                "a key is needed: send it as 'Authorization: Bearer tutti_s_…'",
-            ));
+        } else if !caller.may_ask(entry.is_open()) {
+            return Err(caller.turned_away());
         }
         let admitted = match admitted {
             Some(admitted) => admitted,
@@ -235,7 +233,7 @@ mod tests {
         let (route, now) = (EndpointRoute { replicas: Vec::new(), ..route(0) }, Instant::now());
         let desk = Arc::new(Desk::new(&route, now));
         let entry = Arc::new(Entry { route, desk });
-        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let caller = Caller { key: None, local: true, foreign: None };
         let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
         let answer = visit.replica().await.err().expect("there is none");
         let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -247,7 +245,7 @@ mod tests {
         let (route, now) = (route(200), Instant::now());
         let desk = Arc::new(Desk::new(&route, now));
         let entry = Arc::new(Entry { route, desk });
-        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let caller = Caller { key: None, local: true, foreign: None };
         let ending = |events: &str| {
             let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
             visit.answer_begins(200, AnswerKind::Events);
@@ -271,7 +269,7 @@ mod tests {
         let desk = Arc::new(Desk::new(&route, now));
         desk.update(&route, now);
         let entry = Arc::new(Entry { route, desk: desk.clone() });
-        let caller = Caller { key: None, local: true, hidden: Default::default() };
+        let caller = Caller { key: None, local: true, foreign: None };
         let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
         // Well by every probe, and dead for every request.
         let probes = tokio::spawn(async move {

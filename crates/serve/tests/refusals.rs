@@ -91,6 +91,100 @@ async fn keys_are_checked_counted_and_never_passed_on() {
     router.until("m", |m| m.traffic.refused == 1).await;
 }
 
+/// With two headers one of us reads the first and a replica the second, with a key in it that is not its own.
+#[tokio::test]
+async fn a_key_reaches_no_replica_wherever_it_stands() {
+    let (seen, mut requests) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, request| {
+        seen.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
+        async move {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+        }
+    })
+    .await;
+    let mut table = table(vec![endpoint("m", &[address])]);
+    table.keys = vec![key(KeyLimits::default())];
+    let router = start(table);
+    let ask = |headers: &str| {
+        let request = format!("GET /e/m/x HTTP/1.1\r\nHost: r\r\n{headers}\r\n\r\n");
+        let router = &router;
+        async move { router.ask(&request).await }
+    };
+    for headers in [
+        format!("Authorization: Bearer sk-theirs\r\nAuthorization: Bearer {KEY}"),
+        format!("Authorization: Bearer {KEY}\r\nauthorization: Bearer {KEY}"),
+        format!("x-api-key: sk-theirs\r\nX-Api-Key: {KEY}"),
+    ] {
+        let answer = ask(&headers).await;
+        assert_eq!(status(&answer), 400, "{headers}: {answer}");
+        assert!(answer.contains("more than one"), "{answer}");
+    }
+    for headers in [
+        format!("Authorization: Bearer sk-theirs, Bearer {KEY}"),
+        format!("Authorization: {KEY}"),
+        format!("Authorization: Bearer {KEY}\r\nx-api-key: {KEY}"),
+        format!("api-key: {KEY}\r\nX-Theirs: kept"),
+        format!("Cookie: a=b; key={KEY}"),
+    ] {
+        assert_eq!(status(&ask(&headers).await), 200, "{headers}");
+        let request = soon(requests.recv()).await.unwrap();
+        assert!(!request.contains("tutti_s_"), "{request}");
+        assert_eq!(request.contains("X-Theirs: kept"), headers.contains("kept"), "{request}");
+    }
+    assert_eq!(status(&ask("Authorization: Bearer sk-theirs").await), 200);
+    let request = soon(requests.recv()).await.unwrap();
+    assert!(request.contains("sk-theirs"), "what is the replica's own is passed on: {request}");
+}
+
+/// What a page in a browser on the router's machine can make it send, and what others send.
+#[tokio::test]
+async fn pages_of_others_reach_no_replica_without_a_key() {
+    let address = says("secret").await;
+    let mut table = table(vec![endpoint("m", &[address])]);
+    table.keys = vec![key(KeyLimits::default())];
+    let mut config = config();
+    config.origins = vec!["https://app.example".to_owned()];
+    let router = start_with(config, table);
+    let port = router.handle.addr.port();
+    let ask = |method: &str, host: &str, headers: &str| {
+        let request = format!("{method} /e/m/x HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n");
+        let router = &router;
+        async move { router.ask(&request).await }
+    };
+    let here = format!("localhost:{port}");
+    let rebound = format!("evil.example:{port}");
+    let own = format!("Origin: http://{here}\r\n");
+    let websocket = "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://evil.example\r\n";
+    for (method, host, headers) in [
+        ("GET", &rebound, ""),
+        ("POST", &rebound, &format!("Origin: http://{rebound}\r\n")),
+        ("POST", &here, "Origin: https://evil.example\r\nContent-Type: text/plain\r\n"),
+        ("POST", &here, "Origin: null\r\n"),
+        ("GET", &here, "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n"),
+        ("GET", &here, websocket),
+    ] {
+        let answer = ask(method, host, headers).await;
+        assert_eq!(status(&answer), 403, "{method} {host} {headers}: {answer}");
+        assert!(answer.contains("foreign_page") && !answer.contains("secret"), "{answer}");
+        let keyed = format!("{headers}Authorization: Bearer {KEY}\r\n");
+        let answer = ask(method, host, &keyed).await;
+        assert_eq!(status(&answer), 200, "who shows a key is asked nothing else: {answer}");
+    }
+    for (host, headers) in [
+        (here.as_str(), ""),
+        ("127.0.0.1", ""),
+        ("r", ""),
+        (&here, own.as_str()),
+        (&here, "Origin: https://app.example\r\nSec-Fetch-Site: cross-site\r\n"),
+    ] {
+        assert_eq!(status(&ask("POST", host, headers).await), 200, "{host} {headers}");
+    }
+    let listed = router.ask(&format!("GET /v1/models HTTP/1.1\r\nHost: {rebound}\r\n\r\n")).await;
+    assert_eq!(status(&listed), 403, "{listed}");
+    let report = router.ask(&format!("GET /-/endpoints HTTP/1.1\r\nHost: {rebound}\r\n\r\n")).await;
+    assert_eq!(status(&report), 403, "{report}");
+}
+
 #[tokio::test]
 async fn a_full_queue_and_a_long_wait_are_refused() {
     let address = replica(|stream, _| async move {
@@ -189,6 +283,7 @@ async fn who_takes_for_ever_is_closed() {
     let mut config = config();
     config.timeouts.head = Duration::from_millis(80);
     config.timeouts.body = Duration::from_millis(80);
+    config.timeouts.first = Duration::from_millis(80);
     config.timeouts.idle = Duration::from_millis(80);
     let router = start_with(config, table(vec![endpoint("m", &[address])]));
     let mut idle = router.connect().await;

@@ -10,6 +10,7 @@
 //!          └─ n1, n2, ... ── zygote ── shims ── ranks     found in /proc by their data dir
 //! Network ── one namespace for each machine, joined by a bridge
 //! Loopback ── one namespace for all of them, with nothing but loopback
+//! Crowd ── one namespace with thousands of addresses, for a server and those who attack it
 //! ```
 //!
 //! Everything panics with a sentence on failure: in a test that is the report.
@@ -24,7 +25,7 @@ mod wait;
 pub use cli::{Cli, Done, LiveCli};
 pub use cluster::{Cluster, ClusterOptions, LineOfLog, me};
 pub use mount::SmallDisk;
-pub use network::{Loopback, Machine, Network};
+pub use network::{Crowd, Loopback, Machine, Network};
 pub use process::{Proc, kill_processes, processes_of};
 pub use wait::{PATIENCE, wait_for, wait_until};
 

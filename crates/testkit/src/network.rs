@@ -5,6 +5,7 @@
 //! none behind.
 
 use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -92,6 +93,93 @@ impl Loopback {
     }
 }
 
+/// One machine with loopback and tens of thousands of other addresses, all its own: a server and a crowd
+/// of strangers, each of whom comes from an address of their own.
+pub struct Crowd {
+    machine: Machine,
+    holder: Child,
+}
+
+impl Crowd {
+    /// Needs root and `ip`.
+    #[track_caller]
+    pub fn new() -> Crowd {
+        let child = holder();
+        let machine = Machine {
+            address: Ipv4Addr::from(CROWD_V4 + 1).to_string(),
+            holder: child.id(),
+            port: String::new(),
+        };
+        ip(machine.holder, "link set lo up");
+        // A whole network is this machine's, so that none of it has to be named.
+        ip(machine.holder, &format!("route add local {}/16 dev lo", Ipv4Addr::from(CROWD_V4)));
+        ip(machine.holder, &format!("-6 route add local {}/48 dev lo", Ipv6Addr::from(CROWD_V6)));
+        let crowd = Crowd { machine, holder: child };
+        // Where IPv4 lets sockets have any address of such a network, IPv6 wants to be told.
+        let any_v6 = "/proc/sys/net/ipv6/ip_nonlocal_bind";
+        crowd.inside(|| std::fs::write(any_v6, "1").expect("IPv6 takes any address"));
+        crowd
+    }
+
+    /// Where a server listens that is meant for other machines. Servers may use loopback as well.
+    pub fn server(&self) -> IpAddr {
+        Ipv4Addr::from(CROWD_V4 + 1).into()
+    }
+
+    /// The address of one stranger: bind a socket to it before it connects. No two numbers below
+    /// 60,000 have the same.
+    pub fn stranger(&self, number: u16) -> IpAddr {
+        assert!(number < 60_000, "there are no more addresses");
+        Ipv4Addr::from(CROWD_V4 + 256 + u32::from(number)).into()
+    }
+
+    /// The same on loopback, whose addresses some servers trust more.
+    pub fn local(&self, number: u16) -> IpAddr {
+        assert!(number < 60_000, "there are no more addresses");
+        Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + 256 + u32::from(number)).into()
+    }
+
+    /// One of the many addresses that a single customer of a provider has: those of a `network` differ in
+    /// their last 64 bits only.
+    pub fn stranger_v6(&self, network: u16, number: u64) -> IpAddr {
+        Ipv6Addr::from(CROWD_V6 | (u128::from(network) << 64) | u128::from(number)).into()
+    }
+
+    /// A command that is put here runs on this machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Runs `work` in a thread on this machine, with all threads and processes that it starts: a runtime
+    /// has to be built inside.
+    #[track_caller]
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.machine.enter();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Crowd::new()
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+const CROWD_V4: u32 = u32::from_be_bytes([10, 78, 0, 0]);
+const CROWD_V6: u128 = 0xfd78 << 112;
+
 impl Drop for Loopback {
     fn drop(&mut self) {
         let _ = self.holder.kill();
@@ -153,4 +241,49 @@ fn ip(holder: u32, words: &str) {
     let done = command.output().expect("`ip` can be run");
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "ip {words}: {said}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage};
+    use nix::sys::socket::{bind, connect, socket};
+
+    use super::*;
+
+    fn at(address: IpAddr, port: u16) -> SockaddrStorage {
+        SocketAddr::new(address, port).into()
+    }
+
+    #[test]
+    fn each_of_a_crowd_comes_from_an_address_of_their_own() {
+        let crowd = Crowd::new();
+        crowd.inside(|| {
+            let listener = TcpListener::bind("[::]:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server_v6 = crowd.stranger_v6(0, 1);
+            for (from, to) in [
+                (crowd.stranger(0), crowd.server()),
+                (crowd.stranger(59_999), crowd.server()),
+                (crowd.local(3), "127.0.0.1".parse().unwrap()),
+                (crowd.stranger_v6(7, u64::MAX), server_v6),
+            ] {
+                let family =
+                    if from.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+                let client = socket(family, SockType::Stream, SockFlag::empty(), None).unwrap();
+                let raw = std::os::fd::AsRawFd::as_raw_fd(&client);
+                bind(raw, &at(from, 0)).unwrap();
+                connect(raw, &at(to, port)).unwrap();
+                let mut client = std::net::TcpStream::from(client);
+                let (mut stream, peer) = listener.accept().unwrap();
+                assert_eq!(peer.ip().to_canonical(), from);
+                stream.write_all(b"x").unwrap();
+                client.read_exact(&mut [0]).unwrap();
+            }
+        });
+        let outside = std::net::TcpListener::bind((crowd.server(), 0));
+        assert!(outside.is_err(), "the address is the namespace's alone");
+    }
 }

@@ -4,10 +4,9 @@ import { palette } from "./colours.js";
 import { now, pointWords } from "./live.js";
 
 const LEFT = 92, TOP = 22;
-// What is over is paler.
-const OVER = 0.62;
-const OPEN = 0, FAILED = 2, REQUEUED = 4;
-const ends = ["goes on", "completed", "failed", "cancelled", "to be started again"];
+// In the order of their numbers; what they are called and their colours are in the legend.
+const marks = [...document.querySelectorAll("#ends > span")];
+const ends = marks.map((mark) => mark.textContent);
 const steps = [60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400];
 
 class Gantt {
@@ -139,8 +138,8 @@ class Gantt {
     let lane = this.lanes.get(node);
     if (!lane) {
       lane = [...this.bars[node].values()].map((bar) => {
-        const job = [bar[0], ...(this.jobs[bar[0]] ?? ["", ""])], gpus = bar[3];
-        return { bar, job, number: Number.parseInt(bar[0], 10), runs: runs(gpus.length ? gpus : [0]) };
+        const job = [bar[0], ...(this.jobs[bar[0]] ?? ["", ""])];
+        return { bar, job, runs: runs(bar[3]) };
       });
       lane.sort((a, b) => a.bar[2] - b.bar[2]);
       this.lanes.set(node, lane);
@@ -164,13 +163,13 @@ class Gantt {
   }
 
   place(nodes) {
-    const gpus = nodes.reduce((sum, [, n]) => sum + Math.max(1, n), 0);
+    const lanes = nodes.reduce((sum, [, , n]) => sum + n, 0);
     // Without scrolling where that leaves something to see.
-    const room = (innerHeight * 0.66 - TOP) / gpus, row = Math.min(12, Math.max(2, Math.floor(room * 0.92))), gap = row > 4 ? 5 : 2;
+    const room = (innerHeight * 0.66 - TOP) / lanes, row = Math.min(12, Math.max(2, Math.floor(room * 0.92))), gap = row > 4 ? 5 : 2;
     let high = TOP;
-    this.tops = nodes.map(([, n]) => {
+    this.tops = nodes.map(([, , n]) => {
       const top = high;
-      high += Math.max(1, n) * row + gap;
+      high += n * row + gap;
       return top;
     });
     Object.assign(this, { row, gap, high });
@@ -179,7 +178,7 @@ class Gantt {
 
   draw() {
     const { pen, width, height, ratio } = this;
-    if (!this.ink) Object.assign(this, { ink: palette(), inks: new Map() });
+    if (!this.ink) Object.assign(this, { ink: palette(), inks: new Map(), colours: marks.map((mark) => getComputedStyle(mark.querySelector("i")).backgroundColor) });
     const until = this.until(), from = until - this.span, wide = this.wide();
     this.x = (t) => LEFT + ((t - from) / this.span) * wide;
     this.hits = [];
@@ -229,7 +228,7 @@ class Gantt {
   }
 
   node(node, top, from, until, wide) {
-    const { pen, ink, row, gap } = this, [name, n] = this.frame.nodes[node], tall = Math.max(1, n) * row;
+    const { pen, ink, row, gap } = this, [name, , n] = this.frame.nodes[node], tall = n * row;
     pen.fillStyle = ink.cell;
     pen.globalAlpha = 0.45;
     pen.fillRect(LEFT, top, wide, tall);
@@ -239,20 +238,19 @@ class Gantt {
   }
 
   bar(one, top, from, until, wide) {
-    const { bar, job, number } = one, [, , start, , stop, end] = bar, { pen, ink, row } = this;
+    const { bar, job } = one, [id, , start, , stop, end] = bar, { pen, ink, row } = this, colour = this.colours[end];
     const over = stop || now() / 1000;
     if (over < from || start > until) return;
     const x = Math.max(LEFT, this.x(start)), long = Math.max(1.5, Math.min(this.x(over), LEFT + wide) - x);
     for (const run of one.runs) {
       const y = top + run[0] * row, tall = (run[1] - run[0] + 1) * row - (row > 4 ? 1 : 0);
-      pen.fillStyle = ink.kind(number);
-      pen.globalAlpha = end === OPEN ? 1 : OVER;
+      pen.fillStyle = colour;
       pen.fillRect(x, y, long, tall);
-      pen.globalAlpha = 1;
-      if (end === FAILED) { pen.fillStyle = ink.bad; pen.fillRect(x + long - 3, y, 3, tall); }
-      if (end === REQUEUED) { pen.fillStyle = ink.warn; pen.fillRect(x + long - 3, y, 3, tall / 2); }
+      // Where one ends and the next begins.
+      if (long > 4) { pen.fillStyle = ink.ground; pen.fillRect(x, y, 1, tall); }
+      if (id === this.pointed) { pen.strokeStyle = ink.text; pen.lineWidth = 1.5; pen.strokeRect(x + 0.75, y + 0.75, Math.max(1, long - 1.5), Math.max(1, tall - 1.5)); }
       if (long > 60 && tall >= 11) {
-        pen.fillStyle = this.onto(ink.kind(number), end === OPEN ? 1 : OVER);
+        pen.fillStyle = this.onto(colour);
         pen.fillText(`${job[0]} ${job[1]}`, x + 4, y + Math.min(tall, 12) - 2, long - 8);
       }
       this.hits.push([x, y, long, tall, one]);
@@ -260,10 +258,9 @@ class Gantt {
   }
 
   /** Worked out once for each colour. */
-  onto(colour, alpha) {
-    const key = colour + alpha;
-    if (!this.inks.has(key)) this.inks.set(key, onto(colour, this.ink.ground, alpha));
-    return this.inks.get(key);
+  onto(colour) {
+    if (!this.inks.has(colour)) this.inks.set(colour, onto(colour));
+    return this.inks.get(colour);
   }
 
   find(x, y) {
@@ -271,11 +268,14 @@ class Gantt {
     return this.hits.findLast(([bx, by, w, h]) => x >= bx && x <= bx + w && y >= by && y <= by + h)?.[4];
   }
 
+  /** Of the bar that is pointed at; all bars of its job stand out. */
   tell(found) {
+    const pointed = found?.bar[0];
+    if (pointed !== this.pointed) { this.pointed = pointed; this.later(); }
     if (!found) { this.out.textContent = "Point at a bar."; return; }
-    const [, node, start, gpus, stop, end] = found.bar, [id, name, user] = found.job;
-    const on = gpus.length ? ` GPU ${gpus.join(" ")}` : "";
-    this.out.textContent = `job ${id} ${name} (${user}) · ${this.frame.nodes[node]?.[0]}${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
+    const [, node, start, lanes, stop, end] = found.bar, [id, name, user] = found.job, [host, gpus] = this.frame.nodes[node] ?? ["", 0];
+    const on = lanes[0] < gpus ? `GPU ${lanes.join(" ")}` : "no GPU";
+    this.out.textContent = `job ${id} ${name} (${user}) · ${host} ${on} · ${pointWords(start * 1000)} to ${stop ? pointWords(stop * 1000) : "now"} · ${ends[end]}`;
   }
 }
 
@@ -283,11 +283,10 @@ function keyOf([job, , start]) {
   return `${job} ${start}`;
 }
 
-/** Dark or bright words, whichever can be read on this colour over this ground. */
-function onto(colour, ground, alpha) {
-  const parts = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16) / 255);
-  const under = parts(ground), mixed = parts(colour).map((part, i) => part * alpha + under[i] * (1 - alpha));
-  const [r, g, b] = mixed.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+/** Dark or bright words, whichever can be read on this colour. */
+function onto(colour) {
+  const parts = colour.match(/[\d.]+/g).slice(0, 3).map((part) => part / 255);
+  const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.2 ? "#11151a" : "#ffffff";
 }
 

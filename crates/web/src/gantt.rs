@@ -15,8 +15,12 @@ use crate::live::Event;
 /// A bar's job, the place of its node, and when it began, in seconds.
 type Key = (TaskId, usize, u64);
 
-/// GPUs, until when (0: it goes on), and how it ended.
+/// Lanes of its node, until when (0: it goes on), and how it ended.
 type Rest = (Vec<u16>, u64, u8);
+
+/// A node's name, how many GPUs it has, and how many lanes: one for each GPU, and below them one for what has
+/// none, where something has.
+pub type NodeLanes = (String, u16, u16);
 
 /// Name and user.
 type JobWords = (String, String);
@@ -25,19 +29,19 @@ type JobWords = (String, String);
 pub struct Gantt {
     /// Seconds.
     pub from: u64,
-    /// Names, in the order of the picture, with how many GPUs each has.
-    pub nodes: Vec<(String, u16)>,
+    /// In the order of the picture.
+    pub nodes: Vec<NodeLanes>,
     pub jobs: BTreeMap<TaskId, JobWords>,
     pub bars: BTreeMap<Key, Rest>,
 }
 
-/// As it is sent: job, node, from, GPUs, until, end.
+/// As it is sent: job, node, from, lanes, until, end.
 type SentBar<'a> = (TaskId, usize, u64, &'a [u16], u64, u8);
 
 #[derive(Serialize)]
 struct Whole<'a> {
     from: u64,
-    nodes: &'a [(String, u16)],
+    nodes: &'a [NodeLanes],
     jobs: &'a BTreeMap<TaskId, JobWords>,
     bars: Vec<SentBar<'a>>,
 }
@@ -101,7 +105,7 @@ mod tests {
         };
         Gantt {
             from: 0,
-            nodes: vec![("n1".into(), 8), ("n2".into(), 8)],
+            nodes: vec![("n1".into(), 8, 8), ("n2".into(), 8, 8)],
             jobs: bars.iter().map(|bar| (task(bar.0), ("train".into(), "ada".into()))).collect(),
             bars: bars.iter().map(bar).collect(),
         }
@@ -131,10 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_more_is_a_new_picture() {
+    fn a_node_or_a_lane_more_is_a_new_picture() {
         let before = gantt(&[(4, 10, 0)]);
+        let mut wider = before.clone();
+        wider.nodes[0].2 = 9;
+        assert_eq!(told(wider.changes(Some(&before))).0, "gantt");
         let mut after = before.clone();
-        after.nodes.push(("n3".into(), 8));
+        after.nodes.push(("n3".into(), 8, 8));
         assert_eq!(told(after.changes(Some(&before))).0, "gantt");
     }
 }

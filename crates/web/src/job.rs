@@ -5,7 +5,7 @@ mod story;
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{Forecast, JobState, SavedPoint, Time};
+use tutti_model::{Forecast, Holder, JobState, KeptFor, SavedPoint, Time};
 use tutti_wire::api::{JobDetail, JobRow, ProgressDetail, ProgressPoint, RankRow};
 
 use crate::live::Shown;
@@ -47,7 +47,14 @@ pub struct Why {
     pub ahead: u64,
     pub forecast: Option<Forecast>,
     pub advice: Vec<String>,
+    /// Who holds what it needs, those with the earliest end first.
+    pub holders: Vec<Holder>,
+    /// For whom what is free is kept.
+    pub kept: Vec<KeptFor>,
 }
+
+/// Holders beyond these are counted, not listed.
+const HOLDERS_LISTED: usize = 20;
 
 /// For the charts of loss and step time.
 #[derive(Serialize)]
@@ -189,6 +196,7 @@ impl View {
                             "."
                         } @else { "When it starts is not known." }
                     }
+                    (holders(why))
                     @if !why.advice.is_empty() {
                         h3 { "What would start it sooner" }
                         ul { @for line in &why.advice { li { (line) } } }
@@ -285,6 +293,40 @@ impl View {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Who has what it waits for, and what is free but kept for others.
+fn holders(why: &Why) -> Markup {
+    let more = why.holders.len().saturating_sub(HOLDERS_LISTED) as u64;
+    html! {
+        @if !why.holders.is_empty() {
+            h3 #holders-title { "Who holds what it needs" }
+            div.scroll tabindex="0" role="region" aria-labelledby="holders-title" {
+                table data-testid="holders" {
+                    thead { tr {
+                        th scope="col" { "Job" } th scope="col" { "Name" } th scope="col" { "User" }
+                        th.n scope="col" { "GPUs" } th.n scope="col" { "Nodes" }
+                        th.n scope="col" { "Ends at the latest" }
+                    } }
+                    tbody { @for holder in why.holders.iter().take(HOLDERS_LISTED) { tr {
+                        td { (words::job_link(holder.task)) } td { (holder.name) } td { (holder.user) }
+                        td.n { (holder.gpus) } td.n { (holder.nodes) }
+                        td.n {
+                            @if let Some(at) = holder.ends_by { (words::ahead(at)) }
+                            @else { "no time limit" }
+                        }
+                    } } }
+                }
+            }
+            @if more > 0 { p.sub { "and " (words::count(more, "other job")) } }
+        }
+        @if !why.kept.is_empty() {
+            ul data-testid="kept" { @for kept in &why.kept { li {
+                (words::count(kept.gpus.into(), "free GPU")) " on " (words::count(kept.nodes.into(), "node"))
+                " kept for job " (words::job_link(kept.task))
+            } } }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Who had which GPU when.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, PreEscaped, html};
 use tutti_model::{TaskId, Time};
 
@@ -51,13 +53,37 @@ pub enum End {
 }
 
 impl End {
+    /// In the order of their numbers.
+    const ALL: [End; 5] = [End::Open, End::Completed, End::Failed, End::Cancelled, End::Requeued];
+
+    /// Of its mark in the legend, whose colour its bars have.
+    fn class(self) -> &'static str {
+        match self {
+            End::Open => "running",
+            End::Completed => "completed",
+            End::Failed => "failed",
+            End::Cancelled => "cancelled",
+            End::Requeued => "requeued",
+        }
+    }
+
+    fn legend(self) -> &'static str {
+        match self {
+            End::Open => "goes on",
+            End::Completed => "completed",
+            End::Failed => "failed",
+            End::Cancelled => "cancelled",
+            End::Requeued => "to be started again",
+        }
+    }
+
     fn words(self) -> Markup {
         match self {
-            End::Open => words::badge("running", "●", "goes on"),
-            End::Completed => words::badge("completed", "✓", "completed"),
-            End::Failed => words::badge("failed", "✕", "failed"),
-            End::Cancelled => words::badge("cancelled", "⊘", "cancelled"),
-            End::Requeued => words::badge("stopping", "↻", "to be started again"),
+            End::Open => words::badge("running", "●", self.legend()),
+            End::Completed => words::badge("completed", "✓", self.legend()),
+            End::Failed => words::badge("failed", "✕", self.legend()),
+            End::Cancelled => words::badge("cancelled", "⊘", self.legend()),
+            End::Requeued => words::badge("stopping", "↻", self.legend()),
         }
     }
 }
@@ -76,13 +102,26 @@ impl View {
         let job = |bar: &Bar| (bar.task, (bar.name.clone(), bar.user.clone()));
         let sent = |bar: &Bar| {
             let until = bar.until.map_or(0, seconds);
-            ((bar.task, bar.node, seconds(bar.from)), (bar.gpus.clone(), until, bar.end as u8))
+            ((bar.task, bar.node, seconds(bar.from)), (self.lanes(bar), until, bar.end as u8))
+        };
+        let without: BTreeSet<usize> =
+            self.bars.iter().filter(|bar| bar.gpus.is_empty()).map(|bar| bar.node).collect();
+        let lanes = |(at, (name, gpus)): (usize, &(String, u16))| {
+            (name.clone(), *gpus, gpus + u16::from(without.contains(&at) || *gpus == 0))
         };
         Gantt {
             from: seconds(self.from),
-            nodes: self.nodes.clone(),
+            nodes: self.nodes.iter().enumerate().map(lanes).collect(),
             jobs: self.bars.iter().map(job).collect(),
             bars: self.bars.iter().map(sent).collect(),
+        }
+    }
+
+    /// What has no GPU has a lane of its own, below those of the GPUs: it has none of theirs.
+    fn lanes(&self, bar: &Bar) -> Vec<u16> {
+        match self.nodes.get(bar.node) {
+            Some((_, gpus)) if bar.gpus.is_empty() => vec![*gpus],
+            _ => bar.gpus.clone(),
         }
     }
 
@@ -141,6 +180,9 @@ impl View {
 }
 
 fn gpus(gpus: &[u16]) -> String {
+    if gpus.is_empty() {
+        return "none".to_owned();
+    }
     gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
@@ -148,9 +190,8 @@ pub fn page(reader: &Reader, view: &View) -> Markup {
     let body = html! {
         div.title {
             h1 { "Timeline" }
-            p.legend {
-                span { i.running {} "goes on" } span { i.completed {} "over" }
-                span { i.failed {} "failed" } span { i.requeued {} "to be started again" }
+            p.legend #ends data-testid="legend" {
+                @for end in End::ALL { span { i class=(end.class()) {} (end.legend()) } }
             }
         }
         section.panel {
@@ -214,6 +255,39 @@ mod tests {
         assert_eq!(gantt.bars[&failed], (vec![0, 1], 30, End::Failed as u8));
         let text = page(&reader(Role::Viewer), &view).into_string();
         assert!(text.contains("job&lt;4&gt;") && text.contains("goes on"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_gpu_is_in_no_gpu_s_lane() {
+        let plain = Bar { gpus: Vec::new(), ..bar(5, 0, 10_000, None, End::Open) };
+        let elsewhere = Bar { gpus: Vec::new(), ..bar(6, 2, 10_000, None, End::Open) };
+        let mut view = view(vec![bar(9, 0, 10_000, None, End::Open), plain, elsewhere]);
+        view.nodes.push(("cpu".into(), 0));
+        let gantt = view.gantt();
+        assert_eq!(gantt.nodes.iter().map(|node| node.2).collect::<Vec<_>>(), [9, 8, 1]);
+        let lanes = |job, node| &gantt.bars[&(TaskId::single(JobId(job)), node, 10)].0;
+        assert_eq!((lanes(9, 0), lanes(5, 0), lanes(6, 2)), (&vec![0, 1], &vec![8], &vec![0]));
+        let text = page(&reader(Role::Viewer), &view).into_string();
+        assert!(text.contains("<td>none</td>"), "{text}");
+    }
+
+    /// Bars have the colours of the marks in the legend: the script reads them there, in this order.
+    #[test]
+    fn every_end_is_in_the_legend_with_a_colour_of_its_own() {
+        let text = page(&reader(Role::Viewer), &view(Vec::new())).into_string();
+        let style = include_str!("../assets/app.css");
+        let mut at = text.find("id=\"ends\"").expect("a legend");
+        let mut colours = BTreeSet::new();
+        for (number, end) in End::ALL.into_iter().enumerate() {
+            assert_eq!(number, end as usize);
+            let mark = format!("<i class=\"{}\"></i>{}</span>", end.class(), end.legend());
+            at += text[at..].find(&mark).unwrap_or_else(|| panic!("{mark} in its turn: {text}"));
+            let rule = format!("i.{} {{", end.class());
+            let from = style.find(&rule).unwrap_or_else(|| panic!("{rule} in the style sheet"));
+            let colour = style[from..].split_once("background: ").unwrap().1;
+            colours.insert(colour.split([';', ' ']).next().unwrap());
+        }
+        assert_eq!(colours.len(), End::ALL.len(), "{colours:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_wire::api::ScaleRequest;
+use tutti_wire::api::{ScaleRequest, Serving};
 use tutti_wire::client::Client;
 
 use super::serve::{CommonArgs, Wanted, serve};
@@ -102,7 +102,7 @@ pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail>
         }
         Some(Verb::Rollback { name, to }) => {
             let there = session::open(cluster)?.rollback(&name, to)?;
-            terminal::complain(&format!("{name} goes to revision {}", there.revision));
+            terminal::complain(&going_back(&there));
             Ok(ExitCode::SUCCESS)
         }
         Some(Verb::Stop { name }) => {
@@ -111,6 +111,25 @@ pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail>
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// With a word of what lies between: it answered, and somebody may want it.
+fn going_back(there: &Serving) -> String {
+    let (name, revision) = (&there.name, there.revision);
+    let Some(last) = there.passed_over.last() else {
+        return format!("{name} goes to revision {revision}");
+    };
+    format!(
+        "{name} goes to revision {revision}, the last that passed its probation, and passes over {}; \
+         `tutti endpoints rollback {name} --to {last}` goes to revision {last}",
+        count_of_revisions(&there.passed_over)
+    )
+}
+
+pub fn count_of_revisions(numbers: &[u32]) -> String {
+    let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    let s = if words.len() == 1 { "" } else { "s" };
+    format!("revision{s} {}", words.join(", "))
 }
 
 fn list(client: &Client, args: &ListArgs) -> Result<ExitCode, Fail> {

@@ -75,6 +75,13 @@ pub struct RouterArgs {
     /// Ask for a key on this machine too: behind a proxy here that does not say whom it speaks for
     #[arg(long)]
     local_needs_key: bool,
+    /// A host name by which it is called without a key, beside localhost, this host's and that of --address;
+    /// may be repeated
+    #[arg(long = "public-name", value_name = "DNSNAME", value_parser = dns_name)]
+    public_names: Vec<String>,
+    /// Pages that may call it from a browser without a key: https://app.example.org; may be repeated
+    #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = web_origin)]
+    allow_origins: Vec<String>,
     /// How much of a body is read to find `model` in it, and kept for a second try
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     peek: Bytes,
@@ -176,11 +183,46 @@ fn config(args: &RouterArgs) -> Result<RouterConfig, Fail> {
     config.tls = files.as_ref().map(tls::load).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.local_needs_key = args.local_needs_key;
+    config.names = names(args);
+    config.origins = args.allow_origins.clone();
     let limits = &mut config.limits;
     limits.peek = usize::try_from(args.peek.0).unwrap_or(usize::MAX);
     // Some fit at the same time, however large they are.
     limits.peek_total = limits.peek_total.max(limits.peek.saturating_mul(PEEKS));
     Ok(config)
+}
+
+/// What people may call it, as far as it was said.
+fn names(args: &RouterArgs) -> Vec<String> {
+    let host = local::hardware::host_name().ok();
+    let reached = args.address.as_deref().map(host_of);
+    args.public_names.iter().cloned().chain(host).chain(reached).collect()
+}
+
+/// Of a URL, or of a name with a port.
+fn host_of(address: &str) -> String {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    authority.split(':').next().unwrap_or(authority).to_owned()
+}
+
+fn dns_name(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    match !text.is_empty() && text.chars().all(good) {
+        true => Ok(text.to_owned()),
+        false => Err("a host name has letters, digits, dots and hyphens, and no port".to_owned()),
+    }
+}
+
+/// As a browser says it. One with a path would never match, nor would `*`.
+fn web_origin(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest.is_some_and(|host| !host.is_empty() && !host.contains(['/', '*', '@', ' '])) {
+        true => Ok(text.to_owned()),
+        false => Err("an origin is a scheme and a host, with a port if it is not the usual one: \
+             https://app.example.org or http://localhost:3000"
+            .to_owned()),
+    }
 }
 
 /// Keys would cross the network for everybody to read.
@@ -313,6 +355,23 @@ mod tests {
         let fail = not_started(StartError::Listen { address: "[::1]:80".parse().unwrap(), source });
         assert!(fail.message.contains("can't listen on [::1]:80"), "{fail}");
         assert!(fail.hint.unwrap().contains("--listen [::1]:0 "));
+    }
+
+    #[test]
+    fn names_and_origins_are_those_that_a_browser_would_say() {
+        for (address, host) in [
+            ("https://gpu.example.org", "gpu.example.org"),
+            ("http://gpu:8080/", "gpu"),
+            ("gpu:8080", "gpu"),
+            ("gpu", "gpu"),
+        ] {
+            assert_eq!(host_of(address), host);
+        }
+        assert!(dns_name("gpu-1.example").is_ok() && dns_name("gpu:80").is_err());
+        assert!(web_origin("http://localhost:3000").is_ok());
+        for wrong in ["app.example", "*", "https://", "https://a/b", "https://*.a", "null"] {
+            assert!(web_origin(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

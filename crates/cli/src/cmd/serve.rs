@@ -85,6 +85,9 @@ pub fn serve(cluster: Option<&str>, wanted: Wanted) -> Result<ExitCode, Fail> {
     } else {
         terminal::say(&serving.name);
     }
+    if !serving.passed_over.is_empty() {
+        terminal::warn(&replaced(&serving));
+    }
     match stop {
         Some(stop) => follow::until_it_answers(&client, &serving, &stop),
         None => {
@@ -92,6 +95,15 @@ pub fn serve(cluster: Option<&str>, wanted: Wanted) -> Result<ExitCode, Fail> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Said now, and not only when somebody has gone back too far.
+fn replaced(serving: &Serving) -> String {
+    format!(
+        "{} had not passed its probation: a rollback of {} passes over it, unless --to names it",
+        super::endpoints::count_of_revisions(&serving.passed_over),
+        serving.name
+    )
 }
 
 fn left(serving: &Serving) -> String {

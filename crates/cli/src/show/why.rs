@@ -38,20 +38,12 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
 
 /// Who has what it waits for.
 fn holders(e: &Explanation, now: Time) -> Vec<String> {
-    let waits_for_room = matches!(
-        e.verdict,
-        Verdict::Busy(_)
-            | Verdict::NodesUnavailable(_)
-            | Verdict::Reserved { .. }
-            | Verdict::Behind { .. }
-            | Verdict::Claimed { .. }
-            | Verdict::Suspended { stays: false, .. }
-    );
-    if !waits_for_room || e.holders.is_empty() {
+    let holders = e.holders_in_its_way();
+    if holders.is_empty() {
         return Vec::new();
     }
     let mut lines = vec!["what it needs is held by".to_owned()];
-    lines.extend(e.holders.iter().take(HOLDERS_SHOWN).map(|h| {
+    lines.extend(holders.iter().take(HOLDERS_SHOWN).map(|h| {
         let end = h.ends_by.map_or_else(
             || "no time limit".to_owned(),
             |t| format!("ends in {} at the latest", time::short(t.since(now))),
@@ -65,8 +57,8 @@ fn holders(e: &Explanation, now: Time) -> Vec<String> {
             count(h.nodes.into(), "node")
         )
     }));
-    if e.holders.len() > HOLDERS_SHOWN {
-        let more = (e.holders.len() - HOLDERS_SHOWN) as u64;
+    if holders.len() > HOLDERS_SHOWN {
+        let more = (holders.len() - HOLDERS_SHOWN) as u64;
         lines.push(format!("  and {} more", thousands(more)));
     }
     lines

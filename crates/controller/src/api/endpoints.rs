@@ -119,7 +119,7 @@ fn update(actor: Actor, name: String, body: Serve) -> Command {
 
 fn serving(reply: Reply) -> Serving {
     match reply {
-        Reply::Endpoint { name, revision } => Serving { name, revision },
+        Reply::Endpoint { name, revision, passed_over } => Serving { name, revision, passed_over },
         other => unreachable!("the engine answers with an endpoint, not {other:?}"),
     }
 }

@@ -1,11 +1,11 @@
-//! When what waits will start, and what would start it sooner: worked out while somebody looks, one
+//! When what waits will start, what keeps it and what would start it sooner: worked out while somebody looks, one
 //! thing after the other, seldom enough that all of it takes no more than a small part of one core.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tutti_model::{Forecast, TaskId};
+use tutti_model::{Forecast, Holder, KeptFor, TaskId};
 
 use crate::api::App;
 use crate::clock::now;
@@ -36,11 +36,22 @@ struct Inner {
     works: bool,
 }
 
-/// How many are before a task, and what would start it sooner.
+/// What is known of a task that waits, beside when it starts.
+#[derive(Clone, Default)]
+pub struct WaitingTask {
+    /// Tasks before it.
+    pub ahead: u64,
+    /// What would start it sooner.
+    pub advice: Vec<String>,
+    /// Who holds what it needs.
+    pub holders: Vec<Holder>,
+    /// For whom what is free is kept.
+    pub kept: Vec<KeptFor>,
+}
+
 #[derive(Default)]
 struct Advised {
-    ahead: u64,
-    advice: Vec<String>,
+    known: WaitingTask,
     turn: Turn,
 }
 
@@ -77,9 +88,8 @@ impl Forecasts {
         known
     }
 
-    /// How many tasks are before this one and what would start it sooner, as far as is known; a new
-    /// look is begun if that is old.
-    pub fn advice(&self, app: &Arc<App>, task: TaskId) -> (u64, Vec<String>) {
+    /// What keeps this one, as far as is known; a new look is begun if that is old.
+    pub fn waiting(&self, app: &Arc<App>, task: TaskId) -> WaitingTask {
         let mut inner = lock(&self.inner);
         let known = inner.ask(task, Instant::now());
         let begins = inner.begins(Instant::now());
@@ -90,7 +100,7 @@ impl Forecasts {
 }
 
 impl Inner {
-    fn ask(&mut self, task: TaskId, now: Instant) -> (u64, Vec<String>) {
+    fn ask(&mut self, task: TaskId, now: Instant) -> WaitingTask {
         if self.advised.len() >= ADVISED_MAX && !self.advised.contains_key(&task) {
             let asked = |(_, advised): &(&TaskId, &Advised)| advised.turn.asked;
             if let Some(oldest) = self.advised.iter().min_by_key(asked).map(|(id, _)| *id) {
@@ -99,7 +109,7 @@ impl Inner {
         }
         let advised = self.advised.entry(task).or_default();
         advised.turn.asked = Some(now);
-        (advised.ahead, advised.advice.clone())
+        advised.known.clone()
     }
 
     /// Whether somebody has to go to work who has not yet.
@@ -183,9 +193,14 @@ fn advise(app: &App, task: TaskId) {
     let seen = app.core.peek(|world| (world.engine.state().clone(), world.engine.plan().clone()));
     let Ok((state, plan)) = seen else { return };
     let found = tutti_sched::explain(&state, &plan, &state.policy, task, now());
-    let found = found.map(|found| (found.ahead, found.advice)).unwrap_or_default();
+    let known = found.map(|found| WaitingTask {
+        ahead: found.ahead,
+        holders: found.holders_in_its_way().to_vec(),
+        advice: found.advice,
+        kept: found.kept,
+    });
     if let Some(advised) = lock(&app.dash.forecasts.inner).advised.get_mut(&task) {
-        (advised.ahead, advised.advice) = found;
+        advised.known = known.unwrap_or_default();
     }
 }
 

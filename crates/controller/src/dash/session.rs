@@ -61,7 +61,7 @@ impl Session {
     /// proves nothing, since browsers send it along.
     pub fn allows(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
         if let Some(site) = headers.get("sec-fetch-site").and_then(|v| v.to_str().ok())
-            && !matches!(site, "same-origin" | "none")
+            && tutti_model::check_fetch_site(site).is_err()
         {
             return Err(Problem::denied("a page from elsewhere may not use this session"));
         }

@@ -108,7 +108,8 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
                 left.taken_back = Some(format!("{by} went back"));
             }
             let goes = if back { "goes back" } else { "goes on" };
-            endpoint.note(at, format!("{by} {goes} to revision {}", rollout.to));
+            let over = passing_over(endpoint, rollout.to, endpoint.newest());
+            endpoint.note(at, format!("{by} {goes} to revision {}{over}", rollout.to));
             begin(endpoint, Some(rollout));
         }
         Event::RolloutMoved { stage, why, .. } => moved(endpoint, *stage, why.as_deref(), at),
@@ -180,6 +181,14 @@ fn revised(endpoint: &mut Endpoint, event: &Event, at: Time) {
         }
         (None, None) => (endpoint.rollout, endpoint.current) = (None, *number),
     }
+    if let Some(old) = same_as {
+        // The same replicas have answered.
+        let proven = endpoint.current == *number
+            && endpoint.revisions.get(old).is_some_and(|old| old.served);
+        if let Some(new) = endpoint.revisions.get_mut(number) {
+            new.served = proven;
+        }
+    }
     let how = match (same_as, rollout) {
         (Some(_), _) => ", with the same replicas".to_owned(),
         (None, Some(Rollout { stage: RolloutStage::Canary { percent, .. }, .. })) => {
@@ -187,8 +196,36 @@ fn revised(endpoint: &mut Endpoint, event: &Event, at: Time) {
         }
         _ => String::new(),
     };
-    endpoint.note(at, format!("{by} made revision {number}{how}"));
+    let back_to = rollout.as_ref().map(|rollout| rollout.from);
+    let unproven = back_to.map_or_else(Vec::new, |to| endpoint.passed_over(to, *number));
+    let later = match (back_to, unproven.is_empty()) {
+        (Some(back_to), false) => format!(
+            "; {} on probation, so a rollback goes to revision {back_to}",
+            revisions_were(&unproven)
+        ),
+        _ => String::new(),
+    };
+    endpoint.note(at, format!("{by} made revision {number}{how}{later}"));
     forget_revisions(endpoint);
+}
+
+fn passing_over(endpoint: &Endpoint, target: u32, left: u32) -> String {
+    match &endpoint.passed_over(target, left)[..] {
+        [] => String::new(),
+        unproven => format!(", passing over what was on probation: {}", listed(unproven)),
+    }
+}
+
+fn revisions_were(numbers: &[u32]) -> String {
+    match numbers {
+        [one] => format!("revision {one} was"),
+        all => format!("{} were", listed(all)),
+    }
+}
+
+fn listed(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(|n| format!("revision {n}")).collect();
+    numbers.join(", ")
 }
 
 /// The oldest go, unless something still is of them.
@@ -236,7 +273,8 @@ fn moved(endpoint: &mut Endpoint, stage: RolloutStage, why: Option<&str>, at: Ti
             }
             endpoint.failures = 0;
             endpoint.not_before = Time(0);
-            format!("revision {to} is taken back, revision {from} returns: {why}")
+            let over = passing_over(endpoint, from, to);
+            format!("revision {to} is taken back, revision {from} returns{over}: {why}")
         }
     };
     if before != stage {

@@ -44,7 +44,10 @@ pub(super) fn serve(
         by: actor.user.clone(),
         key: key.map(str::to_owned),
     };
-    Ok((Reply::Endpoint { name: name.to_owned(), revision: 1 }, vec![event]))
+    Ok((
+        Reply::Endpoint { name: name.to_owned(), revision: 1, passed_over: Vec::new() },
+        vec![event],
+    ))
 }
 
 /// What is served goes before ordinary work, where the policy has a class for it.
@@ -73,7 +76,8 @@ fn check_names(view: View<'_>, name: &str, service: &ServiceSpec) -> Result<(), 
 }
 
 fn revision_of(endpoint: &Endpoint, revision: u32) -> (Reply, Vec<Event>) {
-    (Reply::Endpoint { name: endpoint.name.clone(), revision }, Vec::new())
+    let name = endpoint.name.clone();
+    (Reply::Endpoint { name, revision, passed_over: Vec::new() }, Vec::new())
 }
 
 /// The endpoint, if the actor may act on it: its owner, or an admin.
@@ -138,11 +142,13 @@ pub(super) fn update(
         began_at: view.now,
         stage: first_stage(endpoint, percent),
     });
+    let back_to = rollout.as_ref().map(|rollout| rollout.from);
+    let passed_over = back_to.map_or_else(Vec::new, |to| endpoint.passed_over(to, revision));
     let by = actor.user.clone();
     let endpoint = name.to_owned();
     let event =
         Event::EndpointRevised { endpoint, revision, spec: Arc::new(spec), by, same_as, rollout };
-    Ok((Reply::Endpoint { name: name.to_owned(), revision }, vec![event]))
+    Ok((Reply::Endpoint { name: name.to_owned(), revision, passed_over }, vec![event]))
 }
 
 /// Where nobody is served there is no part of the requests to look at.
@@ -202,7 +208,12 @@ pub(super) fn roll_back(view: View<'_>, actor: &Actor, name: &str, to: Option<u3
         let (endpoint, revision) = (name.to_owned(), target);
         return Err(EndpointRefused::AlreadyThere { endpoint, revision }.into());
     }
-    let reply = Reply::Endpoint { name: name.to_owned(), revision: target };
+    // Who named a revision knows what lies between.
+    let passed_over = match to {
+        Some(_) => Vec::new(),
+        None => endpoint.passed_over(target, endpoint.rollout.as_ref().map_or(newest, |r| r.to)),
+    };
+    let reply = Reply::Endpoint { name: name.to_owned(), revision: target, passed_over };
     let (endpoint_name, by) = (name.to_owned(), actor.user.clone());
     let event = match &endpoint.rollout {
         Some(rollout) if rollout.stage == RolloutStage::Back && target == rollout.from => None,

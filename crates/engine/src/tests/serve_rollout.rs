@@ -314,6 +314,74 @@ fn a_person_goes_back_during_and_after_a_rollout() {
     assert_eq!((stage(&world), world.endpoint().current, ready_of(&world, 2)), (None, 2, 4));
 }
 
+fn third_revision() -> JobSpec {
+    let mut third = revised(4, 4);
+    third.env.insert("VERSION".into(), "3".into());
+    third
+}
+
+fn passed_over(world: &mut World, command: Command) -> (u32, Vec<u32>) {
+    match world.step(command).reply {
+        Ok(Reply::Endpoint { revision, passed_over, .. }) => (revision, passed_over),
+        other => panic!("it was answered with {other:?}"),
+    }
+}
+
+fn update_to(spec: JobSpec) -> Command {
+    let (actor, name) = (ada(), "chat".into());
+    Command::UpdateEndpoint { actor, name, spec: Box::new(spec), canary: None }
+}
+
+fn last_word(world: &World) -> String {
+    world.endpoint().chronicle.last().unwrap().text.clone()
+}
+
+#[test]
+fn what_answers_on_probation_is_not_passed_over_without_a_word() {
+    let mut world = four(&[8], chat(4, 4));
+    world.update(revised(4, 4), None);
+    while !matches!(stage(&world), Some(RolloutStage::Watching { .. })) {
+        world.serve_on(1, &quiet());
+    }
+    assert_eq!(passed_over(&mut world, update_to(third_revision())), (3, vec![2]));
+    assert!(
+        last_word(&world).contains("revision 2 was on probation, so a rollback goes to revision 1")
+    );
+    let back = || Command::RollBack { actor: ada(), name: "chat".into(), to: None };
+    assert_eq!(passed_over(&mut world, back()), (1, vec![2]));
+    let said = last_word(&world);
+    assert!(
+        said.contains("revision 1 returns, passing over what was on probation: revision 2"),
+        "{said}"
+    );
+    // The same after the rollout, when 3 is in charge and 2 never was.
+    let mut world = four(&[8], chat(4, 4));
+    world.update(revised(4, 4), None);
+    while !matches!(stage(&world), Some(RolloutStage::Watching { .. })) {
+        world.serve_on(1, &quiet());
+    }
+    world.update(third_revision(), None);
+    world.serve_on(120, &quiet());
+    assert_eq!((stage(&world), world.endpoint().current), (None, 3));
+    assert_eq!(passed_over(&mut world, back()), (1, vec![2]));
+    let said = last_word(&world);
+    assert!(said.contains("goes back to revision 1, passing over what was on probation"), "{said}");
+    // Who names it gets it.
+    let named = Command::RollBack { actor: ada(), name: "chat".into(), to: Some(2) };
+    assert_eq!(passed_over(&mut world, named), (2, Vec::new()));
+}
+
+#[test]
+fn other_settings_of_what_serves_have_served_too() {
+    let mut world = four(&[8], chat(4, 4));
+    assert_eq!(world.update(with_service(chat(4, 4), |s| s.queue = 7), None), 2);
+    world.serve_on(2, &quiet());
+    world.update(third_revision(), None);
+    world.serve_on(120, &quiet());
+    assert_eq!((stage(&world), world.endpoint().current), (None, 3));
+    assert_eq!(roll_back(&mut world, None), Ok(2), "its replicas were the first one's");
+}
+
 #[test]
 fn a_second_update_takes_the_place_of_the_first() {
     let mut world = four(&[8], chat(4, 4));

@@ -169,6 +169,16 @@ impl Endpoint {
         }
     }
 
+    /// Revisions after `target` and before `left` that nobody took back, and that were never in charge: they
+    /// were replaced on probation or before. Who goes back from `left` to `target` passes over them.
+    pub fn passed_over(&self, target: u32, left: u32) -> Vec<u32> {
+        // Of revisions from before this was remembered nobody knows.
+        let known = self.revisions.values().any(|revision| revision.served);
+        let between = self.revisions.range(..left).filter(|(number, _)| **number > target);
+        let unproven = between.filter(|(_, r)| known && !r.served && r.taken_back.is_none());
+        unproven.map(|(number, _)| *number).collect()
+    }
+
     /// How the current revision is served.
     pub fn service(&self) -> &ServiceSpec {
         static PLAIN: std::sync::LazyLock<ServiceSpec> =

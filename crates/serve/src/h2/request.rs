@@ -34,6 +34,13 @@ impl Asked {
         let (parts, incoming) = request.into_parts();
         let ended = incoming.is_end_stream();
         let chunked = !ended && !parts.headers.contains_key(header::CONTENT_LENGTH);
+        // A name in both places must be the same one: else one of us would go by each.
+        if let (Some(authority), Some(host)) =
+            (parts.uri.authority(), parts.headers.get(header::HOST))
+            && !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes())
+        {
+            return Err(BadHead::Ambiguous(":authority and Host differ"));
+        }
         let mut head = RequestHead::default();
         head.read(&head_text(&parts, chunked))?
             .ok_or(BadHead::Syntax("the head of the request is not whole"))?;

@@ -18,7 +18,7 @@ use super::UnderWay;
 use super::body::{AnswerBody, Passing, Up, Upload};
 use super::request::{Asked, upload};
 use super::taken::Taken;
-use crate::access::Hidden;
+use crate::access::holds_token;
 use crate::admit::{Admission, answer_kind, judge};
 use crate::answer::Answer;
 use crate::desk::Lease;
@@ -88,12 +88,12 @@ impl Stream {
         let counted = count_request(&self.worker.shared);
         let shared = self.worker.shared.clone();
         let admission = Admission::new(&self.asked.head, peer, &shared, started)?;
-        let (skip, is_api, hidden) = (admission.skip, admission.is_api, admission.caller.hidden);
+        let (skip, is_api) = (admission.skip, admission.is_api);
         let needed = admission.needs_body();
         let _kept = self.gather(&shared, needed).await?;
         let more = !self.asked.ended;
         let mut visit = admission.visit(&self.asked.head, &self.asked.body, more)?;
-        let (lease, head) = self.proxy(&mut visit, hidden, skip).await?;
+        let (lease, head) = self.proxy(&mut visit, skip).await?;
         Ok(self.pass_on(visit, lease, head, is_api, counted))
     }
 
@@ -115,14 +115,9 @@ impl Stream {
         Ok(kept)
     }
 
-    async fn proxy(
-        &mut self,
-        visit: &mut Visit,
-        hidden: Hidden,
-        skip: usize,
-    ) -> Result<(Lease, Head), Answer> {
+    async fn proxy(&mut self, visit: &mut Visit, skip: usize) -> Result<(Lease, Head), Answer> {
         let mut out = Vec::new();
-        self.asked.head.write_upstream(&mut out, skip, |known| hidden.hides(known));
+        self.asked.head.write_upstream(&mut out, skip, holds_token);
         self.asked.write_body(&mut out);
         let most = self.worker.shared.config.limits.tries;
         let rule = visit.entry.route.retry;

@@ -112,6 +112,12 @@ impl Fields {
         self.list.iter().find(is).map(|f| &self.raw[f.value.clone()])
     }
 
+    /// All values of headers of this name.
+    pub fn all_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let is = move |f: &&Field| self.raw[f.name.clone()].eq_ignore_ascii_case(name.as_bytes());
+        self.list.iter().filter(is).map(|f| &self.raw[f.value.clone()])
+    }
+
     /// Names and values of what is passed on, but for what says where the body ends.
     pub fn passed(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let passes = |f: &&Field| {

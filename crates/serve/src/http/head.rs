@@ -45,6 +45,15 @@ impl RequestHead {
         if hosts > 1 || hosts == 0 && self.minor == 1 {
             return Err(BadHead::Ambiguous("there must be exactly one Host header"));
         }
+        for (known, twice) in [
+            (Known::Authorization, "there is more than one Authorization header"),
+            (Known::ApiKey, "there is more than one x-api-key header"),
+            (Known::Endpoint, "there is more than one x-tutti-endpoint header"),
+        ] {
+            if self.fields.list.iter().filter(|f| f.known == known).count() > 1 {
+                return Err(BadHead::Ambiguous(twice));
+            }
+        }
         if self.fields.chunked && self.minor == 0 {
             return Err(BadHead::Ambiguous("Transfer-Encoding in HTTP/1.0"));
         }
@@ -113,8 +122,8 @@ impl RequestHead {
     }
 
     /// Appends this head as a replica gets it. `skip` first bytes of the target are left out, and the
-    /// headers that are for us alone.
-    pub fn write_upstream(&self, out: &mut Vec<u8>, skip: usize, hides: impl Fn(Known) -> bool) {
+    /// headers whose values are for us alone.
+    pub fn write_upstream(&self, out: &mut Vec<u8>, skip: usize, hides: impl Fn(&[u8]) -> bool) {
         out.extend_from_slice(self.method().as_bytes());
         out.push(b' ');
         let target = &self.target()[skip..];
@@ -124,7 +133,7 @@ impl RequestHead {
         out.extend_from_slice(target.as_bytes());
         out.extend_from_slice(b" HTTP/1.1\r\n");
         self.fields.write_to(out, self.upgrade(), |field| {
-            field.known != Known::Expect && !hides(field.known)
+            field.known != Known::Expect && !hides(&self.fields.raw[field.value.clone()])
         });
         if self.fields.get(Known::Host).is_none() {
             // Of HTTP/1.0; in HTTP/1.1 there must be one.

@@ -1,24 +1,35 @@
 //! Replicas and clients that speak in raw bytes, around a real router on loopback.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tutti_model::{
     Access, EndpointReport, EndpointRoute, Generation, JobId, KeyLimits, KeyRoute, ReplicaRoute,
     RetryRule, RoutePolicy, RouteTable, Span,
 };
 use tutti_serve::{Handle, Router, RouterConfig, Timeouts};
+use tutti_testkit::Crowd;
 
 /// Nothing in these tests should take that long.
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("this should have happened long ago")
+}
+
+/// In a namespace of its own, with addresses for everybody. Needs root.
+pub fn in_a_crowd(test: impl AsyncFnOnce(&Crowd) + Send) {
+    let crowd = Crowd::new();
+    crowd.inside(|| {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.unwrap().block_on(test(&crowd));
+    });
 }
 
 /// A replica: answers its health path, and hands every other request to `on_request`, with what was read
@@ -187,6 +198,11 @@ impl Running {
         TcpStream::connect(self.handle.addr).await.unwrap()
     }
 
+    /// From another of this machine's addresses.
+    pub async fn connect_from(&self, from: IpAddr) -> TcpStream {
+        connect_from(from, self.handle.addr).await.unwrap()
+    }
+
     /// One request on a connection of its own; everything that comes back until it is closed.
     pub async fn ask(&self, request: &str) -> String {
         let request = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
@@ -229,6 +245,12 @@ impl Running {
     }
 }
 
+pub async fn connect_from(from: IpAddr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = if from.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.bind((from, 0).into())?;
+    socket.connect(to).await
+}
+
 pub fn post(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: r\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
@@ -236,6 +258,7 @@ pub fn post(path: &str, body: &str) -> String {
 pub fn config() -> RouterConfig {
     let mut config = RouterConfig::new("127.0.0.1:0".parse().unwrap());
     config.threads = 2;
+    config.names = ["r", "router"].map(str::to_owned).into();
     config.timeouts = Timeouts {
         probe: Duration::from_millis(50),
         probe_first: Duration::from_millis(10),

@@ -1,10 +1,12 @@
 //! Clients that mean harm, against a router in a process of its own: each attack gets a defined answer,
-//! requests beside it are served, and the process's memory stays flat.
+//! requests beside it are served, and the process's memory stays flat. All of it is in a network namespace, in
+//! which attackers come from several addresses. Needs root.
 //!
 //! `cargo test -p tutti-serve --test hostile -- --nocapture` prints what was measured.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod crowds;
 mod floods;
 mod frames;
 mod http2;
@@ -12,6 +14,7 @@ mod malformed;
 mod replicas;
 mod slow;
 mod tally;
+mod tls;
 mod victim;
 
 use std::pin::Pin;
@@ -135,32 +138,36 @@ fn judge(attack: &Attack, all: &[Measured]) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_attack_is_answered_and_memory_stays_flat() {
+#[test]
+fn every_attack_is_answered_and_memory_stays_flat() {
     victim::raise_file_limit(4 * MANY as u64);
     tally::print(&[
         "| attack | count | answers | took, KiB | each | growth | left | served beside | slowest, ms |"
             .to_owned(),
         "|---|---|---|---|---|---|---|---|---|".to_owned(),
     ]);
-    for attack in attacks() {
-        // Each has a router of its own, so that none uses memory that another one left.
-        let silence = if attack.answers.contains(&504) { 2 * STALL } else { PATIENCE };
-        let victim = Arc::new(Victim::start(silence, None).await);
-        let mut all = Vec::new();
-        while all.len() < REPEATS || all.len() < REPEATS_MAX && !is_flat(&all) {
-            all.push(repeat(&attack, &victim).await);
+    common::in_a_crowd(async |crowd| {
+        for attack in attacks() {
+            // Each has a router of its own, so that none uses memory that another one left.
+            let silence = if attack.answers.contains(&504) { 2 * STALL } else { PATIENCE };
+            let victim = Arc::new(Victim::start(crowd, silence, None).await);
+            let mut all = Vec::new();
+            while all.len() < REPEATS || all.len() < REPEATS_MAX && !is_flat(&all) {
+                all.push(repeat(&attack, &victim).await);
+            }
+            tally::print(&[judge(&attack, &all)]);
         }
-        tally::print(&[judge(&attack, &all)]);
-    }
+    });
 }
 
 /// Without room for replicas' connections every one of them would look dead.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_cannot_take_the_descriptors_that_replicas_need() {
+#[test]
+fn clients_cannot_take_the_descriptors_that_replicas_need() {
     victim::raise_file_limit(4 * MANY as u64);
-    let victim = Arc::new(Victim::start(PATIENCE, Some(256)).await);
-    let measured = repeat(&attack!("few files", [0], 64, slow::heads_unheld), &victim).await;
-    measured.tally.only(&[0], "few files");
-    assert!(measured.served > 0);
+    common::in_a_crowd(async |crowd| {
+        let victim = Arc::new(Victim::start(crowd, PATIENCE, Some(256)).await);
+        let measured = repeat(&attack!("few files", [0], 64, slow::heads_unheld), &victim).await;
+        measured.tally.only(&[0], "few files");
+        assert!(measured.served > 0);
+    });
 }

@@ -1,9 +1,11 @@
 //! The router under attack, and what can be seen of it from outside.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
@@ -11,14 +13,20 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tutti_model::RouteTable;
 use tutti_serve::{Router, RouterConfig, Timeouts, table_file};
+use tutti_testkit::Crowd;
 
-use crate::replicas;
+use crate::common::connect_from;
 use crate::tally::ending;
+use crate::{replicas, tls};
 
 /// Names the file with the table, for the process that is the router.
 const TABLE: &str = "TUTTI_HOSTILE_TABLE";
-/// How long a replica may be silent, in milliseconds.
+/// How long a replica may be silent, in milliseconds. Without it all is as installed.
 const SILENCE: &str = "TUTTI_HOSTILE_SILENCE";
+/// Where it listens.
+const LISTEN: &str = "TUTTI_HOSTILE_LISTEN";
+/// Names the folder with a certificate and its key, if it speaks TLS.
+const TLS: &str = "TUTTI_HOSTILE_TLS";
 /// How long a client may stall. Short, so that the test is.
 pub const STALL: Duration = Duration::from_millis(600);
 /// Of large bodies, all together.
@@ -28,9 +36,14 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 const SAYS: &str = "listens on ";
 /// Probes, and what requests beside an attack leave open for a moment.
 const FEW: usize = 12;
+/// Addresses that attackers on loopback come from.
+const ATTACKERS: u16 = 7;
 
 pub struct Victim {
     pub addr: SocketAddr,
+    /// Where its attackers come from, in turn.
+    attackers: Vec<IpAddr>,
+    turn: AtomicUsize,
     child: Child,
     /// It ends when this is closed, also when this process dies.
     _alive: ChildStdin,
@@ -44,17 +57,21 @@ pub struct Victim {
 #[allow(clippy::print_stdout, reason = "how else would the other process know")]
 fn router_process() {
     let Ok(table) = std::env::var(TABLE) else { return };
-    let mut config = RouterConfig::new("127.0.0.1:0".parse().unwrap());
+    let mut config = RouterConfig::new(std::env::var(LISTEN).unwrap().parse().unwrap());
     config.threads = 2;
+    config.names = vec!["r".to_owned()];
     config.table_file = Some(table.into());
-    config.limits.peek_total = KEPT_MAX;
-    config.timeouts = Timeouts {
-        head: STALL,
-        body: STALL,
-        answer: Duration::from_millis(std::env::var(SILENCE).unwrap().parse().unwrap()),
-        probe_first: Duration::from_millis(50),
-        ..Timeouts::default()
-    };
+    config.timeouts.probe_first = Duration::from_millis(50);
+    if let Ok(silence) = std::env::var(SILENCE) {
+        config.limits.peek_total = KEPT_MAX;
+        config.timeouts = Timeouts {
+            head: STALL,
+            body: STALL,
+            answer: Duration::from_millis(silence.parse().unwrap()),
+            ..config.timeouts
+        };
+    }
+    config.tls = std::env::var(TLS).ok().map(|folder| tls::server(folder.as_ref()));
     // As without a controller: what it knows is in the file.
     let (_tables, none) = watch::channel(Arc::new(RouteTable::default()));
     let router = Router::start(config, none).unwrap();
@@ -62,33 +79,58 @@ fn router_process() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
+/// What a victim is like.
+pub struct Kind {
+    /// How long a replica may say nothing, and how long clients may; none: as installed.
+    pub silence: Option<Duration>,
+    /// How many files it may have open, if fewer than this process.
+    pub files: Option<u32>,
+    pub listen: SocketAddr,
+    pub attackers: Vec<IpAddr>,
+    pub tls: Option<PathBuf>,
+}
+
 impl Victim {
-    /// `silence`: how long a replica may say nothing. `files`: how many it may have open, if fewer than
-    /// this process.
-    pub async fn start(silence: Duration, files: Option<u32>) -> Victim {
+    /// On loopback, with several attackers there. See [`Kind`].
+    pub async fn start(crowd: &Crowd, silence: Duration, files: Option<u32>) -> Victim {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let attackers = (0..ATTACKERS).map(|n| crowd.local(n)).collect();
+        let kind = Kind { silence: Some(silence), files, listen, attackers, tls: None };
+        let mut victim = Victim::of(kind, &replicas::table().await).await;
+        victim.warm_up().await;
+        victim
+    }
+
+    pub async fn of(kind: Kind, routes: &RouteTable) -> Victim {
         let folder = tempfile::tempdir().unwrap();
         let table = folder.path().join("routes.json");
-        table_file::save(&table, &replicas::table().await).unwrap();
-        let limit = files.map_or("true".to_owned(), |n| format!("ulimit -n {n}"));
-        let mut child = Command::new("sh")
+        table_file::save(&table, routes).unwrap();
+        let limit = kind.files.map_or("true".to_owned(), |n| format!("ulimit -n {n}"));
+        let mut command = Command::new("sh");
+        command
             .args(["-c", &format!("{limit} && exec \"$0\" \"$@\"")])
             .arg(std::env::current_exe().unwrap())
             .args(["victim::router_process", "--exact", "--ignored", "--nocapture"])
             .env(TABLE, &table)
-            .env(SILENCE, silence.as_millis().to_string())
+            .env(LISTEN, kind.listen.to_string())
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        command.envs(kind.silence.map(|silence| (SILENCE, silence.as_millis().to_string())));
+        command.envs(kind.tls.map(|folder| (TLS, folder)));
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let addr = lines.find_map(|line| line.unwrap().strip_prefix(SAYS)?.parse().ok());
         // After a minute the test harness in it has more to say, and would end if nobody listened.
         std::thread::spawn(move || lines.for_each(drop));
-        let alive = child.stdin.take().unwrap();
-        let addr = addr.expect("it says where it listens");
-        let mut victim = Victim { addr, child, _alive: alive, _folder: folder, idle: 0 };
-        victim.warm_up().await;
-        victim
+        Victim {
+            addr: addr.expect("it says where it listens"),
+            attackers: kind.attackers,
+            turn: AtomicUsize::new(0),
+            _alive: child.stdin.take().unwrap(),
+            child,
+            _folder: folder,
+            idle: 0,
+        }
     }
 
     /// Replicas are found out about, and everything was used once.
@@ -147,14 +189,20 @@ impl Victim {
         }
     }
 
+    fn next_attacker(&self) -> IpAddr {
+        self.attackers[self.turn.fetch_add(1, Ordering::Relaxed) % self.attackers.len()]
+    }
+
+    /// As one attacker after another.
     pub async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.addr).await.unwrap()
+        connect_from(self.next_attacker(), self.addr).await.unwrap()
     }
 
     /// With a window so small that what is not read stays where it comes from.
     pub async fn connect_narrow(&self) -> TcpStream {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(8 << 10).unwrap();
+        socket.bind((self.next_attacker(), 0).into()).unwrap();
         socket.connect(self.addr).await.unwrap()
     }
 }

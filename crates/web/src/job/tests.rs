@@ -1,4 +1,4 @@
-use tutti_model::{JobSpec, JobState, Restarts, Role};
+use tutti_model::{JobId, JobSpec, JobState, Restarts, Role, TaskId};
 use tutti_wire::api::JobProgress;
 
 use super::*;
@@ -78,11 +78,49 @@ fn a_waiting_job_says_why_until_it_runs() {
         ahead: 4,
         forecast: None,
         advice: vec!["1 node instead of 2".into()],
+        holders: Vec::new(),
+        kept: Vec::new(),
     };
     let waiting = View { why: Some(why), ..view(JobState::Pending) };
     let text = text(Role::Viewer, &waiting);
     assert!(text.contains("4 tasks before it in line") && text.contains("1 node instead of 2"));
     assert!(!view(JobState::Running).shown().regions["why"].contains("Why it waits"));
+}
+
+#[test]
+fn a_waiting_job_says_who_holds_what_it_needs() {
+    let holder = |job, ends_by| Holder {
+        task: TaskId::single(JobId(job)),
+        user: "bob".into(),
+        name: format!("<train {job}>"),
+        gpus: 8,
+        nodes: 1,
+        ends_by,
+    };
+    let mut holders = vec![holder(3, Some(Time(90_000))), holder(4, None)];
+    holders.extend((10..40).map(|job| holder(job, None)));
+    let why = Why {
+        sentence: "needs 2 free nodes, 1 fits".into(),
+        details: Vec::new(),
+        ahead: 0,
+        forecast: None,
+        advice: Vec::new(),
+        holders,
+        kept: vec![KeptFor { task: TaskId::single(JobId(5)), gpus: 4, nodes: 1 }],
+    };
+    let waiting = View { why: Some(why), ..view(JobState::Pending) };
+    let text = waiting.shown().regions["why"].clone();
+    for told in [
+        "Who holds what it needs",
+        "href=\"/jobs/3\"",
+        "&lt;train 3&gt;",
+        "data-until=\"90000\"",
+        "no time limit",
+        "and 12 other jobs",
+        "4 free GPUs on 1 node kept for job <a href=\"/jobs/5\"",
+    ] {
+        assert!(text.contains(told), "{told} in {text}");
+    }
 }
 
 #[test]

@@ -29,6 +29,10 @@ pub struct Serve {
 pub struct Serving {
     pub name: String,
     pub revision: u32,
+    /// Revisions that were on probation when another took their place: a rollback that names none passes
+    /// over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<u32>,
 }
 
 /// Bounds of replicas in place of the file's; none: as the file says.

@@ -16,6 +16,7 @@ use crate::api::{App, Problem};
 use crate::chronicle::{self, End, Happened, What};
 use crate::clock::now;
 use crate::core::World;
+use crate::dash::forecasts::WaitingTask;
 use crate::telemetry::{Of, Range, Store};
 use crate::views::{self, Filter, Page};
 
@@ -315,9 +316,9 @@ fn why(app: &Arc<App>, view: &View) -> Option<Why> {
     let row = &view.detail.row;
     let verdict = row.verdict.as_ref()?;
     let forecast = app.dash.forecasts.known(app).get(&row.id).copied();
-    let (ahead, advice) = app.dash.forecasts.advice(app, row.id);
+    let WaitingTask { ahead, advice, holders, kept } = app.dash.forecasts.waiting(app, row.id);
     let details = tutti_sched::tell(verdict, &|_| String::new()).details;
-    Some(Why { sentence: row.note.clone(), details, ahead, forecast, advice })
+    Some(Why { sentence: row.note.clone(), details, ahead, forecast, advice, holders, kept })
 }
 
 #[cfg(test)]

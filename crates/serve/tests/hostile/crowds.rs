@@ -1,0 +1,159 @@
+//! Ten thousand connections from many addresses that want nothing but to be in the way of others, against a
+//! router as it is installed. Somebody who means well is measured beside them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tutti_model::{Access, EndpointRoute};
+use tutti_testkit::Crowd;
+
+use crate::common::{connect_from, endpoint, in_a_crowd, says, table};
+use crate::frames::{SETTINGS, frame};
+use crate::tally::{print, status};
+use crate::tls;
+use crate::victim::{Kind, PATIENCE, Victim, raise_file_limit};
+
+const CROWD: usize = 10_000;
+/// Addresses that they come from.
+const ADDRESSES: u16 = 40;
+/// That connect at the same time.
+const AT_ONCE: usize = 100;
+/// Requests that are measured, in each case.
+const REQUESTS: usize = 20;
+/// A busy machine may be slow by itself: then so many times as slow as without the crowd.
+const SLOWER_MAX: u32 = 20;
+const SOON: Duration = Duration::from_secs(1);
+
+const REQUEST: &[u8] = b"GET /e/m/x HTTP/1.1\r\nHost: r\r\nConnection: close\r\n\r\n";
+
+/// What each connection says before it falls silent.
+fn kinds() -> Vec<(&'static str, Vec<u8>)> {
+    let body = "POST /v1/x HTTP/1.1\r\nHost: r\r\nContent-Length: 60000\r\n\r\n{";
+    let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    preface.extend_from_slice(&frame(SETTINGS, 0, 0, &[]));
+    vec![
+        ("nothing", Vec::new()),
+        ("half a head", b"GET /e/m/x HTTP/1.1\r\nHost: r\r\nX-Slow: ".to_vec()),
+        ("half a body", body.into()),
+        ("HTTP/2 without a request", preface),
+    ]
+}
+
+/// `m` is for everybody, and so is another: a body has to be read to know for whom it is.
+async fn routes() -> tutti_model::RouteTable {
+    let open = |name| async move {
+        EndpointRoute { access: Access::Open, ..endpoint(name, &[says("ok").await]) }
+    };
+    table(vec![open("m").await, open("n").await])
+}
+
+async fn victim(crowd: &Crowd, tls: Option<&Path>) -> Victim {
+    let kind = Kind {
+        silence: None,
+        files: None,
+        listen: (crowd.server(), 0).into(),
+        attackers: (0..ADDRESSES).map(|n| crowd.stranger(n)).collect(),
+        tls: tls.map(Path::to_owned),
+    };
+    Victim::of(kind, &routes().await).await
+}
+
+/// All of them are there at the same time, as far as the router lets them.
+async fn gather_crowd(victim: &Arc<Victim>, says: &[u8]) -> Vec<TcpStream> {
+    let says: Arc<[u8]> = says.into();
+    let (mut coming, mut there) = (JoinSet::new(), Vec::with_capacity(CROWD));
+    for n in 0..CROWD {
+        if n >= AT_ONCE {
+            there.push(coming.join_next().await.unwrap().unwrap());
+        }
+        let (victim, says) = (victim.clone(), says.clone());
+        coming.spawn(async move {
+            let mut stream = victim.connect().await;
+            // It may have lost its place already.
+            let _ = stream.write_all(&says).await;
+            stream
+        });
+    }
+    there.extend(coming.join_all().await);
+    assert_eq!(there.len(), CROWD);
+    there
+}
+
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    stream.write_all(REQUEST).await.unwrap();
+    let mut answer = Vec::new();
+    // Without the client's word some end TLS with an error.
+    let _ = stream.read_to_end(&mut answer).await;
+    assert_eq!(status(&answer), 200, "{}", answer.escape_ascii());
+}
+
+/// One request on a connection of its own.
+async fn good_request(from: IpAddr, to: SocketAddr, tls: Option<&Arc<rustls::ClientConfig>>) {
+    let stream = connect_from(from, to).await.unwrap();
+    match tls {
+        None => ask(stream).await,
+        Some(config) => {
+            let connector = tokio_rustls::TlsConnector::from(config.clone());
+            let name = ServerName::try_from("localhost").unwrap();
+            ask(connector.connect(name, stream).await.unwrap()).await;
+        }
+    }
+}
+
+/// The slowest of some, one after another from these addresses.
+async fn slowest(
+    from: &[IpAddr],
+    to: SocketAddr,
+    tls: Option<&Arc<rustls::ClientConfig>>,
+) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for n in 0..REQUESTS {
+        let began = Instant::now();
+        let asking = good_request(from[n % from.len()], to, tls);
+        tokio::time::timeout(PATIENCE, asking).await.expect("it is served");
+        slowest = slowest.max(began.elapsed());
+    }
+    slowest
+}
+
+async fn against(crowd: &Crowd, what: &str, says: &[u8], tls: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let client = tls.then(|| tls::make(folder.path()));
+    let victim = Arc::new(victim(crowd, client.as_ref().map(|_| folder.path())).await);
+    // From an address where nobody else is, and from one of the attackers'.
+    let from = [crowd.stranger(ADDRESSES), crowd.stranger(0)];
+    let alone = slowest(&from, victim.addr, client.as_ref()).await;
+    let there = gather_crowd(&victim, says).await;
+    let beside = slowest(&from, victim.addr, client.as_ref()).await;
+    drop(there);
+    let (alone_ms, beside_ms) = (alone.as_millis(), beside.as_millis());
+    print(&[format!("| {CROWD} × {what} | slowest alone {alone_ms} ms | beside {beside_ms} ms |")]);
+    let bound = SOON.max(alone * SLOWER_MAX);
+    assert!(beside <= bound, "{what}: {beside:?} beside {CROWD} of them, {alone:?} alone");
+}
+
+#[test]
+fn whoever_means_well_is_served_beside_ten_thousand_who_do_not() {
+    raise_file_limit(CROWD as u64 + 1000);
+    in_a_crowd(async |crowd| {
+        for (what, says) in kinds() {
+            against(crowd, what, &says, false).await;
+        }
+    });
+}
+
+#[test]
+fn half_a_tls_handshake_is_in_nobodys_way() {
+    raise_file_limit(CROWD as u64 + 1000);
+    in_a_crowd(async |crowd| {
+        // The beginning of a ClientHello of 512 bytes.
+        let hello = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+        against(crowd, "half a TLS handshake", &hello, true).await;
+    });
+}
