@@ -134,6 +134,11 @@ pub enum ToShim {
     Limit {
         limit: Option<TimeLimit>,
     },
+    /// For every process of the part, or for those that listen; answered as an `Exec` is.
+    Signal {
+        request: RequestId,
+        signal: String,
+    },
     /// What is wrong with the job, for its ranks and their log.
     Warn {
         warning: Warning,

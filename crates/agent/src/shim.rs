@@ -51,6 +51,17 @@ const TIDY_UP: Duration = Duration::from_secs(1);
 /// Who was asked to save and did not leave gets SIGTERM so long before SIGKILL.
 const TERM_BEFORE: Duration = Duration::from_secs(2);
 
+/// Signals whose usual effect is what is wanted.
+const FOR_ALL: [libc::c_int; 7] = [
+    libc::SIGTERM,
+    libc::SIGKILL,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGSTOP,
+    libc::SIGCONT,
+    libc::SIGABRT,
+];
+
 /// The whole life of a shim. `body` is the plan as it came from the agent; `zygote` is the
 /// inherited end of the zygote's socket, which a shim must not keep.
 pub fn main(body: &[u8], zygote: OwnedFd) -> ! {
@@ -286,7 +297,30 @@ impl<'a> Shim<'a> {
                 self.limit.set(limit, Instant::now());
                 self.say_limit();
             }
+            ToShim::Signal { request, signal } => {
+                let said = match self.signal(&signal) {
+                    Ok(()) => FromShim::ExecExited { request, status: ExitStatus::Code(0) },
+                    Err(reason) => FromShim::ExecFailed { request, reason },
+                };
+                self.link.say(&said);
+            }
             ToShim::Warn { warning } => self.progress.warn(&warning, &mut self.ranks),
+        }
+    }
+
+    /// What a signal means to everybody goes to all; others would kill who does not listen.
+    fn signal(&self, name: &str) -> Result<(), String> {
+        let number = signal_number(name).ok_or_else(|| format!("{name} is no signal"))?;
+        if !self.suspend.is_running() {
+            return Err("the job is suspended: its processes stand still".to_owned());
+        }
+        if FOR_ALL.contains(&number) {
+            tree::signal_all(number);
+            return Ok(());
+        }
+        match tree::signal_listeners(number) {
+            true => Ok(()),
+            false => Err(format!("none of its processes has a handler for {name}")),
         }
     }
 

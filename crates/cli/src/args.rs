@@ -1,6 +1,7 @@
 //! Verbs and flags. Each verb's own flags stand in its file under `cmd/`.
 
 use clap::{Parser, Subcommand};
+use tutti_model::Span;
 
 use crate::cmd;
 
@@ -14,8 +15,15 @@ use crate::cmd;
 pub struct Cli {
     /// The cluster: a data dir or an address [env: TUTTI_CLUSTER] [default: the default data dir]
     // Not clap's `env`: messages about usage would show the flag as if it had to be given.
-    #[arg(long, global = true, value_name = "DIR|ADDR")]
+    // Nor may it be empty: `--cluster "$UNSET"` would be the default one.
+    #[arg(
+        long, global = true, value_name = "DIR|ADDR",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     pub cluster: Option<String>,
+    /// How long an answer of the controller may take [env: TUTTI_TIMEOUT] [default: 30s]
+    #[arg(long, global = true, value_name = "TIME")]
+    pub timeout: Option<Span>,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -49,7 +57,7 @@ pub enum Verb {
     Endpoints(cmd::endpoints::EndpointsArgs),
     /// List jobs
     Ps(cmd::ps::PsArgs),
-    /// All about one job
+    /// All about one job, or one node
     Show(cmd::show::ShowArgs),
     /// Say how far this job is, from inside it
     Progress(cmd::progress::ProgressArgs),
@@ -61,8 +69,12 @@ pub enum Verb {
     Attach(cmd::attach::AttachArgs),
     /// Run a program inside a running job
     Exec(cmd::exec::ExecArgs),
-    /// Stop jobs: SIGTERM, then SIGKILL after the grace
-    Cancel(cmd::change::ChangeArgs),
+    /// Stop jobs: SIGTERM, then SIGKILL after the grace; or send them a signal
+    Cancel(cmd::cancel::CancelArgs),
+    /// Change a job that was submitted: priority, time, team, name, what it waits for
+    Update(cmd::update::UpdateArgs),
+    /// Wait until jobs have ended, and exit with their code
+    Wait(cmd::wait::WaitArgs),
     /// Keep pending jobs from starting
     Hold(cmd::change::ChangeArgs),
     /// Let held jobs start
@@ -223,6 +235,16 @@ mod tests {
             "tutti token create --serve app --requests-per-minute 60 --tokens-per-minute 9000 --concurrent 4 --endpoint chat --endpoint embed --expires 30d",
             "tutti exec 12 --rank 1 -- nvidia-smi -L",
             "tutti cancel 12 13",
+            "tutti cancel --user ada --state pending --name train --team T --yes",
+            "tutti cancel 12 --signal USR1",
+            "tutti cancel 12 --now",
+            "tutti update 12 --time 2h --priority low --team T --name x --after 3,4 --hold",
+            "tutti update 12 --time none --after none --release",
+            "tutti update 12 -N 2 -G h100:8",
+            "tutti wait 12 13_4",
+            "tutti wait --any --timeout 2h 12 13",
+            "tutti --timeout 5s ps",
+            "tutti show n1",
             "tutti suspend 12 13_4",
             "tutti resume 12 13_4 n1",
             "tutti drain n1 --reason broken",
@@ -269,6 +291,7 @@ mod tests {
     fn wrong_forms_are_usage_errors() {
         for line in [
             "tutti",
+            "tutti down --cluster=",
             "tutti submit job.toml --wrap true",
             "tutti submit --wrap true --gpus 4 -N 2",
             "tutti run",
@@ -281,6 +304,13 @@ mod tests {
             "tutti policy show --json --toml",
             "tutti submit --wrap true --env NOEQUALS",
             "tutti cancel twelve",
+            "tutti cancel",
+            "tutti cancel 12 --now --signal USR1",
+            "tutti cancel --user ada --state dead",
+            "tutti update 12",
+            "tutti update 12 --hold --release",
+            "tutti wait",
+            "tutti ps --timeout soon",
             "tutti top --view rooms",
             "tutti top --once --size 120",
             "tutti top --size 100x30",

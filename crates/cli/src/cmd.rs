@@ -4,6 +4,7 @@ pub mod agent;
 pub mod alerts;
 pub mod attach;
 pub mod bench;
+pub mod cancel;
 pub mod change;
 pub mod ckpt;
 pub mod controller;
@@ -17,6 +18,7 @@ pub mod exec;
 pub mod generate;
 pub mod health;
 pub mod helper;
+pub mod hints;
 pub mod infer;
 mod job_args;
 pub mod logs;
@@ -38,6 +40,8 @@ pub mod token;
 pub mod top;
 pub mod train;
 pub mod up;
+pub mod update;
+pub mod wait;
 pub mod why;
 
 /// What happens goes to stderr: all of it in controller and agent, and what libraries warn of in

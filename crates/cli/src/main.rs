@@ -26,17 +26,22 @@ use clap::Parser;
 use crate::args::{Cli, Verb};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| cmd::hints::exit(&error));
     let cluster = match std::env::var("TUTTI_CLUSTER") {
         Ok(named) => cli.cluster(Some(named)),
         Err(std::env::VarError::NotPresent) => cli.cluster(None),
         // Not some other cluster instead.
         Err(error) => return fail::Fail::usage(format!("TUTTI_CLUSTER: {error}")).report(),
     };
+    // `wait` has a limit of its own, which is for the jobs.
+    let timeout = cli.timeout.filter(|_| !matches!(cli.verb, Verb::Wait(_)));
+    if let Err(fail) = session::set_timeout(timeout) {
+        return fail.report();
+    }
     // The agent forks its zygote before anything else, while the process has a single thread.
     let result = match cli.verb {
-        Verb::Agent(args) => cmd::agent::run(args),
-        Verb::Controller(args) => cmd::controller::run(args),
+        Verb::Agent(args) => cmd::agent::run(cluster, args),
+        Verb::Controller(args) => cmd::controller::run(cluster.as_deref(), args),
         Verb::Router(args) => cmd::router::run(cluster.as_deref(), args),
         verb => {
             terminal::die_quietly_on_closed_pipe();
@@ -64,7 +69,9 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Logs(args) => cmd::logs::run(cluster, args),
         Verb::Attach(args) => cmd::attach::run(cluster, args),
         Verb::Exec(args) => cmd::exec::run(cluster, args),
-        Verb::Cancel(args) => cmd::change::run(cluster, cmd::change::Change::Cancel, args),
+        Verb::Cancel(args) => cmd::cancel::run(cluster, args),
+        Verb::Update(args) => cmd::update::run(cluster, args),
+        Verb::Wait(args) => cmd::wait::run(cluster, args),
         Verb::Hold(args) => cmd::change::run(cluster, cmd::change::Change::Hold, args),
         Verb::Release(args) => cmd::change::run(cluster, cmd::change::Change::Release, args),
         Verb::Nodes(args) => cmd::nodes::run(cluster, args),

@@ -9,6 +9,7 @@ pub mod endpoints;
 pub mod gpus;
 pub mod job;
 pub mod jobs;
+pub mod node;
 pub mod nodes;
 pub mod plan;
 pub mod policy;
@@ -22,6 +23,8 @@ pub mod tokens;
 pub mod topology;
 pub mod urls;
 pub mod why;
+
+pub use tutti_model::text::harmless;
 
 /// `1 node`, `3 nodes`.
 pub fn count(n: u64, thing: &str) -> String {
@@ -52,12 +55,6 @@ pub fn milli(n: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Terminal control characters in names and reasons are shown, not obeyed: a job's name must not
-/// be able to repaint an operator's screen.
-pub fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,10 +68,5 @@ mod tests {
         let shown: Vec<_> = [0, 1000, 250, 1125, 10_000, 2_000_500].map(milli).into();
         assert_eq!(shown, ["0", "1", "0.25", "1.125", "10", "2,000.5"]);
         assert_eq!(count(2_000, "task"), "2,000 tasks");
-    }
-
-    #[test]
-    fn control_characters_are_not_obeyed() {
-        assert_eq!(harmless("a\x1b[2Jb"), "a\u{fffd}[2Jb");
     }
 }

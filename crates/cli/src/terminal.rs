@@ -1,9 +1,16 @@
 //! Writing to people: stdout for data, stderr for the rest. The only file that prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod safe;
+mod watch;
+
 use std::io::{IsTerminal, Write};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
+
+use crate::style::Style;
+
+pub use watch::watch;
 
 /// `tutti ps | head` must end like any other program. Not for servers, which would die with a
 /// client; sockets are written without the signal anyway.
@@ -22,13 +29,27 @@ pub fn ignore_closed_pipe() {
     }
 }
 
-/// Data, with its newline.
+/// Data for people, with its newline.
 pub fn say(text: &str) {
-    println!("{text}");
+    println!("{}", safe::lines(text, Style::of_stdout().is_coloured()));
 }
 
-/// Progress, notes and errors. Nobody is left to tell if this fails.
+/// Data for programs: a script, a table of values, a page. In a pipe it stays as it is.
+pub fn document(text: &str) {
+    match stdout_is_terminal() {
+        true => say(text),
+        false => println!("{text}"),
+    }
+}
+
+/// Progress, notes and errors, without colours. Nobody is left to tell if this fails.
 pub fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", safe::lines(text, false));
+}
+
+/// The same, painted by [`Style::of_stderr`].
+pub fn complain_in_colour(text: &str) {
+    let text = safe::lines(text, Style::of_stderr().is_coloured());
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -39,7 +60,7 @@ pub fn warn(text: &str) {
 pub fn json<T: serde::Serialize>(value: &T) -> Result<(), crate::fail::Fail> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| crate::fail::Fail::new(format!("can't write JSON: {e}")))?;
-    say(&text);
+    println!("{}", safe::json(text));
     Ok(())
 }
 
@@ -58,23 +79,4 @@ pub fn stderr_is_live() -> bool {
 
 pub fn stdin_is_terminal() -> bool {
     std::io::stdin().is_terminal()
-}
-
-/// Shows `frame` again and again, on a terminal in place.
-pub fn watch(
-    mut frame: impl FnMut() -> Result<String, crate::fail::Fail>,
-) -> Result<std::process::ExitCode, crate::fail::Fail> {
-    loop {
-        let text = frame()?;
-        if stdout_is_terminal() {
-            // Home, the frame with each line cleared to its end, then clear what is below.
-            print!("\x1b[H{}\x1b[K\n\x1b[J", text.replace('\n', "\x1b[K\n"));
-        } else {
-            println!("{text}\n");
-        }
-        std::io::stdout()
-            .flush()
-            .map_err(|e| crate::fail::Fail::new(format!("can't write: {e}")))?;
-        std::thread::sleep(std::time::Duration::from_secs(1));
-    }
 }

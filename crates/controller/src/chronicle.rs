@@ -67,6 +67,7 @@ pub enum What {
     Held { by: String },
     Released { by: String },
     Priority { priority: Priority, by: String },
+    Updated { words: String, by: String },
     Saved { step: u64 },
     Accused(Accusation),
     Suspended { why: SuspendCause },
@@ -250,6 +251,9 @@ fn happened(event: &Event) -> Option<(TaskId, What)> {
         Event::JobReleased { job, by } => (TaskId::single(*job), What::Released { by: by.clone() }),
         Event::PriorityChanged { job, priority, by } => {
             (TaskId::single(*job), What::Priority { priority: *priority, by: by.clone() })
+        }
+        Event::JobUpdated { job, update, by, .. } => {
+            (TaskId::single(*job), What::Updated { words: update.words(), by: by.clone() })
         }
         Event::Saved { lease, point: Some(point) } => {
             (lease.task, What::Saved { step: point.step })

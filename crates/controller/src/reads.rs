@@ -268,6 +268,7 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::JobHeld { job, .. }
         | Event::JobReleased { job, .. }
         | Event::PriorityChanged { job, .. }
+        | Event::JobUpdated { job, .. }
         | Event::WaitingEnded { job, .. }
         | Event::ReplicaChanged { job, .. }
         | Event::ReplicaFailed { job, .. }

@@ -54,6 +54,9 @@ fn change(state: &mut State, record: &Record) {
         Event::PriorityChanged { job, priority, .. } => {
             index::change_job(state, *job, |j| j.priority = *priority);
         }
+        Event::JobUpdated { job, update, team, .. } => {
+            jobs::updated(state, *job, update, team.as_deref());
+        }
         Event::WaitingEnded { job, ended } => jobs::waiting_ended(state, *job, ended),
         Event::JobsForgotten { jobs } => jobs.iter().for_each(|&j| jobs::forget(state, j)),
         Event::KeysForgotten { before } => state.keys.retain(|_, (_, at)| *at >= *before),
@@ -185,6 +188,9 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::NodeJoined { node, facts } => node_joined(state, *node, facts, at),
         Event::NodeUp { node, facts, stale } => with_node(state, *node, |n| {
             n.facts = (**facts).clone();
+            if n.link != Link::Up {
+                n.up_since = Some(at);
+            }
             n.link = Link::Up;
             n.stale = stale.iter().copied().collect();
         }),
@@ -203,6 +209,7 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::NodeResumed { node, .. } => {
             with_node(state, *node, |n| {
                 n.drain = None;
+                n.up_since = Some(at);
                 n.strikes.clear();
             });
             keys::set_shared(state, *node, None);
@@ -213,7 +220,10 @@ fn node_changed(state: &mut State, event: &Event, at: Time) {
         Event::FindingsChanged { node, findings } => {
             with_node(state, *node, |n| n.findings.clone_from(findings));
         }
-        Event::NodeReopened { node } => with_node(state, *node, |n| n.drain = None),
+        Event::NodeReopened { node } => with_node(state, *node, |n| {
+            n.drain = None;
+            n.up_since = Some(at);
+        }),
         Event::NodeMeasured { node, burn_in } => {
             with_node(state, *node, |n| n.burn_in = Some((**burn_in).clone()));
         }
@@ -234,6 +244,7 @@ fn node_joined(state: &mut State, id: NodeId, facts: &NodeFacts, at: Time) {
         drain: None,
         stale: Default::default(),
         joined_at: at,
+        up_since: None,
         strikes: Vec::new(),
         good_at: None,
         burn_in: None,

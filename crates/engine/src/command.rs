@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tutti_model::{
     BurnInFigures, Day, EndpointLoad, Finding, Generation, GpuBenchFigures, GpuIndex, Greeting,
-    JobId, JobSpec, NodeId, PartReport, Policy, Priority, Replicas, Role, Served, TaskId, Token,
-    WatchRule,
+    JobId, JobSpec, JobUpdate, NodeId, PartReport, Policy, Priority, Replicas, Role, Served,
+    TaskId, Token, WatchRule,
 };
 
 /// Who asks.
@@ -33,6 +33,11 @@ pub enum Command {
         actor: Actor,
         target: TaskId,
     },
+    /// The same without time to save.
+    Kill {
+        actor: Actor,
+        target: TaskId,
+    },
     Hold {
         actor: Actor,
         job: JobId,
@@ -54,6 +59,12 @@ pub enum Command {
         actor: Actor,
         job: JobId,
         priority: Priority,
+    },
+    /// What is said here changes, all of it or nothing.
+    Update {
+        actor: Actor,
+        job: JobId,
+        update: Box<JobUpdate>,
     },
 
     /// The owner says that the work of this task up to now is safe (a checkpoint is written).

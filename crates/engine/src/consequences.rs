@@ -49,7 +49,10 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
         Event::Requeued { failed_on: Some(node), .. } => {
             taken_out(view, *node).into_iter().collect()
         }
-        Event::JobHeld { job, .. } => claims_lost(state, |task, _| task.job == *job),
+        // What is kept is kept for what it was.
+        Event::JobHeld { job, .. } | Event::JobUpdated { job, .. } => {
+            claims_lost(state, |task, _| task.job == *job)
+        }
         Event::TaskEnded { task, ended } => {
             let mut events = of_ended_job(state, task.job, now);
             let struck = |n: &&NodeId| {

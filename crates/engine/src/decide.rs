@@ -16,6 +16,7 @@ mod submit;
 mod suspend;
 mod tick;
 mod tokens;
+mod update;
 
 pub(crate) use findings::{explains, own_doing};
 pub use forget::forgettable;
@@ -53,7 +54,8 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::Submit { actor, spec, user, key } => {
             submit::submit(view, actor, spec, user.as_deref(), key.as_deref())
         }
-        Command::Cancel { actor, target } => jobs::cancel(view, actor, *target),
+        Command::Cancel { actor, target } => jobs::cancel(view, actor, *target, false),
+        Command::Kill { actor, target } => jobs::cancel(view, actor, *target, true),
         Command::Hold { actor, job } => jobs::hold(view, actor, *job),
         Command::Release { actor, job } => jobs::release(view, actor, *job),
         Command::Suspend { actor, target } => suspend::suspend(view, actor, *target),
@@ -61,6 +63,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::SetPriority { actor, job, priority } => {
             jobs::set_priority(view, actor, *job, *priority)
         }
+        Command::Update { actor, job, update } => update::update(view, actor, *job, update),
         Command::Saved { actor, task } => jobs::saved(view, actor, *task),
         Command::Register { actor, task, step, path } => {
             jobs::register(view, actor, *task, *step, path)

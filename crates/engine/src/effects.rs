@@ -110,6 +110,9 @@ pub(crate) fn order_for(
 fn stop(settings: &Settings, job: &Job, lease: LeaseId, why: &StopCause) -> Order {
     let own = job.spec.grace.unwrap_or(settings.grace);
     match why {
+        StopCause::Cancelled { at_once: true, .. } => {
+            Order::Stop { lease, grace: Span(0), signal: None }
+        }
         StopCause::Cancelled { .. }
         | StopCause::TimeLimit
         | StopCause::Preempted { .. }

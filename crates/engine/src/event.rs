@@ -9,8 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
-    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement,
-    Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey,
+    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey, JobUpdate,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +49,15 @@ pub enum Event {
     PriorityChanged {
         job: JobId,
         priority: Priority,
+        by: String,
+    },
+    /// Something about the job is not as it was submitted.
+    JobUpdated {
+        job: JobId,
+        update: Box<JobUpdate>,
+        /// Who pays from now on, if that changes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        team: Option<String>,
         by: String,
     },
     /// All waiting tasks of an array that never started, ended at once.

@@ -61,11 +61,7 @@ pub fn give_back(used: &mut Used, lease: LeaseId, part: &Part) {
 /// A new or reloaded job: its dependencies and everything of it that waits or runs.
 pub fn job_added(state: &mut State, id: JobId) {
     let Some(job) = state.jobs.get(&id).cloned() else { return };
-    if !job.is_over() {
-        for dep in &job.spec.after {
-            state.index.dependents.entry(dep.job).or_default().insert(id);
-        }
-    }
+    add_dependencies(state, &job);
     add_all(state, &job);
 }
 
@@ -88,6 +84,25 @@ pub fn change_job(state: &mut State, id: JobId, change: impl FnOnce(&mut Job)) {
     }
     if let Some(after) = state.jobs.get(&id).cloned() {
         add_all(state, &after);
+    }
+}
+
+/// The same where what it waits for may change, too.
+pub fn change_spec(state: &mut State, id: JobId, change: impl FnOnce(&mut Job)) {
+    if let Some(before) = state.jobs.get(&id).cloned() {
+        drop_dependencies(state, &before);
+    }
+    change_job(state, id, change);
+    if let Some(job) = state.jobs.get(&id).cloned() {
+        add_dependencies(state, &job);
+    }
+}
+
+fn add_dependencies(state: &mut State, job: &Job) {
+    if !job.is_over() {
+        for dep in &job.spec.after {
+            state.index.dependents.entry(dep.job).or_default().insert(job.id);
+        }
     }
 }
 

@@ -48,6 +48,10 @@ pub enum Rejected {
     KeyReused(JobId),
     #[error("job {0} has ended already")]
     AlreadyEnded(JobId),
+    #[error("{key} of job {job} can't change any more: {why}")]
+    CantUpdate { job: JobId, key: &'static str, why: &'static str },
+    #[error("job {job} is a replica of endpoint {endpoint}, which decides about it")]
+    IsReplica { job: JobId, endpoint: String },
     #[error("{0} does not run now")]
     NotRunning(TaskId),
     #[error("{0} is not suspended")]

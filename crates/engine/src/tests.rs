@@ -23,5 +23,6 @@ mod serve_routes;
 mod suspend;
 mod suspension_kept;
 mod teams;
+mod update;
 mod watch;
 pub(crate) mod world;

@@ -35,7 +35,9 @@ pub mod stall;
 pub mod state;
 pub mod suspend;
 pub mod telemetry;
+pub mod text;
 pub mod units;
+pub mod update;
 pub mod usage;
 pub mod watch;
 
@@ -65,5 +67,6 @@ pub use state::*;
 pub use suspend::*;
 pub use telemetry::*;
 pub use units::*;
+pub use update::*;
 pub use usage::*;
 pub use watch::*;

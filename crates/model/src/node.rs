@@ -88,6 +88,9 @@ pub struct Node {
     /// Leases that the node still runs but must not: its GPUs are given again when these are gone.
     pub stale: BTreeSet<LeaseId>,
     pub joined_at: Time,
+    /// Since when it is as it is: connected, or in use again. None: from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_since: Option<Time>,
     /// What speaks against it, oldest first; cleared when it is resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strikes: Vec<Strike>,

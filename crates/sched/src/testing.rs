@@ -179,6 +179,7 @@ pub(crate) fn node(id: u32, gpus: &[&str]) -> Node {
         stale: Default::default(),
         joined_at: Time(0),
         strikes: Vec::new(),
+        up_since: None,
         good_at: None,
         burn_in: None,
         gpu_bench: None,

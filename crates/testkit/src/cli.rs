@@ -86,7 +86,7 @@ impl Cli {
         std::thread::spawn(move || drop(input.write_all(&text)));
         let out = lines_of(child.stdout.take().expect("stdout is a pipe"));
         let err = lines_of(child.stderr.take().expect("stderr is a pipe"));
-        LiveCli { child, line: self.line, out, err, seen: String::new() }
+        LiveCli { child, line: self.line, out, err, seen: String::new(), noted: String::new() }
     }
 }
 
@@ -97,6 +97,7 @@ pub struct LiveCli {
     out: mpsc::Receiver<String>,
     err: mpsc::Receiver<String>,
     seen: String,
+    noted: String,
 }
 
 impl LiveCli {
@@ -120,6 +121,18 @@ impl LiveCli {
         }
     }
 
+    /// The next line on its stderr, as it comes.
+    #[track_caller]
+    pub fn next_note(&mut self) -> String {
+        match self.err.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                self.noted.push_str(&line);
+                line.trim_end_matches('\n').to_owned()
+            }
+            Err(e) => panic!("{}: says no more ({e}) after:\n{}", self.line, self.noted),
+        }
+    }
+
     #[track_caller]
     pub fn finish(self) -> Done {
         let line = self.line.clone();
@@ -135,7 +148,8 @@ impl LiveCli {
         let code = status.code().or_else(|| status.signal().map(|s| 128 + s));
         let mut out = std::mem::take(&mut self.seen);
         out.extend(self.out.iter());
-        let err = self.err.iter().collect();
+        let mut err = std::mem::take(&mut self.noted);
+        err.extend(self.err.iter());
         Done { line: self.line.clone(), code: code.expect("it has ended"), out, err }
     }
 }

@@ -110,12 +110,16 @@ function status(words, state) {
   link.dataset.state = state;
 }
 
+/** The stream says something every 5 s, if only that it is there. */
+const SILENCE = 12_000;
+
 /** Opens the stream, closes it while nobody looks, and opens it again. */
 export function connect(handlers) {
   const url = document.body.dataset.live;
   if (!url) return status("", "");
-  let source = null, tries = 0, timer = 0;
+  let source = null, tries = 0, timer = 0, heard = 0;
   const take = {
+    beat: () => {},
     html: (regions) => Object.entries(regions).forEach(([id, html]) => replace(id, html)),
     ...handlers,
   };
@@ -123,7 +127,7 @@ export function connect(handlers) {
     clearTimeout(timer);
     if (source || document.hidden) return;
     source = new EventSource(url);
-    source.onopen = () => { tries = 0; status("live", "live"); };
+    source.onopen = () => { tries = 0; heard = Date.now(); status("live", "live"); };
     source.onerror = () => {
       if (source.readyState !== EventSource.CLOSED) return status("reconnecting", "broken");
       source = null;
@@ -133,9 +137,18 @@ export function connect(handlers) {
       timer = setTimeout(open, 2000 * tries);
     };
     for (const [name, handler] of Object.entries(take)) {
-      source.addEventListener(name, (event) => handler(JSON.parse(event.data)));
+      source.addEventListener(name, (event) => {
+        if (old()) status("live", "live");
+        heard = Date.now();
+        handler(JSON.parse(event.data));
+      });
     }
   }
+  // A controller that hangs keeps its connections: only its silence tells.
+  const old = () => source?.readyState === EventSource.OPEN && Date.now() - heard > SILENCE;
+  setInterval(() => {
+    if (old()) status(`no answer, shown is ${spanWords(Date.now() - heard)} old`, "broken");
+  }, 1000);
   function close() {
     source?.close();
     source = null;

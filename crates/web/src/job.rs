@@ -8,6 +8,7 @@ use serde::Serialize;
 use tutti_model::{Forecast, Holder, JobState, KeptFor, SavedPoint, Time};
 use tutti_wire::api::{JobDetail, JobRow, ProgressDetail, ProgressPoint, RankRow};
 
+use crate::jobs::task_counts;
 use crate::live::Shown;
 use crate::shell::{Page, Reader, Tab, document, region};
 use crate::topology::{self, Spot};
@@ -99,6 +100,11 @@ impl View {
                 }))
                 @if !row.note.is_empty() && self.why.is_none() {
                     (fact("Note", html! { (row.note) }))
+                }
+                @if let Some(counts) = &row.array {
+                    (fact("Tasks", html! {
+                        span data-testid="task-counts" { (task_counts(counts)) }
+                    }))
                 }
                 (fact("User", html! {
                     (row.user) @if let Some(team) = &row.team { span.sub { " of " (team) } }
@@ -416,7 +422,10 @@ fn logs(view: &View) -> Markup {
                     span #log-count.sub role="status" {}
                 }
             }
-            @if view.is_array() { p.sub { "Each task has a log of its own: open one of them." } }
+            @if view.is_array() { p.sub {
+                "Each task has a log of its own: open one of them. "
+                code { "tutti logs " (id) } " shows all."
+            } }
             @else if !view.inside { p.sub { "Logs are for the job's owner and for admins." } }
             @else {
                 div #log.log tabindex="0" role="log" aria-label={ "Log of job " (id) }

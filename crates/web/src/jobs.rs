@@ -110,13 +110,28 @@ fn asks(row: &JobRow) -> Markup {
 fn array(counts: Option<&ArrayCounts>) -> Markup {
     html! {
         @if let Some(c) = counts {
-            @let all = c.pending + c.running + c.suspended + c.completed + c.failed + c.cancelled;
-            span.sub {
-                " " (words::count(all, "task")) ": " (c.running) " running, "
-                (c.completed + c.failed + c.cancelled) " over"
-            }
+            span.sub { " " (task_counts(c)) }
         }
     }
+}
+
+/// `1,000 tasks: 3 failed, 10 running, 987 pending`. What went wrong comes first.
+pub(crate) fn task_counts(c: &ArrayCounts) -> String {
+    let states = [
+        (c.failed, "failed"),
+        (c.running, "running"),
+        (c.suspended, "suspended"),
+        (c.pending, "pending"),
+        (c.completed, "completed"),
+        (c.cancelled, "cancelled"),
+    ];
+    let all = states.iter().map(|(n, _)| n).sum();
+    let parts: Vec<String> = states
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, state)| format!("{} {state}", words::number(*n)))
+        .collect();
+    format!("{}: {}", words::count(all, "task"), parts.join(", "))
 }
 
 /// The box above a table: what is shown, and what is done with what is selected.
@@ -353,6 +368,6 @@ pub(crate) mod tests {
         let text = jobs_page(&reader(Role::Viewer), &view, String::new()).into_string();
         assert!(text.contains("step 1,200") && text.contains("loss 2.2500"), "{text}");
         assert!(text.contains("data-since=\"1000\"") && text.contains("2 restarts"), "{text}");
-        assert!(text.contains("100 tasks: 10 running, 0 over"), "{text}");
+        assert!(text.contains("100 tasks: 10 running, 90 pending"), "{text}");
     }
 }

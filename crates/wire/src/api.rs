@@ -12,6 +12,9 @@
 //! | GET `/api/v1/jobs/{id}/progress` | → [`ProgressDetail`]: how far it is, by rank and over time | viewer |
 //! | GET `/api/v1/jobs/{id}/wait` | query `seconds` (at most 60) → [`JobRow`] once ended, or as it is then | viewer |
 //! | POST `/api/v1/jobs/{id}/cancel`, `hold`, `release` | → [`Changed`] | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/kill` | → [`Changed`]; cancel without grace | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/signal` | [`SendSignal`] → [`Changed`], parts that got it | user, own jobs |
+//! | POST `/api/v1/jobs/{id}/update` | `model::JobUpdate` → [`Changed`]; priority, time, team and the like | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/saved` | → [`Changed`]; what the task did up to now is safe | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/checkpoints` | [`Register`] → [`Changed`]; where a checkpoint of it is | user, own jobs |
 //! | POST `/api/v1/jobs/{id}/priority` | [`SetPriority`] → [`Changed`] | user, own jobs and only down; admin |
@@ -347,6 +350,13 @@ pub struct Register {
     pub step: u64,
     /// Absolute, or a URL.
     pub path: String,
+}
+
+/// A signal for the processes of a job, which goes on unless they end of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SendSignal {
+    /// `USR1` or `SIGUSR1`.
+    pub signal: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -14,6 +14,7 @@ mod cluster;
 mod connect;
 mod error;
 mod events;
+mod limits;
 mod one_write;
 mod routes;
 mod unix;
@@ -27,15 +28,16 @@ use std::time::{Duration, Instant};
 use http::{HeaderValue, Method, Request, Response, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tutti_model::Time;
-use ureq::{Agent, Body, SendBody};
+use tutti_model::{Span, Time};
+use ureq::{Agent, AsSendBody, Body, SendBody};
 
 use crate::api::NOW_HEADER;
 use crate::tls::{refused_certificate, wrong_ca};
 
-pub use cluster::{ClusterRef, Endpoint, Lookup, default_data_dir};
+pub use cluster::{ClusterName, ClusterRef, Endpoint, Lookup, default_data_dir};
 pub use error::{ClientError, exit};
 pub use events::{Events, ExecEvents, Logs};
+pub use limits::{Limits, Notice};
 pub use unix::{SOCKET_FILE, SOCKET_PATH_MAX};
 
 const PREFIX: &str = "/api/v1";
@@ -57,6 +59,7 @@ pub struct Client {
     socket: OnceLock<Option<PathBuf>>,
     agent: OnceLock<Agent>,
     patience: Duration,
+    limits: Limits,
     /// What the cluster's clock said with its last answer; 0 before the first.
     told_at: AtomicU64,
 }
@@ -71,11 +74,23 @@ struct Ask {
     key: Option<String>,
     /// Only if what is there still has this tag.
     if_match: Option<HeaderValue>,
+    /// The answer may come so much later than others: that is what was asked for.
+    takes: Duration,
+    /// The answer goes on without end.
+    is_stream: bool,
 }
 
 impl Ask {
     fn plain(method: Method, path: &str) -> Self {
-        Ask { method, path: path.to_owned(), body: None, key: None, if_match: None }
+        Ask {
+            method,
+            path: path.to_owned(),
+            body: None,
+            key: None,
+            if_match: None,
+            takes: Duration::ZERO,
+            is_stream: false,
+        }
     }
 
     fn json<T: Serialize + ?Sized>(
@@ -91,6 +106,10 @@ impl Ask {
         self.key = Some(key.to_owned());
         self
     }
+
+    fn takes(self, takes: Duration) -> Self {
+        Ask { takes, ..self }
+    }
 }
 
 impl Client {
@@ -103,8 +122,24 @@ impl Client {
             socket: OnceLock::new(),
             agent: OnceLock::new(),
             patience: PATIENCE,
+            limits: Limits::default(),
             told_at: AtomicU64::new(0),
         }
+    }
+
+    /// One more, as patient as this one and with connections of its own.
+    pub fn another(&self) -> Self {
+        let other = Client::connect(&self.cluster).with_limits(self.limits);
+        Client { patience: self.patience, ..other }
+    }
+
+    /// How long answers are waited for, and whom to tell.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Client { limits, agent: OnceLock::new(), ..self }
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// How long submissions are tried again while nobody answers.
@@ -129,7 +164,11 @@ impl Client {
     }
 
     fn agent(&self) -> &Agent {
-        self.agent.get_or_init(|| connect::agent(self.cluster.token.ca, self.socket().cloned()))
+        let make = || {
+            let socket = self.socket().cloned();
+            connect::agent(self.cluster.token.ca, socket, &self.endpoint(), self.limits)
+        };
+        self.agent.get_or_init(make)
     }
 
     fn socket(&self) -> Option<&PathBuf> {
@@ -157,24 +196,44 @@ impl Client {
         if let Some(tag) = &ask.if_match {
             request = request.header(header::IF_MATCH, tag);
         }
+        let began = Instant::now();
         let sent = match &ask.body {
             Some(body) => {
                 let json = request.header(header::CONTENT_TYPE, "application/json");
-                self.agent().run(json.body(body.as_slice())?)
+                self.run(ask, json.body(body.as_slice())?)
             }
             // A length of none must be said: an end that is sent on its own may find the connection
             // closed already, and then the answer is lost.
-            None if ask.method == Method::POST => self.agent().run(request.body(&[][..])?),
-            None => self.agent().run(request.body(())?),
+            None if ask.method == Method::POST => self.run(ask, request.body(&[][..])?),
+            None => self.run(ask, request.body(())?),
         };
-        self.checked(sent)
+        self.checked(sent, began)
+    }
+
+    /// With limits of its own, where the usual ones do not do.
+    fn run<B: AsSendBody>(
+        &self,
+        ask: &Ask,
+        request: Request<B>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let (agent, answer) = (self.agent(), self.limits.answer);
+        if ask.is_stream {
+            let request = agent.configure_request(request).timeout_recv_body(None);
+            return agent.run(request.timeout_per_read(Some(self.limits.silence())).build());
+        }
+        if ask.takes.is_zero() {
+            return agent.run(request);
+        }
+        let longer = Some(answer + ask.takes);
+        agent.run(agent.configure_request(request).timeout_recv_response(longer).build())
     }
 
     fn checked(
         &self,
         sent: Result<Response<Body>, ureq::Error>,
+        began: Instant,
     ) -> Result<Response<Body>, ClientError> {
-        let response = sent.map_err(|e| self.not_reached(e))?;
+        let response = sent.map_err(|e| self.not_reached(e, began))?;
         let told = response.headers().get(NOW_HEADER).and_then(|at| at.to_str().ok()?.parse().ok());
         if let Some(at) = told {
             self.told_at.store(at, Ordering::Relaxed);
@@ -189,10 +248,11 @@ impl Client {
 
     fn whole(&self, response: Response<Body>) -> Result<Vec<u8>, ClientError> {
         let body = response.into_body().into_with_config().limit(ANSWER_MAX);
-        body.read_to_vec().map_err(|e| self.not_reached(e))
+        let began = Instant::now();
+        body.read_to_vec().map_err(|e| self.not_reached(e, began))
     }
 
-    fn not_reached(&self, error: ureq::Error) -> ClientError {
+    fn not_reached(&self, error: ureq::Error, began: Instant) -> ClientError {
         let endpoint = self.endpoint().authority();
         let refused = match &error {
             // `source()` of these two does not lead to what is inside.
@@ -204,6 +264,11 @@ impl Client {
             Some((_, Some(source))) => ClientError::NotTrusted { endpoint, source: source.clone() },
             Some((refused, None)) => {
                 ClientError::BadCertificate { endpoint, source: refused.clone().into() }
+            }
+            None if limits::is_timeout(&error) => {
+                self.look_again();
+                let silent_for = Span::secs(began.elapsed().as_secs_f64().round() as u64);
+                ClientError::Silent { endpoint, silent_for }
             }
             None => {
                 self.look_again();
@@ -227,28 +292,33 @@ impl Client {
 
     fn events_of<T: DeserializeOwned>(
         &self,
-        ask: &Ask,
+        ask: Ask,
         is_last: fn(&T) -> bool,
     ) -> Result<Events<T>, ClientError> {
+        let ask = &Ask { is_stream: true, ..ask };
         let body = self.send(ask)?.into_body();
-        Ok(Events::new(body.into_with_config().limit(u64::MAX).reader(), is_last))
+        let silence = Span(self.limits.silence().as_millis() as u64);
+        let (body, from) = (body.into_with_config(), self.endpoint().authority());
+        Ok(Events::new(body.limit(u64::MAX).reader(), is_last, from, silence))
     }
 
     fn upload(&self, path: &str, input: impl Read) -> Result<(), ClientError> {
         let mut input = Watched { inner: input, failed: None };
+        let began = Instant::now();
         let sent = {
             let request = self
                 .request(Method::PUT, path)
                 .header(header::CONTENT_TYPE, "application/octet-stream");
             let request = request.body(SendBody::from_reader(&mut input))?;
             // Answered when the input has ended and the job has taken it, which may be in hours.
-            self.agent()
-                .run(self.agent().configure_request(request).timeout_recv_response(None).build())
+            let request = self.agent().configure_request(request);
+            let request = request.timeout_recv_response(None).timeout_send_body(None);
+            self.agent().run(request.build())
         };
         if let Some(error) = input.failed {
             return Err(ClientError::Input(error));
         }
-        self.checked(sent).map(|_| ())
+        self.checked(sent, began).map(|_| ())
     }
 
     /// Again and again while nobody answers. Only for what may be asked twice.

@@ -9,6 +9,7 @@
 //!       ◄─ Order ─────────────
 //!       ◄─ ReadLog ─── Log ───►     pull: the reader sets the pace
 //!       ◄─ Exec, Input ─ Output ►
+//!       ◄─ Signal ──── Output ►
 //!       ── Findings ──────────►     a level, on every change and with every heartbeat
 //!       ◄─ Health ──── Health ►     fire drills, resolving, examining
 //!       ── Clock ───── Clock ─►     how far apart the clocks are
@@ -128,6 +129,13 @@ pub enum ToAgent {
         #[serde(with = "bytes_serde")]
         data: Vec<u8>,
         eof: bool,
+    },
+    /// A signal for the processes of a part, and nothing else. Answered like an `Exec`, with an exit of 0
+    /// or a reason.
+    Signal {
+        request: RequestId,
+        task: TaskId,
+        signal: String,
     },
     /// The ranks of this task are to know.
     Warn {

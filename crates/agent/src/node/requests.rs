@@ -84,6 +84,22 @@ impl Node {
         }
     }
 
+    /// The shim answers as if a program had run there.
+    pub(super) fn signal(&mut self, request: RequestId, task: TaskId, signal: String) {
+        let lease = self.machine.live_part(task).map(|l| l.lease);
+        match lease.filter(|&l| self.shims.is_connected(l)) {
+            Some(lease) => {
+                self.requests.execs.insert(request, lease);
+                self.shims.tell(lease, &ToShim::Signal { request, signal });
+            }
+            None => {
+                let node = &self.config.name;
+                let reason = format!("task {task} does not run on node {node} now");
+                self.say_exec(request, ExecOutput::Failed { reason });
+            }
+        }
+    }
+
     /// One that has ended meanwhile needs no warning.
     pub(super) fn warn(&mut self, task: TaskId, warning: Warning) {
         let lease = self.machine.live_part(task).map(|l| l.lease);

@@ -349,6 +349,7 @@ impl Node {
             ToAgent::Stdin { task, rank, data, eof } => self.stdin(task, rank, data, eof),
             ToAgent::ExecInput { request, data, eof } => self.exec_input(request, data, eof),
             ToAgent::Abandon { request } => self.abandon(request),
+            ToAgent::Signal { request, task, signal } => self.signal(request, task, signal),
             ToAgent::Warn { task, warning } => self.warn(task, warning),
         }
     }

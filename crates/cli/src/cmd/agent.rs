@@ -9,7 +9,9 @@ use tutti_agent::{
     ActiveChecks, AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote,
 };
 use tutti_model::{Bytes, Span, check_name};
+use tutti_model::{Bytes, Span};
 use tutti_wire::client::Endpoint;
+use tutti_wire::client::{ClientError, ClusterName, Endpoint};
 use tutti_wire::token::TokenText;
 
 use crate::fail::{Fail, chain};
@@ -24,7 +26,8 @@ const SEEN_BY_ALL: &str = "the join token is on the command line, where every us
 
 #[derive(clap::Args)]
 pub struct AgentArgs {
-    /// The controller: host:port, or on its machine its data dir [default: the default data dir]
+    /// The controller: host:port, or on its machine its data dir [default: --cluster, else the
+    /// default data dir]
     #[arg(long, value_name = "ADDR|DIR")]
     controller: Option<String>,
     /// The join token. Everybody on this machine can read it in the process list: prefer --token-file or
@@ -91,11 +94,11 @@ pub struct AgentArgs {
     share_without_mps: bool,
 }
 
-pub fn run(args: AgentArgs) -> Result<ExitCode, Fail> {
+pub fn run(cluster: Option<String>, args: AgentArgs) -> Result<ExitCode, Fail> {
     let from_variable = take_join_variable();
     let zygote = Zygote::fork().map_err(|e| Fail::new(chain(&e)))?;
     super::log_to_stderr("info");
-    let config = config(args, from_variable)?;
+    let config = config(cluster, args, from_variable)?;
     tutti_agent::run(config, zygote).map_err(|e| Fail::new(chain(&e)))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -108,17 +111,20 @@ fn take_join_variable() -> Option<String> {
     token
 }
 
-fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig, Fail> {
+fn config(
+    cluster: Option<String>,
+    args: AgentArgs,
+    from_variable: Option<String>,
+) -> Result<AgentConfig, Fail> {
     let name = match args.name {
         Some(name) => name,
         None => hardware::host_name()?,
     };
     check_name(&name).map_err(|bad| Fail::usage(format!("--name: {bad}")))?;
     let data_dir = args.data_dir.unwrap_or_else(|| session::data_dir().join("agent").join(&name));
-    let controller = match args.controller {
+    let controller = match args.controller.or(cluster) {
         None => Controller::DataDir(session::data_dir()),
-        Some(dir) if dir.contains('/') && !dir.contains("://") => Controller::DataDir(dir.into()),
-        Some(address) => Controller::Address(address),
+        Some(named) => controller(&named)?,
     };
     let address = match args.address {
         Some(address) => address,
@@ -153,6 +159,17 @@ fn config(args: AgentArgs, from_variable: Option<String>) -> Result<AgentConfig,
     config.huge_pages = !args.no_huge_pages;
     config.share_without_mps = args.share_without_mps;
     Ok(config)
+}
+
+fn controller(named: &str) -> Result<Controller, Fail> {
+    match ClusterName::of(named) {
+        // Not waited for as a directory that may still come: a host without its port.
+        ClusterName::Dir(dir) if !named.contains('/') && !dir.is_dir() => {
+            Err(ClientError::BadAddress(named.to_owned()).into())
+        }
+        ClusterName::Dir(dir) => Ok(Controller::DataDir(dir.to_owned())),
+        ClusterName::Address(address) => Ok(Controller::Address(address.to_owned())),
+    }
 }
 
 fn read_join(

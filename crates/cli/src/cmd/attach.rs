@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use tutti_model::TaskId;
 use tutti_wire::api::LogQuery;
 
-use super::output::{Follow, forward_stdin};
-use super::run::conclude;
+use super::output::{Follow, Guard, forward_stdin};
+use super::run::{conclude, say_why_it_waits};
 use crate::fail::Fail;
 use crate::{session, terminal};
 
@@ -20,6 +20,9 @@ pub struct AttachArgs {
     /// Leave standard input alone
     #[arg(long)]
     no_stdin: bool,
+    /// Let the terminal obey every escape sequence of the job, not only colours
+    #[arg(long)]
+    raw: bool,
 }
 
 pub fn run(cluster: Option<&str>, args: AttachArgs) -> Result<ExitCode, Fail> {
@@ -32,11 +35,14 @@ pub fn run(cluster: Option<&str>, args: AttachArgs) -> Result<ExitCode, Fail> {
     if job.spec.stdin && !args.no_stdin {
         forward_stdin(&client, args.id);
     }
+    say_why_it_waits(&client, args.id);
     if terminal::stderr_is_terminal() {
         terminal::complain(&format!("attached to job {}; Ctrl-C leaves it running", args.id));
     }
     let query = LogQuery { follow: true, tail: Some(args.tail), ..LogQuery::default() };
-    let follow = Follow { client: &client, id: args.id, query, timestamps: false, patient: true };
+    let guard = if args.raw { Guard::NONE } else { Guard::terminals() };
+    let id = args.id;
+    let follow = Follow { client: &client, id, query, timestamps: false, guard, patient: true };
     let end = follow.run()?;
     conclude(&client, args.id, &end)
 }

@@ -1,4 +1,4 @@
-//! `tutti cancel`, `hold`, `release` and `suspend`: one change to each of some jobs.
+//! `tutti hold`, `release` and `suspend`: one change to each of some jobs.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,6 @@ pub struct ChangeArgs {
 
 #[derive(Clone, Copy)]
 pub enum Change {
-    Cancel,
     Hold,
     Release,
     Suspend,
@@ -29,7 +28,6 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
     let mut failed = false;
     for id in args.ids {
         let result = match change {
-            Change::Cancel => client.cancel(id).map_err(Fail::from),
             Change::Hold => whole(id).and_then(|j| Ok(client.hold(j)?)),
             Change::Suspend => client.suspend(id).map_err(Fail::from),
             Change::Release => whole(id).and_then(|j| Ok(client.release(j)?)),
@@ -42,7 +40,6 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
             continue;
         }
         let done = match change {
-            Change::Cancel => format!("cancelled {id}"),
             Change::Hold => held(id, client.job(id)?.row.state),
             Change::Release => format!("released {id}"),
             // Of one that lost its node, nothing is there any more but its place in the queue.
@@ -69,10 +66,10 @@ fn held(id: TaskId, state: JobState) -> String {
     }
 }
 
-fn whole(id: TaskId) -> Result<tutti_model::JobId, Fail> {
+pub(super) fn whole(id: TaskId) -> Result<tutti_model::JobId, Fail> {
     match id.index {
         None => Ok(id.job),
-        Some(_) => Err(Fail::usage(format!("{id} is one task; hold and release take whole jobs"))
+        Some(_) => Err(Fail::usage(format!("{id} is one task; this takes whole jobs"))
             .hint(format!("write {}", id.job))),
     }
 }

@@ -12,7 +12,7 @@ use crate::session;
 
 #[derive(clap::Args)]
 pub struct ControllerArgs {
-    /// Where everything is kept [default: $TUTTI_DATA_DIR, else the machine's or the user's]
+    /// Where everything is kept [default: --cluster, $TUTTI_DATA_DIR, else the machine's or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port; port 0 picks a free one. Beyond loopback only TLS is spoken
@@ -44,19 +44,20 @@ pub struct ControllerArgs {
     archive: Option<PathBuf>,
 }
 
-pub fn run(args: ControllerArgs) -> Result<ExitCode, Fail> {
+pub fn run(cluster: Option<&str>, args: ControllerArgs) -> Result<ExitCode, Fail> {
     super::log_to_stderr("info");
-    tutti_controller::run(config(args)?).map_err(|e| Fail::new(chain(&e)))?;
+    tutti_controller::run(config(cluster, args)?).map_err(|e| Fail::new(chain(&e)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(args: ControllerArgs) -> Result<ControllerConfig, Fail> {
+fn config(cluster: Option<&str>, args: ControllerArgs) -> Result<ControllerConfig, Fail> {
     fn set<T>(place: &mut T, value: Option<T>) {
         if let Some(value) = value {
             *place = value;
         }
     }
-    let mut config = ControllerConfig::new(args.data_dir.unwrap_or_else(session::data_dir));
+    let data_dir = session::local_dir("controller", args.data_dir, cluster)?;
+    let mut config = ControllerConfig::new(data_dir);
     set(&mut config.listen, args.listen);
     set(&mut config.heartbeat, args.heartbeat);
     config.extra_names = args.names;

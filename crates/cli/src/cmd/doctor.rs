@@ -76,13 +76,16 @@ pub fn run(cluster: Option<&str>, args: DoctorArgs) -> Result<ExitCode, Fail> {
 /// as bad as `silent` says: who asks for a directory may know.
 fn examine(cluster: Option<&str>, silent: FindingLevel) -> Result<DoctorReport, Fail> {
     let error = match session::find(cluster) {
-        Ok(found) => match Client::connect(&found).doctor() {
+        Ok(found) => match session::connect(&found).doctor() {
             Ok(report) => return Ok(report),
             Err(e) => e,
         },
         Err(e) => e,
     };
-    let dir = cluster.map_or_else(session::data_dir, PathBuf::from);
+    let dir = match session::local_dir("doctor", None, cluster) {
+        Ok(dir) => dir,
+        Err(_) => return Err(error.into()),
+    };
     let away = error.is_unreachable() || error.exit_code() == i32::from(crate::fail::UNREACHABLE);
     if !away || !dir.join(tutti_controller::JOURNAL_FILE).exists() {
         return Err(error.into());

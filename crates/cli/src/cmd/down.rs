@@ -8,14 +8,13 @@ use crate::{local, session, terminal};
 
 #[derive(clap::Args)]
 pub struct DownArgs {
-    /// The data dir that tutti up was given [default: the default data dir]
+    /// The data dir that tutti up was given [default: --cluster, else the default data dir]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
 pub fn run(cluster: Option<&str>, args: DownArgs) -> Result<ExitCode, Fail> {
-    let named = args.data_dir.or_else(|| cluster.map(PathBuf::from).filter(|p| p.is_dir()));
-    let dir = named.unwrap_or_else(session::data_dir);
+    let dir = session::local_dir("down", args.data_dir, cluster)?;
     let stopped = local::down(&dir)?;
     if stopped.is_empty() {
         terminal::complain(&format!("nothing was running in {}", dir.display()));

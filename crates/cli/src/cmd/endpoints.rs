@@ -170,7 +170,7 @@ fn show(client: &Client, name: &str, how: &HowArgs) -> Result<ExitCode, Fail> {
     say(how, text)
 }
 
-fn say(how: &HowArgs, text: impl Fn() -> Result<String, Fail>) -> Result<ExitCode, Fail> {
+fn say(how: &HowArgs, text: impl Fn() -> Result<String, Fail> + Send) -> Result<ExitCode, Fail> {
     if how.watch {
         return terminal::watch(text);
     }

@@ -47,7 +47,7 @@ pub fn run(cluster: Option<&str>, args: ExecArgs) -> Result<ExitCode, Fail> {
 }
 
 fn forward(client: &Client, session: String) {
-    let client = Client::connect(client.cluster());
+    let client = client.another();
     std::thread::spawn(move || {
         // A program that ends without reading its input is no error; its exit code says the rest.
         if let Err(e) = client.exec_stdin(&session, std::io::stdin()) {

@@ -23,7 +23,7 @@ pub struct ManArgs {
 pub fn completions(args: CompletionsArgs) -> Result<ExitCode, Fail> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut visible(), "tutti", &mut text);
-    terminal::say(String::from_utf8_lossy(&text).trim_end());
+    terminal::document(String::from_utf8_lossy(&text).trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -46,7 +46,7 @@ pub fn man(args: ManArgs) -> Result<ExitCode, Fail> {
         None => {
             let mut text = Vec::new();
             clap_mangen::Man::new(Cli::command()).render(&mut text).map_err(failed)?;
-            terminal::say(String::from_utf8_lossy(&text).trim_end());
+            terminal::document(String::from_utf8_lossy(&text).trim_end());
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -125,7 +125,7 @@ struct Made {
 fn topology(
     client: &Client,
     args: &NodesArgs,
-    nodes: &dyn Fn() -> Result<Vec<NodeRow>, Fail>,
+    nodes: &(dyn Fn() -> Result<Vec<NodeRow>, Fail> + Sync),
 ) -> Result<ExitCode, Fail> {
     let details = || -> Result<Vec<NodeDetail>, Fail> {
         let names: Vec<String> = match args.names.is_empty() {

@@ -1,5 +1,6 @@
 //! A job's output on our own: stdout to stdout, stderr to stderr, ranks told apart.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -11,9 +12,9 @@ use tutti_wire::client::{Client, ClientError};
 use tutti_wire::stream::LogStream;
 
 use crate::fail::Fail;
-use crate::show::time;
+use crate::show::{harmless, time};
 use crate::style::{Style, of_rank};
-use crate::terminal;
+use crate::terminal::{self, safe::LogFilter};
 
 /// As much as a pipe holds.
 const STDIN_PIECE: usize = 64 << 10;
@@ -28,25 +29,48 @@ pub struct End {
 pub struct Printer<O, E> {
     out: O,
     err: E,
-    /// `[3] ` before each line.
+    /// Which task of an array this is, before each line.
+    task: Option<u32>,
+    /// `[3] ` before each line, of the rank.
     prefix: bool,
     timestamps: bool,
     live: bool,
     out_style: Style,
     err_style: Style,
+    /// Whether each output is a screen that must not obey what a job writes.
+    guard: Guard,
     /// Unfinished lines, held back when ranks could cut into each other's.
     open: BTreeMap<(u32, bool), Vec<u8>>,
+    /// What is unfinished on a guarded screen.
+    filters: BTreeMap<(u32, bool), LogFilter>,
+}
+
+/// Which of our outputs are terminals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Guard {
+    out: bool,
+    err: bool,
+}
+
+impl Guard {
+    pub const NONE: Guard = Guard { out: false, err: false };
+
+    /// Terminals are guarded; what is piped on stays as it is.
+    pub fn terminals() -> Guard {
+        Guard { out: terminal::stdout_is_terminal(), err: terminal::stderr_is_terminal() }
+    }
 }
 
 impl<O: Write, E: Write> Printer<O, E> {
     fn line(&mut self, line: &Line) -> std::io::Result<()> {
         let is_err = line.stream == LogStream::Err;
-        if !self.prefix && !self.timestamps {
+        let key = (line.rank, is_err);
+        if !self.prefix && !self.timestamps && self.task.is_none() {
             // One rank: pass it through, progress bars and all.
             let end: &[u8] = if line.partial { b"" } else { b"\n" };
-            return self.write(is_err, &[&line.bytes, end]);
+            let shown = self.shown(key, &line.bytes, !line.partial);
+            return self.write(is_err, &[&shown, end]);
         }
-        let key = (line.rank, is_err);
         let mut whole = self.open.remove(&key).unwrap_or_default();
         whole.extend_from_slice(&line.bytes);
         if line.partial {
@@ -69,11 +93,32 @@ impl<O: Write, E: Write> Printer<O, E> {
             head.push_str(&time::stamp(at));
             head.push(' ');
         }
-        if self.prefix {
-            head.push_str(&style.paint(of_rank(rank), &format!("[{rank}]")));
+        let whose = match (self.task, self.prefix) {
+            (None, false) => None,
+            (None, true) => Some((rank, format!("[{rank}]"))),
+            (Some(task), false) => Some((task, format!("[{task}]"))),
+            (Some(task), true) => Some((task, format!("[{task} rank {rank}]"))),
+        };
+        if let Some((colour, words)) = whose {
+            head.push_str(&style.paint(of_rank(colour), &words));
             head.push(' ');
         }
-        self.write(is_err, &[head.as_bytes(), text, b"\n"])
+        let shown = self.shown((rank, is_err), text, true);
+        self.write(is_err, &[head.as_bytes(), &shown, b"\n"])
+    }
+
+    /// As the terminal may have it, if it is one.
+    fn shown<'t>(&mut self, key: (u32, bool), text: &'t [u8], ends: bool) -> Cow<'t, [u8]> {
+        let guarded = if key.1 { self.guard.err } else { self.guard.out };
+        if !guarded {
+            return Cow::Borrowed(text);
+        }
+        let filter = self.filters.entry(key).or_default();
+        let mut shown = filter.pass(text);
+        if ends {
+            shown.extend(filter.end());
+        }
+        Cow::Owned(shown)
     }
 
     fn write(&mut self, is_err: bool, pieces: &[&[u8]]) -> std::io::Result<()> {
@@ -91,6 +136,12 @@ impl<O: Write, E: Write> Printer<O, E> {
     fn finish(&mut self) -> std::io::Result<()> {
         for ((rank, is_err), text) in std::mem::take(&mut self.open) {
             self.whole_line(rank, is_err, Time(0), &text)?;
+        }
+        for ((_, is_err), mut filter) in std::mem::take(&mut self.filters) {
+            let rest = filter.end();
+            if !rest.is_empty() {
+                self.write(is_err, &[&rest])?;
+            }
         }
         self.out.flush()
     }
@@ -147,22 +198,31 @@ pub struct Follow<'c> {
     pub id: TaskId,
     pub query: LogQuery,
     pub timestamps: bool,
+    pub guard: Guard,
     /// Go on asking while the controller is away.
     pub patient: bool,
 }
 
 impl Follow<'_> {
     /// Prints until the end of the log, or of the job.
-    pub fn run(mut self) -> Result<End, Fail> {
+    pub fn run(self) -> Result<End, Fail> {
+        self.run_as(None)
+    }
+
+    /// The same, with the index of the task before each line.
+    pub fn run_as(mut self, task: Option<u32>) -> Result<End, Fail> {
         let mut printer = Printer {
             out: std::io::BufWriter::new(std::io::stdout()),
             err: std::io::stderr(),
+            task,
             prefix: false,
             timestamps: self.timestamps,
             live: self.query.follow,
             out_style: Style::of_stdout(),
             err_style: Style::of_stderr(),
+            guard: self.guard,
             open: BTreeMap::new(),
+            filters: BTreeMap::new(),
         };
         let mut printed = Printed::default();
         let mut told = false;
@@ -172,7 +232,10 @@ impl Follow<'_> {
                 Err(lost) => lost,
             };
             if !told {
-                terminal::complain(&format!("tutti: {lost}; the job runs on, asking again"));
+                terminal::complain(&format!(
+                    "tutti: {lost}; job {} runs on, asking again",
+                    self.id
+                ));
                 told = true;
             }
             if !printed.0.is_empty() {
@@ -208,7 +271,8 @@ impl Follow<'_> {
                 }
                 Ok(LogEvent::Note { text }) => {
                     printer.out.flush().map_err(unwritable)?;
-                    terminal::complain(&format!("tutti: {text}"));
+                    let of = printer.task.map_or_else(String::new, |_| format!("{}: ", self.id));
+                    terminal::complain(&format!("tutti: {of}{}", harmless(&text)));
                 }
                 Ok(LogEvent::End { state, exit_code }) => {
                     printer.finish().map_err(unwritable)?;
@@ -250,7 +314,7 @@ pub(super) fn bytes(text: String, raw: Option<String>) -> Result<Vec<u8>, Fail> 
 
 /// Sends our stdin to rank 0 of the job, in a thread of its own that ends with the process.
 pub fn forward_stdin(client: &Client, id: TaskId) {
-    let client = Client::connect(client.cluster());
+    let client = client.another();
     std::thread::spawn(move || {
         let send = |piece: &[u8], more| client.put_stdin(id, tutti_model::Rank(0), more, piece);
         let pause = || std::thread::sleep(Duration::from_millis(500));
@@ -299,12 +363,15 @@ mod tests {
         Printer {
             out: Vec::new(),
             err: Vec::new(),
+            task: None,
             prefix,
             timestamps,
             live: true,
             out_style: Style::PLAIN,
             err_style: Style::PLAIN,
+            guard: Guard::NONE,
             open: BTreeMap::new(),
+            filters: BTreeMap::new(),
         }
     }
 
@@ -329,6 +396,23 @@ mod tests {
     }
 
     #[test]
+    fn a_terminal_obeys_colours_only_and_a_pipe_gets_every_byte() {
+        let nasty = "\x1b[31mred\x1b]52;c;AAAA\x07";
+        let mut pipe = printer(false, false);
+        pipe.line(&line(0, 1, nasty, false)).unwrap();
+        assert_eq!(text(&pipe), format!("{nasty}\n"));
+        let guarded =
+            |prefix| Printer { guard: Guard { out: true, err: true }, ..printer(prefix, false) };
+        let mut screen = guarded(false);
+        screen.line(&line(0, 1, "\x1b[31mred\x1b]52;", true)).unwrap();
+        screen.line(&line(0, 1, "c;AAAA\x07", false)).unwrap();
+        assert_eq!(text(&screen), "\x1b[31mred\\x1b]52;c;AAAA\\x07\x1b[0m\n");
+        let mut ranks = guarded(true);
+        ranks.line(&line(3, 1, nasty, false)).unwrap();
+        assert_eq!(text(&ranks), "[3] \x1b[31mred\\x1b]52;c;AAAA\\x07\x1b[0m\n");
+    }
+
+    #[test]
     fn several_ranks_never_cut_into_each_other() {
         let mut p = printer(true, false);
         p.line(&line(0, 1, "a", true)).unwrap();
@@ -337,6 +421,17 @@ mod tests {
         p.line(&line(1, 1, "no newline", true)).unwrap();
         p.finish().unwrap();
         assert_eq!(text(&p), "[1] hello\n[0] ab\n[1] no newline\n");
+    }
+
+    #[test]
+    fn tasks_of_an_array_are_told_apart() {
+        let mut one = Printer { task: Some(7), ..printer(false, false) };
+        one.line(&line(0, 1, "a", true)).unwrap();
+        one.line(&line(0, 1, "b", false)).unwrap();
+        assert_eq!(text(&one), "[7] ab\n");
+        let mut gang = Printer { task: Some(7), ..printer(true, false) };
+        gang.line(&line(3, 1, "x", false)).unwrap();
+        assert_eq!(text(&gang), "[7 rank 3] x\n");
     }
 
     #[test]

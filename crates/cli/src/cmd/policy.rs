@@ -59,7 +59,7 @@ pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
             if json {
                 terminal::json(&policy)?;
             } else {
-                terminal::say(as_file(&policy)?.trim_end());
+                terminal::document(as_file(&policy)?.trim_end());
             }
         }
         PolicyVerb::Check(file) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use tutti_model::{JobState, Span, TaskId, Time};
+use tutti_model::{JobId, JobState, Span, TaskId, Time};
 use tutti_wire::api::{JobPage, JobQuery, JobRow};
 use tutti_wire::client::Client;
 
@@ -43,7 +43,7 @@ pub struct PsArgs {
     /// Part of the name
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Each started task of an array as a row of its own
+    /// Each started task of an array as a row of its own: tutti ps --tasks 12 --state failed
     #[arg(long)]
     tasks: bool,
     /// What ended since then, however long ago: 30d, 2026-11-01 or 2026-11-01T08:00
@@ -75,7 +75,9 @@ pub fn run(cluster: Option<&str>, args: PsArgs) -> Result<ExitCode, Fail> {
     let text = || {
         let list = collect(&client, &args)?;
         let (now, width) = (session::now(&client), terminal_width());
-        Ok(jobs::table(&list.jobs, &list.hidden, now, Style::of_stdout(), width))
+        let table = jobs::table(&list.jobs, &list.hidden, now, Style::of_stdout(), width);
+        let is_cut = list.more && !args.ids.is_empty() && args.limit.is_none();
+        Ok(if is_cut { format!("{table}\n{}", cut(&list)) } else { table })
     };
     if args.watch {
         return terminal::watch(text);
@@ -116,7 +118,7 @@ fn collect(client: &Client, args: &PsArgs) -> Result<List, Fail> {
         Ok(List { jobs: page.jobs, hidden: BTreeMap::new(), more: page.next.is_some() })
     };
     if !args.ids.is_empty() {
-        return by_id(client, &args.ids);
+        return by_id(client, args, &base);
     }
     if args.since.is_some() || args.until.is_some() {
         let (since, until, state) = (args.since, args.until, args.state.clone());
@@ -254,13 +256,48 @@ fn take_off(left: &mut BTreeMap<String, u64>, states: &str, mut n: u64) {
     }
 }
 
-fn by_id(client: &Client, ids: &[TaskId]) -> Result<List, Fail> {
-    let jobs = ids.iter().map(|&id| Ok(client.job(id)?.row)).collect::<Result<_, Fail>>()?;
-    Ok(List { jobs, hidden: BTreeMap::new(), more: false })
+/// Each as one row, or with `--tasks` each of an array's tasks as one.
+fn by_id(client: &Client, args: &PsArgs, base: &JobQuery) -> Result<List, Fail> {
+    let mut list = List { jobs: Vec::new(), hidden: BTreeMap::new(), more: false };
+    for &id in &args.ids {
+        let row = client.job(id)?.row;
+        if !args.tasks || row.array.is_none() {
+            list.jobs.push(row);
+            continue;
+        }
+        let wanted = JobQuery { state: args.state.clone(), ..base.clone() };
+        let page = tasks_of(client, id.job, wanted, args.limit.unwrap_or(JSON_ROWS))?;
+        list.more |= page.next.is_some();
+        list.jobs.extend(page.jobs);
+    }
+    Ok(list)
+}
+
+/// The tasks of an array that started or ended, in the order of their indices, and a row for those that
+/// did not.
+pub(super) fn tasks_of(
+    client: &Client,
+    job: JobId,
+    wanted: JobQuery,
+    limit: u32,
+) -> Result<JobPage, Fail> {
+    let wanted = JobQuery { id: Some(job.to_string()), tasks: true, ..wanted };
+    let page = pages(client, wanted.clone(), Some(limit))?;
+    if !page.jobs.is_empty() {
+        return Ok(page);
+    }
+    // It has left memory, or has none of these.
+    let mut page = pages(client, JobQuery { since: Some(Time(0)), ..wanted }, Some(limit))?;
+    page.jobs.reverse();
+    Ok(page)
 }
 
 /// As one page, of as many as it takes.
-fn pages(client: &Client, mut query: JobQuery, limit: Option<u32>) -> Result<JobPage, Fail> {
+pub(super) fn pages(
+    client: &Client,
+    mut query: JobQuery,
+    limit: Option<u32>,
+) -> Result<JobPage, Fail> {
     let limit = limit.map_or(usize::MAX, |n| n as usize);
     let mut jobs = Vec::new();
     loop {
@@ -274,7 +311,7 @@ fn pages(client: &Client, mut query: JobQuery, limit: Option<u32>) -> Result<Job
     }
 }
 
-fn states(text: &str) -> Result<String, String> {
+pub(super) fn states(text: &str) -> Result<String, String> {
     let known = [HAS_NODES, "pending,active", ENDED].join(",");
     match text.split(',').find(|s| !known.split(',').any(|k| k == *s)) {
         None => Ok(text.to_owned()),

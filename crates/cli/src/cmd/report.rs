@@ -89,9 +89,9 @@ pub fn run(cluster: Option<&str>, args: ReportArgs) -> Result<ExitCode, Fail> {
     if args.json {
         terminal::json(&found)?;
     } else if args.csv {
-        terminal::say(&report::csv(&found));
+        terminal::document(&report::csv(&found));
     } else if args.html {
-        terminal::say(&tutti_web::cost::standalone(&found).into_string());
+        terminal::document(&tutti_web::cost::standalone(&found).into_string());
     } else {
         let now = session::now(&client);
         terminal::say(&report::text(&found, now, Style::of_stdout(), terminal_width()));

@@ -12,9 +12,10 @@ use tutti_wire::client::Client;
 use tutti_wire::jobfile::Inherit;
 
 use super::job_args::JobArgs;
-use super::output::{End, Follow, forward_stdin};
+use super::output::{End, Follow, Guard, forward_stdin};
 use super::submit::exit_code;
 use crate::fail::{Fail, job_exit};
+use crate::show::harmless;
 use crate::{session, terminal};
 
 /// 128 + SIGINT.
@@ -56,7 +57,10 @@ pub fn run(cluster: Option<&str>, args: RunArgs) -> Result<ExitCode, Fail> {
         say_why_it_waits(&client, id);
     }
     let query = LogQuery { follow: true, ..LogQuery::default() };
-    let end = Follow { client: &client, id, query, timestamps: false, patient: true }.run()?;
+    // The command is the user's own, and its output as if it ran here.
+    let guard = Guard::NONE;
+    let follow = Follow { client: &client, id, query, timestamps: false, guard, patient: true };
+    let end = follow.run()?;
     if end.exit_code.is_none() && interrupts.happened() {
         return Ok(job_exit(INTERRUPTED));
     }
@@ -69,7 +73,8 @@ pub fn conclude(client: &Client, id: TaskId, end: &End) -> Result<ExitCode, Fail
         return Ok(job_exit(code));
     }
     let row = client.job(id)?.row;
-    let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
+    let note =
+        if row.note.is_empty() { String::new() } else { format!(": {}", harmless(&row.note)) };
     terminal::complain(&format!("tutti: job {id} {}{note}", row.state.as_str()));
     let exit_code = exit_code(&JobRow { exit_code: end.exit_code.or(row.exit_code), ..row });
     Ok(job_exit(exit_code))
@@ -90,7 +95,7 @@ impl Interrupts {
         let interrupts =
             Interrupts { job: Arc::default(), happened: Arc::new(AtomicBool::new(false)) };
         let (job, happened) = (interrupts.job.clone(), interrupts.happened.clone());
-        let client = Client::connect(client.cluster());
+        let client = client.another();
         std::thread::spawn(move || {
             while signals.wait().is_ok() {
                 let first = !happened.swap(true, Ordering::Relaxed);
@@ -123,16 +128,17 @@ fn cancel(client: &Client, id: TaskId) {
 
 /// Tells a person who waits what for; each reason once.
 pub(super) fn say_why_it_waits(client: &Client, id: TaskId) {
-    let client = Client::connect(client.cluster());
+    let client = client.another();
     std::thread::spawn(move || {
         let mut told = String::new();
         loop {
+            // A job that starts at once waits for nothing.
             std::thread::sleep(Duration::from_secs(1));
             match client.job(id) {
                 Ok(job) if job.row.state == JobState::Pending => {
                     if job.row.note != told {
                         told = job.row.note;
-                        terminal::complain(&format!("tutti: job {id} waits: {told}"));
+                        terminal::complain(&format!("tutti: job {id} waits: {}", harmless(&told)));
                     }
                 }
                 Ok(_) => return,

@@ -137,7 +137,8 @@ fn give_arguments(
 /// Asks until the job has ended, over restarts of the controller too.
 pub fn wait_for(client: &Client, id: TaskId) -> Result<JobRow, Fail> {
     loop {
-        match client.wait(id, 60) {
+        // Not longer at a time: a controller that hangs is noticed only after this.
+        match client.wait(id, 15) {
             Ok(row) if row.state.is_final() => return Ok(row),
             Ok(_) => {}
             Err(e) if e.is_unreachable() => {

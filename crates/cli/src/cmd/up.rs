@@ -28,8 +28,7 @@ pub struct UpArgs {
     /// Becomes the running policy, now and not again when the controller is restarted
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Where everything is kept [default: --cluster if that is a directory, $TUTTI_DATA_DIR, else the
-    /// machine's or the user's]
+    /// Where everything is kept [default: --cluster, $TUTTI_DATA_DIR, else the machine's or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port of the controller [default: 127.0.0.1:7171, or another port if taken]
@@ -75,10 +74,11 @@ pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
 
 /// What no flag says is as it was in this data dir.
 fn options(cluster: Option<&str>, args: UpArgs) -> Result<UpOptions, Fail> {
-    // Whoever works with a cluster in a directory means that one. An address is somewhere else.
-    let is_dir = |c: &&str| (c.contains('/') && !c.contains("://")) || Path::new(c).is_dir();
-    let named = cluster.filter(is_dir).map(PathBuf::from);
-    let data_dir = args.data_dir.clone().or(named).unwrap_or_else(session::data_dir);
+    let by_name = args.data_dir.is_none() && cluster.is_some();
+    let data_dir = session::local_dir("up", args.data_dir.clone(), cluster)?;
+    if by_name {
+        refuse_new_word(&data_dir)?;
+    }
     let policy = args.policy.as_deref().map(super::policy::read_whole).transpose()?;
     let before = Setup::read(&data_dir)?;
     let asked = args.nodes.is_some() || args.racks.is_some() || args.hardware.are_given();
@@ -96,6 +96,19 @@ fn options(cluster: Option<&str>, args: UpArgs) -> Result<UpOptions, Fail> {
         (false, None) => before,
     };
     Ok(UpOptions { data_dir, listen, nodes, node_timeout, policy, router })
+}
+
+/// A word that is no directory yet is more likely a mistyped name, or a host without its port.
+fn refuse_new_word(dir: &Path) -> Result<(), Fail> {
+    let is_path = dir.to_string_lossy().contains('/');
+    if is_path || dir.is_dir() {
+        return Ok(());
+    }
+    let named = dir.display();
+    Err(Fail::usage(format!(
+        "there is no directory {named} here, and it has no port of an address"
+    ))
+    .hint(format!("to start a new cluster in that directory, write ./{named}")))
 }
 
 fn nodes(args: &UpArgs) -> Result<Vec<NodePlan>, Fail> {

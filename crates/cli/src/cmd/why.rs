@@ -7,7 +7,7 @@ use tutti_wire::api::JobRow;
 use tutti_wire::client::Client;
 
 use crate::fail::Fail;
-use crate::show::{endpoint, why};
+use crate::show::{endpoint, harmless, why};
 use crate::style::Style;
 use crate::{session, terminal};
 
@@ -77,7 +77,8 @@ fn of_job(client: &Client, id: TaskId, json: bool) -> Result<ExitCode, Fail> {
 }
 
 fn not_waiting(row: &JobRow) -> String {
-    let note = if row.note.is_empty() { String::new() } else { format!(": {}", row.note) };
+    let note =
+        if row.note.is_empty() { String::new() } else { format!(": {}", harmless(&row.note)) };
     format!("job {} does not wait, it is {}{note}", row.id, row.state.as_str())
 }
 

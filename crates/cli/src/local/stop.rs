@@ -42,7 +42,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
     let Ok(dir) = dir.canonicalize() else {
         return Err(Fail::new(format!("there is no cluster in {}", dir.display()))
             .exit(NOT_FOUND)
-            .hint("name its data dir with --data-dir"));
+            .hint("name its data dir with --data-dir, --cluster or TUTTI_CLUSTER"));
     };
     let record = UpRecord::read(&dir)?;
     let running = running(&dir, record.as_ref());

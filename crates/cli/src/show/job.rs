@@ -1,17 +1,21 @@
 //! `tutti show`.
 
 use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, SuspendCause, Time, Topology};
-use tutti_wire::api::{JobDetail, PartRow, ProgressPoint, SuspensionRow};
+use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressPoint, SuspensionRow};
 
 use super::jobs::array;
 use super::plan::seen::PlanSeen;
 use super::table::{Grid, plain};
-use super::{count, harmless, milli, progress, report, time};
+use super::{count, harmless, milli, progress, report, thousands, time};
 use crate::style::{Ink, Style, of_job};
 
-/// `history` is how it got where it is.
+/// Failed tasks of an array that are named; more are counted.
+pub const FAILED_NAMED: u32 = 8;
+
+/// `failed` are the first tasks of an array that failed, `history` is how it got where it is.
 pub fn detail(
     job: &JobDetail,
+    failed: &[JobRow],
     history: &[ProgressPoint],
     now: Time,
     style: Style,
@@ -24,7 +28,11 @@ pub fn detail(
         style.paint(Ink::Bold, &harmless(&row.name)),
         style.paint(of_job(row.state), row.state.as_str())
     )];
-    lines.extend(facts(job, history, now).iter().map(|(key, value)| format!("  {key:<11}{value}")));
+    let mut facts = facts(job, history, now);
+    let at = facts.iter().position(|(key, _)| *key == "tasks").map_or(0, |at| at + 1);
+    let named = failed_words(row, failed).into_iter().map(|words| ("failed", harmless(&words)));
+    facts.splice(at..at, named);
+    lines.extend(facts.iter().map(|(key, value)| format!("  {key:<11}{value}")));
     if !job.parts.is_empty() {
         lines.push(String::new());
         lines.push(parts(&job.parts, style, width));
@@ -85,6 +93,32 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
     facts
+}
+
+/// Which tasks failed and how: the first few, and how to see all.
+fn failed_words(row: &JobRow, failed: &[JobRow]) -> Option<String> {
+    let all = row.array.as_ref().map_or(0, |a| a.failed);
+    let named: Vec<String> = failed.iter().filter_map(failed_task).collect();
+    if named.is_empty() {
+        return None;
+    }
+    let more = all.saturating_sub(named.len() as u64);
+    let more = if more > 0 { format!(" and {} more", thousands(more)) } else { String::new() };
+    Some(format!(
+        "{}{more}; `tutti ps --tasks {} --state failed` lists all",
+        named.join(", "),
+        row.id
+    ))
+}
+
+fn failed_task(task: &JobRow) -> Option<String> {
+    let index = task.id.index?;
+    let how = match task.exit_code {
+        Some(code) => format!("exit {code}"),
+        None if task.note.is_empty() => return Some(index.to_string()),
+        None => task.note.clone(),
+    };
+    Some(format!("{index} ({how})"))
 }
 
 /// What was planned for it beside what it does.
@@ -279,7 +313,7 @@ mod tests {
             stopped_before: Some("GPU 3 of n2 was broken".into()),
             replica_of: Some(ReplicaOf { endpoint: "chat".into(), revision: 2 }),
         };
-        let text = detail(&job, &[], Time(61_000), Style::PLAIN, None);
+        let text = detail(&job, &[], &[], Time(61_000), Style::PLAIN, None);
         for want in [
             "job 7  train  running",
             "asks for   2 nodes × h100:8 GPUs",
@@ -308,7 +342,7 @@ mod tests {
         let pace = Some(tutti_model::Span(1410));
         told.row.progress =
             Some(tutti_wire::api::JobProgress { step: Some(9), pace, ..Default::default() });
-        let text = detail(&told, &[], Time(61_000), Style::PLAIN, None);
+        let text = detail(&told, &[], &[], Time(61_000), Style::PLAIN, None);
         assert!(text.contains("planned    1.32 s a step, seen 1.41 s (+7 %)"), "{text}");
 
         let mut part = job;
@@ -319,7 +353,7 @@ mod tests {
         part.spec.labels.insert("nvme".into(), "true".into());
         part.spec.topology = Some(Topology::Rack);
         (part.parts[0].gpus, part.parts[0].share) = (vec![3], Milli(250));
-        let text = detail(&part, &[], Time(61_000), Style::PLAIN, None);
+        let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
         for want in [
             "user       ada, team vision",
             "priority   normal, class urgent",
@@ -330,8 +364,31 @@ mod tests {
         }
         part.spec.gpu_share = None;
         part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
-        let text = detail(&part, &[], Time(61_000), Style::PLAIN, None);
+        let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
         assert!(text.contains("2-8 nodes × h100:1 GPUs"), "{text}");
+    }
+
+    #[test]
+    fn the_first_failed_tasks_are_named() {
+        use tutti_wire::api::ArrayCounts;
+        let counts = ArrayCounts { failed: 1_003, completed: 5, ..ArrayCounts::default() };
+        let array = JobRow { array: Some(counts), ..row("12", JobState::Failed) };
+        let task = |id: &str, exit_code, note: &str| JobRow {
+            exit_code,
+            note: note.into(),
+            ..row(id, JobState::Failed)
+        };
+        let failed = [
+            task("12_3", Some(1), "rank 0 exited with 1"),
+            task("12_17", None, "ran out of its time limit"),
+            task("12_20", None, ""),
+        ];
+        assert_eq!(
+            failed_words(&array, &failed).unwrap(),
+            "3 (exit 1), 17 (ran out of its time limit), 20 and 1,000 more; \
+             `tutti ps --tasks 12 --state failed` lists all"
+        );
+        assert_eq!(failed_words(&array, &[]), None);
     }
 
     #[test]

@@ -97,10 +97,10 @@ pub mod tests {
         assert_eq!(
             table(&lines, Some("EUR"), NOW, Style::PLAIN, None),
             "\
-ENDPOINT  TEAM  REQUESTS  FAILED  TOKENS IN  TOKENS OUT  GPU-HOURS    EUR  EUR/M TOKENS  STATE
-chat      lab     12,345       6        3 M        1200       8.50  21.25          7.08  serving
-old\u{fffd}[2J   lab     12,345       6        3 M        1200       8.50  21.25          7.08  stopped 3h ago
-idle      lab          0       0          0           0          -      -             -  serving"
+ENDPOINT    TEAM  REQUESTS  FAILED  TOKENS IN  TOKENS OUT  GPU-HOURS    EUR  EUR/M TOKENS  STATE
+chat        lab     12,345       6        3 M        1200       8.50  21.25          7.08  serving
+old\\x1b[2J  lab     12,345       6        3 M        1200       8.50  21.25          7.08  stopped 3h ago
+idle        lab          0       0          0           0          -      -             -  serving"
         );
         let free = table(&lines[..1], None, NOW, Style::PLAIN, None);
         assert!(!free.contains("EUR") && free.ends_with("8.50  serving"), "{free}");

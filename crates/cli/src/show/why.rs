@@ -234,7 +234,7 @@ what would help
             until: Time(90_000),
             shortage: Shortage { nodes_wanted: 1, nodes_total: 4, ..Shortage::default() },
         });
-        let start = "job 12 is pending: nodes are reserved (power\u{fffd} work, until ";
+        let start = "job 12 is pending: nodes are reserved (power\\x1b work, until ";
         assert!(reserved.starts_with(start), "{reserved}");
         assert!(reserved.contains(" (in 1m30s)): needs a node, none fits now"), "{reserved}");
         let again = text(Verdict::BackOff { until: Time(5_000) });

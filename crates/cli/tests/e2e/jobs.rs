@@ -1,7 +1,7 @@
 use std::fs;
 
-use tutti_model::{JobState, NodeState, TaskId};
-use tutti_testkit::{Cluster, PATIENCE, Proc, wait_for, wait_until};
+use tutti_model::{JobSpec, JobState, NodeState, TaskId};
+use tutti_testkit::{Cluster, PATIENCE, Proc, me, wait_for, wait_until};
 
 use crate::{cluster, gang};
 
@@ -242,4 +242,157 @@ fn job_files_run_in_every_format() {
         }
     }
     cluster.cli(&["submit", "--wait", "--wrap", "exit 4"]).call().exited(4);
+}
+
+/// What became of an array is told task by task: rows, failures with their codes, output.
+#[test]
+fn tasks_of_an_array_are_listed_named_and_heard() {
+    let cluster = cluster(1);
+    let line = "echo out of $TUTTI_ARRAY_INDEX; [ $TUTTI_ARRAY_INDEX != 2 ] || exit 7";
+    let spec = JobSpec { array: Some("0-3".parse().unwrap()), ..JobSpec::shell(line) };
+    let id = cluster.submit(spec);
+    cluster.wait_end(id);
+    let id = id.to_string();
+    let rows = cluster.cli(&["ps", "--tasks", &id]).ok();
+    let named = |i: u32| rows.lines().any(|l| l.trim_start().starts_with(&format!("{id}_{i} ")));
+    assert!((0..4).all(named), "{rows}");
+    let failed = cluster.cli(&["ps", "--tasks", &id, "--state", "failed", "--json"]).ok();
+    let failed: serde_json::Value = serde_json::from_str(&failed).unwrap();
+    assert_eq!((failed.as_array().unwrap().len(), &failed[0]["exit_code"]), (1, &7.into()));
+    let shown = cluster.cli(&["show", &id]).ok();
+    let want = format!("failed     2 (exit 7); `tutti ps --tasks {id} --state failed` lists all");
+    assert!(shown.contains(&want), "{shown}");
+    let logs = cluster.cli(&["logs", &id]).ok();
+    assert_eq!(logs, (0..4).map(|i| format!("[{i}] out of {i}")).collect::<Vec<_>>().join("\n"));
+    let mut followed: Vec<_> =
+        cluster.cli(&["logs", "-f", &id]).ok().lines().map(str::to_owned).collect();
+    followed.sort();
+    assert_eq!(followed.join("\n"), logs);
+}
+
+#[test]
+fn following_a_job_that_waits_says_why() {
+    let cluster = cluster(1);
+    let spec = JobSpec { hold: true, ..JobSpec::shell("echo at last") };
+    let id = cluster.submit(spec).to_string();
+    let mut follow = cluster.cli(&["logs", "-f", &id]).spawn();
+    let said = follow.next_note();
+    assert!(said.starts_with(&format!("tutti: job {id} waits: ")), "{said}");
+    assert!(said.contains("held"), "{said}");
+    cluster.cli(&["release", &id]).ok();
+    assert_eq!(follow.next_line(), "at last");
+    follow.finish().exited(0);
+}
+
+#[test]
+fn a_job_that_waits_is_updated_and_one_that_runs_only_in_part() {
+    let cluster = cluster(1);
+    let id = wrap(&cluster, "sleep 600", &["--hold", "-G", "1"]).to_string();
+    let update = |args: &[&str]| cluster.cli(&[&["update", &id], args].concat()).call();
+    let done = update(&["--name", "better", "--time", "1h", "--priority", "low", "-G", "2"]);
+    done.exited(0).says(&[&format!("updated {id}: name better, priority low, time 1h")]);
+    let shown = cluster.cli(&["show", &id]).ok();
+    for want in ["better", "priority   low", "2 GPUs", "at most 1h"] {
+        assert!(shown.contains(want), "{want} in\n{shown}");
+    }
+    update(&["--release"]).exited(0);
+    cluster.wait_state(id.parse().unwrap(), JobState::Running);
+    let refused = update(&["-G", "1"]);
+    refused.exited(1).says(&["gpus_per_node of job", "can't change any more: it runs"]);
+    update(&["--time", "30m"]).exited(0);
+    update(&["--after", &id]).exited(1);
+    cluster.cli(&["update", "99", "--hold"]).call().exited(3);
+    let audit = fs::read_to_string(cluster.dir().join("audit.log")).unwrap();
+    assert!(audit.contains("/update"), "{audit}");
+    // The new limit is what stops it: an admin sets it to a moment from now.
+    update(&["--time", "2s"]).exited(2).says(&["it has run for"]);
+    cluster.cli(&["cancel", "--now", &id]).ok();
+    cluster.wait_state(id.parse().unwrap(), JobState::Cancelled);
+}
+
+#[test]
+fn jobs_are_cancelled_by_what_they_are() {
+    let cluster = cluster(1);
+    let held = |name: &str| wrap(&cluster, "sleep 600", &["--hold", "--name", name]).to_string();
+    let (a, b, c) = (held("sweep-1"), held("sweep-2"), held("other"));
+    let running = wrap(&cluster, "sleep 600", &["--name", "sweep-3"]);
+    cluster.wait_state(running, JobState::Running);
+    let said = cluster.cli(&["cancel", "--name", "sweep", "--state", "pending"]).ok();
+    let want: Vec<String> = [&a, &b]
+        .iter()
+        .zip(1..)
+        .map(|(id, i)| format!("cancelled {id} (sweep-{i} of {}, pending)", me()))
+        .collect();
+    assert_eq!(said.lines().collect::<Vec<_>>(), want);
+    assert_eq!(cluster.job(running).row.state, JobState::Running);
+    assert_eq!(cluster.job(c.parse().unwrap()).row.state, JobState::Pending);
+    cluster
+        .cli(&["cancel", "--user", "nobody-has-this-name"])
+        .call()
+        .exited(0)
+        .says(&["no job fits"]);
+    cluster.cli(&["cancel", "--team", "default", "--yes"]).ok();
+    cluster.wait_state(running, JobState::Cancelled);
+    cluster.wait_state(c.parse().unwrap(), JobState::Cancelled);
+}
+
+#[test]
+fn a_signal_is_sent_and_nothing_else() {
+    let cluster = cluster(1);
+    let line = "trap 'echo heard' USR1; echo ready; while :; do sleep 0.1; done";
+    let id = wrap(&cluster, line, &[]).to_string();
+    let mut follow = cluster.cli(&["logs", "-f", &id]).spawn();
+    assert_eq!(follow.next_line(), "ready");
+    let sent = cluster.cli(&["cancel", "--signal", "USR1", &id]).call();
+    sent.exited(0).says(&[&format!("sent USR1 to {id}")]);
+    assert_eq!(follow.next_line(), "heard");
+    assert_eq!(cluster.job(id.parse().unwrap()).row.state, JobState::Running);
+    let refused = cluster.cli(&["cancel", "--signal", "USR2", &id]).call();
+    refused.exited(1).says(&["has a handler for SIGUSR2"]);
+    cluster.cli(&["cancel", "--signal", "FOO", &id]).call().exited(2).says(&["'FOO' is no signal"]);
+    // Nobody ignores this one.
+    cluster.cli(&["cancel", "--now", &id]).ok();
+    let row = cluster.wait_end(id.parse().unwrap());
+    assert_eq!((row.state, row.exit_code), (JobState::Cancelled, Some(137)));
+}
+
+#[test]
+fn wait_ends_with_the_jobs_and_their_code() {
+    let cluster = cluster(1);
+    let fine = wrap(&cluster, "true", &[]).to_string();
+    let bad = wrap(&cluster, "exit 7", &[]).to_string();
+    let long = wrap(&cluster, "sleep 600", &[]).to_string();
+    let done = cluster.cli(&["wait", &fine, &bad]).call();
+    done.exited(7);
+    assert!(done.out.contains(&format!("{bad} failed (exit 7)")), "{done}");
+    cluster.cli(&["wait", &fine]).call().exited(0);
+    cluster.cli(&["wait", "--any", &long, &bad]).call().exited(7);
+    let late = cluster.cli(&["wait", "--timeout", "1s", &long]).call();
+    late.exited(124).says(&["has not ended within 1s"]);
+    cluster.cli(&["wait", &fine, "99"]).call().exited(3);
+    let rows = cluster.cli(&["wait", "--json", &fine]).ok();
+    let rows: serde_json::Value = serde_json::from_str(&rows).unwrap();
+    assert_eq!(rows[0]["state"], "completed");
+    cluster.cli(&["cancel", &long]).ok();
+    cluster.cli(&["wait", &long]).call().exited(143);
+}
+
+#[test]
+fn a_node_is_shown_with_since_when_and_what_runs() {
+    let cluster = cluster(1);
+    let id = wrap(&cluster, "sleep 600", &["-G", "2", "--name", "train"]);
+    cluster.wait_state(id, JobState::Running);
+    let shown = cluster.cli(&["show", "n1"]).ok();
+    assert!(shown.starts_with("node n1  ready since "), "{shown}");
+    for want in ["2 in use: ", "agent      version ", "train", "1 job"] {
+        assert!(shown.contains(want), "{want} in\n{shown}");
+    }
+    cluster.cli(&["drain", "n1", "--reason", "new fans"]).ok();
+    let shown = cluster.cli(&["show", "n1"]).ok();
+    assert!(shown.starts_with("node n1  draining since "), "{shown}");
+    assert!(shown.contains(": new fans"), "{shown}");
+    cluster.cli(&["show", "n9"]).call().exited(3).says(&["there is no node 'n9'"]);
+    let json: serde_json::Value =
+        serde_json::from_str(&cluster.cli(&["show", "n1", "--json"]).ok()).unwrap();
+    assert!(json["since"].is_u64() && json["drain_reason"] == "new fans", "{json}");
 }

@@ -5,7 +5,9 @@
 //! | `archive` | ended jobs in files: found again, never lost, never twice |
 //! | `bench` | the cluster measures itself |
 //! | `burst` | a controller killed again and again loses no job and runs none twice |
+//! | `escapes` | nothing that a user names can paint an operator's screen |
 //! | `faults` | agents, nodes and controllers that die, hang or are away |
+//! | `frozen` | a controller that hangs: clients say so and give up |
 //! | `goodput` | what a killed node cost, in GPU-hours and money |
 //! | `health` | a GPU that breaks: seen, fenced, jobs moved, resolved |
 //! | `partition` | a node cut off by the network |
@@ -40,7 +42,9 @@ mod dashboard;
 mod disk;
 mod endpoints;
 mod errors;
+mod escapes;
 mod faults;
+mod frozen;
 mod goodput;
 mod health;
 mod jobs;

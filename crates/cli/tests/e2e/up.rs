@@ -269,3 +269,36 @@ fn up_again_is_as_it_was_and_names_nodes_that_are_left_over() {
     place.tutti(&one).call().exited(0).says(&["1 node,", "n2 of an earlier start"]);
     place.tutti(&["down"]).ok();
 }
+
+/// The cluster in the default data dir must outlive every `tutti down` that names another one.
+#[test]
+fn down_stops_the_cluster_that_was_named_or_none() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    let endpoint = std::fs::read_to_string(place.path().join("endpoint")).unwrap();
+    let mistyped = format!("{}x", place.path().display());
+    let tutti = |args: &[&str], cluster: &str| {
+        Cli::new(Path::new(TUTTI), args)
+            .env("TUTTI_DATA_DIR", place.path())
+            .env("TUTTI_CLUSTER", cluster)
+            .call()
+    };
+    tutti(&["down"], &mistyped).exited(3).says(&["there is no cluster in", &mistyped]);
+    tutti(&["down"], "no-such-word").exited(3).says(&["there is no cluster in no-such-word"]);
+    for verb in ["down", "up", "controller"] {
+        let refused = tutti(&[verb], endpoint.trim());
+        refused.exited(2).says(&["TUTTI_CLUSTER is ", endpoint.trim(), "--data-dir"]);
+    }
+    tutti(&["up"], "no-such-word").exited(2).says(&["./no-such-word"]);
+    tutti(&["down", "--cluster", &mistyped], "").exited(3);
+    tutti(&["down", "--cluster", ""], "").exited(2);
+    let dir = place.path().to_str().unwrap();
+    tutti(&["down", "--cluster", &mistyped, "--data-dir", dir], "")
+        .exited(2)
+        .says(&["two clusters"]);
+    tutti(&["sim", "--format", "journal"], endpoint.trim()).exited(2).says(&["TUTTI_CLUSTER is "]);
+    assert_eq!(tutti(&["nodes"], "").exited(0).out.matches("ready").count(), 2);
+    assert!(!Path::new(&mistyped).exists());
+    tutti(&["down"], "").exited(0);
+    assert!(processes_of(place.path()).is_empty());
+}

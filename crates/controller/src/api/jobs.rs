@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use serde::Deserialize;
 use tutti_engine::{Command, Rejected, Reply};
-use tutti_model::{Explanation, JobId, TaskId, Time};
+use tutti_model::{Explanation, JobId, JobUpdate, TaskId, Time};
 use tutti_wire::api::{
     Changed, JobDetail, JobPage, JobQuery, JobRow, ProgressDetail, Register, SetPriority,
 };
@@ -226,6 +226,34 @@ pub async fn cancel(
     Named(target): Named<TaskId>,
 ) -> Result<Json<Changed>, Problem> {
     change(&app, Command::Cancel { actor: caller.actor, target }).await
+}
+
+/// Stops a job at once: SIGKILL to every process, without time to save. An array as a whole without
+/// an index.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/kill", tag = "jobs",
+    params(("id" = TaskId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn kill(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(target): Named<TaskId>,
+) -> Result<Json<Changed>, Problem> {
+    change(&app, Command::Kill { actor: caller.actor, target }).await
+}
+
+/// Changes a job that was submitted before: all that is said here, or nothing. What others go by stays
+/// once it has started: how much it has, and who pays; its time limit is made longer by admins only.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/update", tag = "jobs", request_body = JobUpdate,
+    params(("id" = JobId, Path)),
+    responses((status = 200, body = Changed), Problems))]
+pub async fn update(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Named(job): Named<JobId>,
+    Strict(update): Strict<JobUpdate>,
+) -> Result<Json<Changed>, Problem> {
+    let update = Box::new(update);
+    change(&app, Command::Update { actor: caller.actor, job, update }).await
 }
 
 /// Keeps a pending job from starting.

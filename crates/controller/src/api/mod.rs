@@ -21,6 +21,7 @@ pub(crate) mod problem;
 mod report;
 mod routers;
 mod routes;
+mod signal;
 pub(crate) mod sse;
 mod submit;
 mod team;
@@ -95,6 +96,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/goodput", get(report::job))
         .route("/jobs/{id}/wait", get(jobs::wait))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/jobs/{id}/kill", post(jobs::kill))
+        .route("/jobs/{id}/signal", post(signal::signal))
+        .route("/jobs/{id}/update", post(jobs::update))
         .route("/jobs/{id}/hold", post(jobs::hold))
         .route("/jobs/{id}/release", post(jobs::release))
         .route("/jobs/{id}/suspend", post(jobs::suspend))

@@ -15,7 +15,7 @@ use utoipa::{IntoResponses, OpenApi};
 use super::routes::{Access, access};
 use super::{
     alerts, cluster, endpoints, events, exec, health, jobs, load, logs, metrics, nodes, policy,
-    report, routers, submit, telemetry, tokens,
+    report, routers, signal, submit, telemetry, tokens,
 };
 
 /// The errors that every route may answer with.
@@ -59,6 +59,9 @@ impl IntoResponses for Problems {
         jobs::progress,
         jobs::wait,
         jobs::cancel,
+        jobs::kill,
+        jobs::update,
+        signal::signal,
         jobs::hold,
         jobs::release,
         jobs::suspend,

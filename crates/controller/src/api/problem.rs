@@ -150,6 +150,12 @@ impl From<Rejected> for Problem {
             ),
             R::KeyReused(_) => (conflict, Some("use a new Idempotency-Key for a new job")),
             R::AlreadyEnded(_) => (conflict, None),
+            R::CantUpdate { .. } => {
+                (conflict, Some("cancel it and submit it again with what it is to have"))
+            }
+            R::IsReplica { .. } => {
+                (conflict, Some("`tutti serve FILE --update` changes the endpoint"))
+            }
             R::PlanRefused(_) => (
                 internal,
                 Some("this is a bug in the scheduler: nothing was started; please report it"),

@@ -17,8 +17,9 @@ const BUFFER: usize = 64;
 /// Texts that may wait for a reader: each has several events, and whoever sends them keeps others.
 const TEXTS: usize = 2;
 
-/// A quiet stream says something this often, so that a reader that left is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// A quiet stream says something this often, so that a reader that left is noticed, and a reader notices
+/// a controller that hangs.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 pub type Stream =
     Sse<axum::response::sse::KeepAliveStream<ReceiverStream<Result<Event, Infallible>>>>;
@@ -75,7 +76,8 @@ impl Texts {
                 () = self.0.closed() => return Left,
                 () = tokio::time::sleep(KEEP_ALIVE) => {}
             }
-            if self.send(Bytes::from_static(b":\n\n")).await.is_err() {
+            // An event, since pages can't see comments.
+            if self.send(Bytes::from_static(b"event: beat\ndata: 0\n\n")).await.is_err() {
                 return Left;
             }
         }

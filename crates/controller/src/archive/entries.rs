@@ -122,6 +122,7 @@ pub fn names(state: &State) -> State {
         stale: Default::default(),
         joined_at: node.joined_at,
         strikes: Vec::new(),
+        up_since: None,
         good_at: None,
         burn_in: None,
         gpu_bench: None,

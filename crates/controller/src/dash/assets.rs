@@ -6,6 +6,7 @@ use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tutti_model::text::{is_deceptive, push_escaped};
 use tutti_web::assets;
 
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
@@ -42,7 +43,7 @@ pub fn takes_gzip(headers: &HeaderMap) -> bool {
 
 /// A page, squeezed where that is worth it.
 pub fn html(headers: &HeaderMap, page: tutti_web::Markup) -> Response {
-    let text = page.into_string();
+    let text = visible(page.into_string());
     let kind = (CONTENT_TYPE, "text/html; charset=utf-8");
     if text.len() < SQUEEZE_FROM || !takes_gzip(headers) {
         return ([kind, (VARY, "accept-encoding")], text).into_response();
@@ -51,9 +52,33 @@ pub fn html(headers: &HeaderMap, page: tutti_web::Markup) -> Response {
     ([kind, (VARY, "accept-encoding"), (CONTENT_ENCODING, "gzip")], squeezed).into_response()
 }
 
+/// What users wrote must not turn the direction of a line, or hide in it. Markup of ours has no such
+/// characters, so it is enough to look at the page as a whole.
+fn visible(page: String) -> String {
+    let deceives = |c: char| is_deceptive(c) && !c.is_control();
+    if !page.chars().any(deceives) {
+        return page;
+    }
+    let mut shown = String::with_capacity(page.len() + 64);
+    for c in page.chars() {
+        match deceives(c) {
+            true => push_escaped(&mut shown, c),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_can_t_turn_a_page_around() {
+        let page = |name: &str| visible(format!("<td>{name}</td>\n"));
+        assert_eq!(page("a\u{202e}b\u{2066}"), "<td>a\\u{202e}b\\u{2066}</td>\n");
+        assert_eq!(page("größer שלום"), "<td>größer שלום</td>\n");
+    }
 
     #[test]
     fn only_who_takes_gzip_gets_it() {

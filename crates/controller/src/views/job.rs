@@ -186,7 +186,7 @@ pub fn suspensions(state: &State, task: &Task) -> Vec<SuspensionRow> {
 
 fn stop_note(state: &State, why: &StopCause) -> String {
     match why {
-        StopCause::Cancelled { by } => format!("being cancelled by {by}"),
+        StopCause::Cancelled { by, .. } => format!("being cancelled by {by}"),
         StopCause::TimeLimit => "ran out of its time limit".to_owned(),
         StopCause::RankFailed { rank, saw } => {
             format!("rank {rank} failed, the others are stopped{}", meanwhile(saw.as_deref()))

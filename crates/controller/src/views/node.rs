@@ -12,7 +12,7 @@ pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
     let state = world.engine.state();
     let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
     let since = match node.link {
-        Link::Up => node.drain.as_ref().map(|d| d.since),
+        Link::Up => node.drain.as_ref().map(|d| d.since).or(node.up_since),
         Link::Away { since } | Link::Lost { since } => Some(since),
     };
     NodeRow {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, Phase, ReplicaOf, Span, State, Task,
-    TaskId, Tasks, Time,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State,
+    Task, TaskId, Tasks, Time,
 };
 
 use super::{accounts, claims, health};
@@ -52,6 +52,21 @@ pub(super) fn submitted(
     state.next_job = state.next_job.max(id.0 + 1);
     state.jobs.insert(id, Arc::new(job));
     index::job_added(state, id);
+}
+
+/// Its rank among its kin stays: it is what was learned of what it was.
+pub(super) fn updated(state: &mut State, id: JobId, update: &JobUpdate, team: Option<&str>) {
+    let Some(job) = state.job(id) else { return };
+    let spec = Arc::new(update.applied(&job.spec));
+    if update.changes_demand() {
+        accounts::learn_shape(state, &spec);
+    }
+    index::change_spec(state, id, |job| {
+        job.spec = spec;
+        if let Some(team) = team {
+            team.clone_into(&mut job.team);
+        }
+    });
 }
 
 /// All tasks of the array that never started end together.

@@ -120,7 +120,7 @@ impl Ending<'_> {
         let code = first_failure(self.attempt).map(|e| e.status.code());
         if let AttemptPhase::Stopping { why, .. } = &self.attempt.phase {
             match why {
-                StopCause::Cancelled { by } => {
+                StopCause::Cancelled { by, .. } => {
                     let reason = EndReason::Cancelled { by: by.clone() };
                     return self.ended(Outcome::Cancelled, code, reason);
                 }

@@ -10,8 +10,9 @@ use crate::command::{Actor, Reply};
 use crate::event::Event;
 use crate::reject::Rejected;
 
-pub(super) fn cancel(view: View<'_>, actor: &Actor, target: TaskId) -> Decision {
+pub(super) fn cancel(view: View<'_>, actor: &Actor, target: TaskId, at_once: bool) -> Decision {
     let job = own_job(view, actor, target.job)?;
+    let how = Cancel { actor, at_once };
     let mut events = Vec::new();
     let mut touched = 0;
     match target.index {
@@ -27,7 +28,7 @@ pub(super) fn cancel(view: View<'_>, actor: &Actor, target: TaskId) -> Decision 
                 events.push(Event::WaitingEnded { job: job.id, ended });
             }
             for (id, task) in job.live_tasks() {
-                touched += cancel_task(actor, id, task, view.now, &mut events);
+                touched += cancel_task(how, id, task, view.now, &mut events);
             }
         }
         Some(_) => {
@@ -38,7 +39,7 @@ pub(super) fn cancel(view: View<'_>, actor: &Actor, target: TaskId) -> Decision 
                 return Err(Rejected::AlreadyEnded(job.id));
             }
             match job.task(target.index) {
-                Some(task) => touched += cancel_task(actor, target, task, view.now, &mut events),
+                Some(task) => touched += cancel_task(how, target, task, view.now, &mut events),
                 None => {
                     touched += 1;
                     let ended = never_ran(cancelled_by(actor), view.now);
@@ -54,7 +55,21 @@ fn cancelled_by(actor: &Actor) -> EndReason {
     EndReason::Cancelled { by: actor.user.clone() }
 }
 
-fn cancel_task(actor: &Actor, id: TaskId, task: &Task, now: Time, events: &mut Vec<Event>) -> u64 {
+#[derive(Clone, Copy)]
+struct Cancel<'a> {
+    actor: &'a Actor,
+    /// Killed, without time to save.
+    at_once: bool,
+}
+
+fn cancel_task(
+    how: Cancel<'_>,
+    id: TaskId,
+    task: &Task,
+    now: Time,
+    events: &mut Vec<Event>,
+) -> u64 {
+    let Cancel { actor, at_once } = how;
     match &task.phase {
         Phase::Ended(_) => 0,
         Phase::Pending { .. } => {
@@ -64,7 +79,7 @@ fn cancel_task(actor: &Actor, id: TaskId, task: &Task, now: Time, events: &mut V
         }
         // A cancel outranks any other reason to stop: it must not be started again.
         Phase::Active(attempt) => {
-            let why = StopCause::Cancelled { by: actor.user.clone() };
+            let why = StopCause::Cancelled { by: actor.user.clone(), at_once };
             events.push(Event::Stopping { lease: attempt.lease(id), why });
             1
         }

@@ -25,10 +25,7 @@ pub(super) fn submit(
     if spec.service.is_some() {
         return Err(EndpointRefused::MustBeServed.into());
     }
-    // It goes before standard work because somebody waits for an answer; nobody waits for a job.
-    if spec.class.as_deref() == Some(SERVING_CLASS) && actor.role < Role::Admin {
-        return Err(bad("class", format!("{SERVING_CLASS} is for endpoints: use `tutti serve`")));
-    }
+    not_serving(actor, spec)?;
     let team = check(view, actor, user, spec)?;
     let job = JobId(view.state.next_job.max(1));
     check_dependencies(view, spec, job)?;
@@ -41,6 +38,14 @@ pub(super) fn submit(
         replica_of: None,
     };
     Ok((Reply::Submitted { job, repeated: false }, vec![event]))
+}
+
+/// That class goes before standard work because somebody waits for an answer; nobody waits for a job.
+pub(super) fn not_serving(actor: &Actor, spec: &JobSpec) -> Result<(), Rejected> {
+    match spec.class.as_deref() == Some(SERVING_CLASS) && actor.role < Role::Admin {
+        true => Err(bad("class", format!("{SERVING_CLASS} is for endpoints: use `tutti serve`"))),
+        false => Ok(()),
+    }
 }
 
 /// What holds for everything that is to run. Says who pays.
@@ -60,7 +65,11 @@ pub(super) fn check(
 }
 
 /// What is larger than its team may ever have would wait for ever.
-fn within_team_limit(view: View<'_>, team: &str, spec: &JobSpec) -> Result<(), Rejected> {
+pub(super) fn within_team_limit(
+    view: View<'_>,
+    team: &str,
+    spec: &JobSpec,
+) -> Result<(), Rejected> {
     let demand = Demand::of(spec);
     let wanted = match (demand.spread, demand.least_nodes) {
         (Spread::Nodes { gpus_each, .. }, Some(least)) => u64::from(least) * u64::from(gpus_each),
@@ -113,7 +122,7 @@ fn check_priority(actor: &Actor, spec: &JobSpec) -> Result<(), Rejected> {
     Ok(())
 }
 
-fn check_class(view: View<'_>, actor: &Actor, spec: &JobSpec) -> Result<(), Rejected> {
+pub(super) fn check_class(view: View<'_>, actor: &Actor, spec: &JobSpec) -> Result<(), Rejected> {
     let Some(class) = &spec.class else { return Ok(()) };
     let classes = &view.state.policy.classes;
     let known = || classes.keys().cloned().collect();
@@ -127,7 +136,12 @@ fn check_class(view: View<'_>, actor: &Actor, spec: &JobSpec) -> Result<(), Reje
 }
 
 /// Who pays. Where no teams are configured, anybody may name any.
-fn team_of(view: View<'_>, actor: &Actor, user: &str, spec: &JobSpec) -> Result<String, Rejected> {
+pub(super) fn team_of(
+    view: View<'_>,
+    actor: &Actor,
+    user: &str,
+    spec: &JobSpec,
+) -> Result<String, Rejected> {
     let policy = &view.state.policy;
     let Some(team) = &spec.team else { return Ok(policy.team_of_user(user).to_owned()) };
     if policy.teams.is_empty() {
@@ -143,7 +157,11 @@ fn team_of(view: View<'_>, actor: &Actor, user: &str, spec: &JobSpec) -> Result<
     Ok(team.clone())
 }
 
-fn check_dependencies(view: View<'_>, spec: &JobSpec, new: JobId) -> Result<(), Rejected> {
+pub(super) fn check_dependencies(
+    view: View<'_>,
+    spec: &JobSpec,
+    new: JobId,
+) -> Result<(), Rejected> {
     for dep in &spec.after {
         if dep.job == new {
             return Err(Rejected::DependencyCycle(new));

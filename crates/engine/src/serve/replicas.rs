@@ -184,7 +184,7 @@ fn stops(state: &State, seen: &Seen<'_>) -> String {
         Some(StopCause::Evicted { node, .. }) => {
             format!("node {} is cleared", state.node_name(*node))
         }
-        Some(StopCause::Cancelled { by }) => format!("{by} cancels its job"),
+        Some(StopCause::Cancelled { by, .. }) => format!("{by} cancels its job"),
         Some(StopCause::Unhealthy { node, text, .. }) => {
             format!("{} is broken: {text}", state.node_name(*node))
         }
@@ -275,7 +275,7 @@ fn cancelled(look: &Look<'_>, seen: &Seen<'_>) -> Option<Event> {
         Phase::Active(attempt) => match &attempt.phase {
             tutti_model::AttemptPhase::Stopping { why: StopCause::Cancelled { .. }, .. } => None,
             _ => {
-                let why = StopCause::Cancelled { by };
+                let why = StopCause::Cancelled { by, at_once: false };
                 Some(Event::Stopping { lease: attempt.lease(id), why })
             }
         },

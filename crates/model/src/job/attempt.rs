@@ -88,6 +88,9 @@ pub enum AttemptPhase {
 pub enum StopCause {
     Cancelled {
         by: String,
+        /// Killed, without time to save.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        at_once: bool,
     },
     TimeLimit,
     /// A rank ended with something other than 0; the others are stopped.

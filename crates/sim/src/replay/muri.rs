@@ -170,6 +170,7 @@ impl<'a> World<'a> {
                 stale: Default::default(),
                 joined_at: Time(0),
                 strikes: Vec::new(),
+                up_since: None,
                 good_at: None,
                 burn_in: None,
                 gpu_bench: None,

@@ -116,10 +116,10 @@ impl ClusterRef {
     /// By `--cluster`, else `$TUTTI_CLUSTER`, else the default data directory.
     pub fn find(lookup: &Lookup<'_>) -> Result<Self, ClientError> {
         let named = lookup.flag.or(lookup.cluster).filter(|s| !s.is_empty());
-        match named {
+        match named.map(ClusterName::of) {
             None => Self::in_dir(lookup.default_data_dir, lookup),
-            Some(text) if is_address(text) => Self::at(text, lookup),
-            Some(dir) => Self::in_dir(Path::new(dir), lookup),
+            Some(ClusterName::Address(text)) => Self::at(text, lookup),
+            Some(ClusterName::Dir(dir)) => Self::in_dir(dir, lookup),
         }
     }
 
@@ -150,11 +150,24 @@ impl ClusterRef {
     }
 }
 
-/// An address has a port and no path; a directory of that name can be written `./name:1`.
-fn is_address(text: &str) -> bool {
-    text.contains("://")
-        || (!text.contains('/')
-            && text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()))
+/// What the name of a cluster means, for every verb. Nothing is looked up: a directory that is
+/// mistyped stays a directory, and is missed by whoever opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterName<'a> {
+    Dir(&'a Path),
+    Address(&'a str),
+}
+
+impl<'a> ClusterName<'a> {
+    /// An address has a port and no path; a directory of that name can be written `./name:1`.
+    pub fn of(text: &'a str) -> Self {
+        let has_port =
+            || text.rsplit_once(':').is_some_and(|(_, port)| port.trim().parse::<u16>().is_ok());
+        match text.contains("://") || (!text.contains('/') && has_port()) {
+            true => ClusterName::Address(text),
+            false => ClusterName::Dir(Path::new(text)),
+        }
+    }
 }
 
 fn read_endpoint(dir: &Path) -> Result<Endpoint, ClientError> {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,18 +18,27 @@ use ureq::unversioned::transport::{
     Transport, TransportAdapter,
 };
 
+use super::Endpoint;
+use super::limits::{Limits, Watcher};
 use super::one_write::OneWrite;
 use super::unix::Unix;
 use crate::pki::CaPin;
 use crate::tls::{Purpose, Trust, client_config};
 
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Longer than the longest `wait` of the API.
-const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// To find the address of a name.
+const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
 /// An agent for HTTPS with this CA and for plain HTTP, over the socket if there is one. TLS is set up
 /// when it is first needed.
-pub(super) fn agent(pin: CaPin, socket: Option<PathBuf>) -> Agent {
+pub(super) fn agent(
+    pin: CaPin,
+    socket: Option<PathBuf>,
+    endpoint: &Endpoint,
+    limits: Limits,
+) -> Agent {
+    // A limit costs a thread for each look, and an address needs none.
+    let by_name = socket.is_none() && endpoint.host.parse::<IpAddr>().is_err();
+    let watcher = Watcher::new(limits, &endpoint.authority());
     let config = Config::builder()
         // An error's body says what is wrong.
         .http_status_as_error(false)
@@ -40,13 +50,20 @@ pub(super) fn agent(pin: CaPin, socket: Option<PathBuf>) -> Agent {
         // The default of 128 KiB each costs more to clear than a small request takes.
         .input_buffer_size(32 << 10)
         .output_buffer_size(16 << 10)
-        .timeout_connect(Some(CONNECT_MAX))
-        .timeout_recv_response(Some(ANSWER_MAX))
+        .timeout_resolve(by_name.then_some(RESOLVE_MAX))
+        .timeout_connect(Some(limits.connect()))
+        .timeout_send_request(Some(limits.answer))
+        .timeout_send_body(Some(limits.answer))
+        .timeout_recv_response(Some(limits.answer))
+        .timeout_recv_body(Some(limits.answer))
         .build();
     let tls = PinnedTls { pin, config: OnceLock::new() };
     Agent::with_parts(
         config,
-        ().chain(Unix { socket }).chain(TcpConnector::default()).chain(tls).chain(OneWrite),
+        ().chain(Unix { socket })
+            .chain(TcpConnector::default())
+            .chain(tls)
+            .chain(OneWrite { watcher }),
         DefaultResolver::default(),
     )
 }

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use tutti_model::Span;
+
 use crate::api::{ApiError, POLICY_MOVED};
 use crate::tls::WrongCa;
 use crate::token::BadToken;
@@ -48,6 +50,8 @@ pub enum ClientError {
         #[source]
         source: Box<ureq::Error>,
     },
+    #[error("the controller at {endpoint} has not answered for {silent_for}")]
+    Silent { endpoint: String, silent_for: Span },
     #[error("the controller at {endpoint} is not to be trusted")]
     NotTrusted {
         endpoint: String,
@@ -119,6 +123,9 @@ impl ClientError {
                 "is it running? `tutti up` starts one; --cluster and TUTTI_CLUSTER say which"
                     .to_owned()
             }
+            Silent { .. } => "it may be stopped, overloaded or cut off: `tutti doctor` on its \
+                              machine looks; --timeout or TUTTI_TIMEOUT waits longer"
+                .to_owned(),
             NotTrusted { .. } => "check the address, and that the token is for this cluster; \
                                   nothing was sent"
                 .to_owned(),
@@ -138,9 +145,8 @@ impl ClientError {
     pub fn exit_code(&self) -> i32 {
         use ClientError::*;
         match self {
-            NoDataDir { .. } | NotStarted { .. } | Unreachable { .. } | Interrupted(_) => {
-                exit::UNREACHABLE
-            }
+            NoDataDir { .. } | NotStarted { .. } | Unreachable { .. } => exit::UNREACHABLE,
+            Silent { .. } | Interrupted(_) => exit::UNREACHABLE,
             BadAddress(_) | PlainText(_) => exit::USAGE,
             NoToken { .. } | BadToken { .. } | Denied(_) => exit::DENIED,
             NotTrusted { .. } | BadCertificate { .. } => exit::DENIED,
@@ -152,7 +158,8 @@ impl ClientError {
 
     /// Nobody answered; with an idempotency key the same may be asked again.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, ClientError::Unreachable { .. } | ClientError::Interrupted(_))
+        use ClientError::{Interrupted, Silent, Unreachable};
+        matches!(self, Unreachable { .. } | Silent { .. } | Interrupted(_))
             || matches!(self, ClientError::Api(e) if e.exit == exit::UNREACHABLE)
     }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::de::DeserializeOwned;
+use tutti_model::Span;
 use ureq::BodyReader;
 
 use super::ClientError;
+use super::limits::io_is_timeout;
 use crate::api::{ExecEvent, LogEvent};
 use crate::sse::SseParser;
 
@@ -22,6 +24,9 @@ pub struct Events<T> {
     is_last: fn(&T) -> bool,
     over: bool,
     stop: Option<Arc<AtomicBool>>,
+    /// Whom nothing may be heard of for this long.
+    endpoint: String,
+    silence: Span,
 }
 
 impl<T> std::fmt::Debug for Events<T> {
@@ -32,9 +37,14 @@ impl<T> std::fmt::Debug for Events<T> {
 
 impl<T: DeserializeOwned> Events<T> {
     /// `is_last` tells a stream that ended from one that broke.
-    pub(super) fn new(body: BodyReader<'static>, is_last: fn(&T) -> bool) -> Self {
-        let chunk = vec![0; 32 << 10];
-        Events { body, parser: SseParser::new(), chunk, is_last, over: false, stop: None }
+    pub(super) fn new(
+        body: BodyReader<'static>,
+        is_last: fn(&T) -> bool,
+        endpoint: String,
+        silence: Span,
+    ) -> Self {
+        let (parser, chunk) = (SseParser::new(), vec![0; 32 << 10]);
+        Events { body, parser, chunk, is_last, over: false, stop: None, endpoint, silence }
     }
 
     /// Once this is set it ends as if it were interrupted, at the controller's next sign of life:
@@ -58,6 +68,10 @@ impl<T: DeserializeOwned> Events<T> {
                 Ok(0) => return Err(ClientError::Interrupted(None)),
                 Ok(n) => self.parser.push(&self.chunk[..n]),
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if io_is_timeout(&e) => {
+                    let (endpoint, silent_for) = (self.endpoint.clone(), self.silence);
+                    return Err(ClientError::Silent { endpoint, silent_for });
+                }
                 Err(e) => return Err(ClientError::Interrupted(Some(e))),
             }
         }

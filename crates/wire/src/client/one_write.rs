@@ -5,12 +5,16 @@ use std::fmt;
 
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
+use super::limits::Watcher;
+
 /// Announces a body that is at hand. One that is streamed has no length, and its head is not kept
 /// back: nobody knows when the first byte of the body comes.
 const LENGTH: &[u8] = b"\r\ncontent-length: ";
 
 #[derive(Debug)]
-pub(super) struct OneWrite;
+pub(super) struct OneWrite {
+    pub watcher: Watcher,
+}
 
 impl<In: Transport> Connector<In> for OneWrite {
     type Out = Joined<In>;
@@ -20,7 +24,8 @@ impl<In: Transport> Connector<In> for OneWrite {
         _: &ConnectionDetails<'_>,
         chained: Option<In>,
     ) -> Result<Option<Self::Out>, ureq::Error> {
-        Ok(chained.map(|inner| Joined { inner, kept: Vec::new(), at_head: true }))
+        let watcher = self.watcher.clone();
+        Ok(chained.map(|inner| Joined { inner, kept: Vec::new(), at_head: true, watcher }))
     }
 }
 
@@ -29,6 +34,7 @@ pub(super) struct Joined<T> {
     kept: Vec<u8>,
     /// Nothing was sent since the last answer, so what comes now is a head.
     at_head: bool,
+    watcher: Watcher,
 }
 
 impl<T: Transport> Joined<T> {
@@ -62,7 +68,7 @@ impl<T: Transport> Transport for Joined<T> {
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
         self.flush(timeout)?;
         self.at_head = true;
-        self.inner.await_input(timeout)
+        self.watcher.await_input(&mut self.inner, timeout)
     }
 
     fn is_open(&mut self) -> bool {

@@ -4,6 +4,7 @@ mod endpoints;
 
 use std::fmt::Display;
 use std::io::Read;
+use std::time::Duration;
 
 use http::Method;
 use http::header::ETAG;
@@ -11,8 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, Policy, Priority, Rank,
-    Report, Seq, TaskId, TeamShare,
+    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority,
+    Rank, Report, Seq, TaskId, TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -21,6 +22,11 @@ use crate::tls::WrongCa;
 
 /// How often a change of the policy is tried before somebody is told that others are faster.
 const CHANGES_TRIED: usize = 10;
+
+/// GPUs are made to compute; the controller waits that long for the agent.
+const CHECK_TAKES: Duration = Duration::from_secs(115);
+/// Files of many days are read.
+const ARCHIVE_TAKES: Duration = Duration::from_secs(60);
 
 /// Part of a path, whatever is in it.
 fn part(text: &str) -> impl Display + '_ {
@@ -63,7 +69,9 @@ impl Client {
     }
 
     pub fn jobs(&self, wanted: &JobQuery) -> Result<JobPage, ClientError> {
-        self.get(&query("/jobs", wanted)?)
+        let ask = Ask::plain(Method::GET, &query("/jobs", wanted)?);
+        let in_archive = wanted.since.is_some() || wanted.until.is_some();
+        self.answer(&ask.takes(if in_archive { ARCHIVE_TAKES } else { Duration::ZERO }))
     }
 
     pub fn job(&self, id: TaskId) -> Result<JobDetail, ClientError> {
@@ -81,11 +89,28 @@ impl Client {
 
     /// Waits until the job has ended, but no longer than `seconds` (at most 60).
     pub fn wait(&self, id: TaskId, seconds: u32) -> Result<JobRow, ClientError> {
-        self.get(&format!("/jobs/{id}/wait?seconds={}", seconds.min(60)))
+        let seconds = seconds.min(60);
+        let ask = Ask::plain(Method::GET, &format!("/jobs/{id}/wait?seconds={seconds}"));
+        self.answer(&ask.takes(Duration::from_secs(seconds.into())))
     }
 
     pub fn cancel(&self, id: TaskId) -> Result<Changed, ClientError> {
         self.post(&format!("/jobs/{id}/cancel"))
+    }
+
+    /// Without time to save.
+    pub fn kill(&self, id: TaskId) -> Result<Changed, ClientError> {
+        self.post(&format!("/jobs/{id}/kill"))
+    }
+
+    /// To its processes, and nothing else. Says how many parts got it.
+    pub fn signal(&self, id: TaskId, signal: &str) -> Result<Changed, ClientError> {
+        let signal = SendSignal { signal: signal.to_owned() };
+        self.answer(&Ask::json(Method::POST, &format!("/jobs/{id}/signal"), &signal)?)
+    }
+
+    pub fn update(&self, id: JobId, update: &JobUpdate) -> Result<Changed, ClientError> {
+        self.answer(&Ask::json(Method::POST, &format!("/jobs/{id}/update"), update)?)
     }
 
     pub fn hold(&self, id: JobId) -> Result<Changed, ClientError> {
@@ -123,7 +148,7 @@ impl Client {
     /// Ends after [`LogEvent::End`].
     pub fn logs(&self, id: TaskId, wanted: &LogQuery) -> Result<Logs, ClientError> {
         let path = query(&format!("/jobs/{id}/logs"), wanted)?;
-        self.events_of(&Ask::plain(Method::GET, &path), |e| matches!(e, LogEvent::End { .. }))
+        self.events_of(Ask::plain(Method::GET, &path), |e| matches!(e, LogEvent::End { .. }))
     }
 
     /// Sends all of `input` as it comes. Its end closes the rank's standard input unless `keep`.
@@ -140,7 +165,7 @@ impl Client {
     /// Ends after [`ExecEvent::Exited`] or [`ExecEvent::Failed`].
     pub fn exec(&self, id: TaskId, request: &ExecRequest) -> Result<ExecEvents, ClientError> {
         let ask = Ask::json(Method::POST, &format!("/jobs/{id}/exec"), request)?;
-        self.events_of(&ask, |e| matches!(e, ExecEvent::Exited { .. } | ExecEvent::Failed { .. }))
+        self.events_of(ask, |e| matches!(e, ExecEvent::Exited { .. } | ExecEvent::Failed { .. }))
     }
 
     pub fn exec_stdin(&self, session: &str, input: impl Read) -> Result<(), ClientError> {
@@ -209,7 +234,7 @@ impl Client {
     /// Makes the idle GPUs of a node compute something whose answer is known.
     pub fn check(&self, name: &str) -> Result<ActiveReport, ClientError> {
         let path = format!("/nodes/{}/check", part(name));
-        self.answer(&Ask::json(Method::POST, &path, &serde_json::json!({}))?)
+        self.answer(&Ask::json(Method::POST, &path, &serde_json::json!({}))?.takes(CHECK_TAKES))
     }
 
     /// What a node's agent knows of its health.
@@ -273,7 +298,8 @@ impl Client {
     }
 
     pub fn report(&self, wanted: &ReportQuery) -> Result<Report, ClientError> {
-        self.get(&query("/report", wanted)?)
+        let ask = Ask::plain(Method::GET, &query("/report", wanted)?);
+        self.answer(&ask.takes(ARCHIVE_TAKES))
     }
 
     pub fn job_goodput(&self, id: TaskId) -> Result<JobGoodput, ClientError> {
@@ -298,7 +324,7 @@ impl Client {
         let wanted =
             [since.map(|seq| ("since", seq.to_string())), job.map(|id| ("job", id.to_string()))];
         let wanted: Vec<_> = wanted.into_iter().flatten().collect();
-        self.events_of(&Ask::plain(Method::GET, &query("/events", &wanted)?), |_| false)
+        self.events_of(Ask::plain(Method::GET, &query("/events", &wanted)?), |_| false)
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenRow>, ClientError> {

@@ -539,7 +539,7 @@ fn a_refused_certificate_is_no_lost_controller() {
     let refused = || rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForName);
     let wrapped = io::Error::new(io::ErrorKind::InvalidData, refused());
     for error in [ureq::Error::Io(wrapped), ureq::Error::Rustls(refused())] {
-        let error = client.not_reached(error);
+        let error = client.not_reached(error, Instant::now());
         assert!(matches!(error, ClientError::BadCertificate { .. }), "{error:?}");
         assert_eq!(error.exit_code(), 4);
         assert!(!error.is_unreachable());
@@ -738,4 +738,44 @@ proptest::proptest! {
             proptest::prop_assert_eq!(Endpoint::parse(&endpoint.url()).unwrap(), endpoint);
         }
     }
+}
+
+/// Stopped or hung: its sockets are there, and nobody is behind them.
+#[test]
+fn a_controller_that_hangs_is_not_waited_for_without_end() {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+    use std::os::fd::AsRawFd;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(SOCKET_FILE);
+    let make = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+    let (hung, address) = (make(SockFlag::empty()), UnixAddr::new(&path).unwrap());
+    bind(hung.as_raw_fd(), &address).unwrap();
+    listen(&hung, Backlog::new(1).unwrap()).unwrap();
+    write_cluster(dir.path(), "127.0.0.1:1", &token(PIN));
+    let limits = Limits { answer: Duration::from_millis(300), notice: None };
+    let client = || {
+        let client = Client::connect(&ClusterRef::find(&lookup(dir.path())).unwrap());
+        client.with_limits(limits).with_patience(Duration::ZERO)
+    };
+    let began = Instant::now();
+    let error = client().cancel(TASK).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+    assert!(error.is_unreachable() && error.exit_code() == exit::UNREACHABLE);
+    assert!(error.hint().unwrap().contains("--timeout"), "{error:?}");
+    let stream = client().logs(TASK, &LogQuery::default()).unwrap_err();
+    assert!(matches!(stream, ClientError::Silent { .. }), "{stream:?}");
+    // Its queue is full, and the system would make everybody wait.
+    let waiting: Vec<_> = std::iter::repeat_with(|| {
+        let fd = make(SockFlag::SOCK_NONBLOCK);
+        connect(fd.as_raw_fd(), &address).map(|()| fd)
+    })
+    .take(64)
+    .map_while(Result::ok)
+    .collect();
+    assert!(waiting.len() < 64, "the queue is full");
+    let error = client().cancel(TASK).unwrap_err();
+    assert!(matches!(error, ClientError::Silent { .. }), "{error:?}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

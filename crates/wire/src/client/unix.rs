@@ -3,10 +3,13 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use nix::unistd::{AccessFlags, access};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
@@ -14,6 +17,8 @@ use ureq::unversioned::transport::{
 
 /// In the data directory.
 pub const SOCKET_FILE: &str = "controller.sock";
+
+const CONNECT_AGAIN: Duration = Duration::from_millis(20);
 
 /// The system takes no longer ones.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -43,11 +48,33 @@ impl<In: Transport> Connector<In> for Unix {
         let Some(path) = self.socket.as_ref().filter(|_| !details.needs_tls()) else {
             return Ok(None);
         };
-        let stream = UnixStream::connect(path)?;
+        let stream = connect(path, details.timeout)?;
         let config = details.config;
         let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
         Ok(Some(UnixTransport { stream, buffers, read_max: None, write_max: None }))
     }
+}
+
+/// A process that is stopped takes no connections, and when its queue is full the system would wait for
+/// it without end.
+fn connect(path: &Path, timeout: NextTimeout) -> Result<UnixStream, ureq::Error> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
+    let address = UnixAddr::new(path).map_err(io::Error::from)?;
+    let began = Instant::now();
+    loop {
+        match nix::sys::socket::connect(fd.as_raw_fd(), &address) {
+            Ok(()) => break,
+            Err(Errno::EAGAIN | Errno::EINTR) if began.elapsed() < *timeout.after => {
+                std::thread::sleep(CONNECT_AGAIN);
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => return Err(ureq::Error::Timeout(timeout.reason)),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 pub(super) struct UnixTransport {

@@ -10,6 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tutti_wire::client::Client;
 
 use super::summary::wrap;
+use crate::show::harmless;
 use crate::show::table::terminal_width;
 use crate::style::{Ink, Style};
 use crate::terminal;
@@ -50,7 +51,7 @@ impl View {
         match &self.live {
             Some(live) => {
                 live.scene.set_prefix(format!("{scene:<NAME_WIDTH$}"));
-                live.scene.set_message(text.to_owned());
+                live.scene.set_message(harmless(text));
                 live.scene.enable_steady_tick(Duration::from_millis(100));
             }
             None => self.stamped(text),
@@ -60,7 +61,7 @@ impl View {
     /// What happens at this moment; gone with the next. Only for those who look.
     pub fn now(&self, text: &str) {
         if let Some(live) = &self.live {
-            live.scene.set_message(text.to_owned());
+            live.scene.set_message(harmless(text));
         }
     }
 
@@ -128,8 +129,10 @@ impl View {
     fn line(&self, text: &str) {
         match &self.live {
             // If the terminal is gone there is nobody left to tell.
-            Some(live) => drop(live.bars.println(text)),
-            None => terminal::complain(text),
+            Some(live) => {
+                drop(live.bars.println(terminal::safe::lines(text, self.style.is_coloured())))
+            }
+            None => terminal::complain_in_colour(text),
         }
     }
 }

@@ -8,6 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tutti_model::JobId;
 
 use super::standing::Told;
+use crate::show::harmless;
 use crate::terminal;
 
 /// More would push the first ones off the screen.
@@ -37,6 +38,7 @@ impl View {
     }
 
     pub fn show(&mut self, head: &str, replicas: &BTreeMap<JobId, Told>) {
+        let head = &harmless(head);
         if self.head != head {
             head.clone_into(&mut self.head);
             match &self.live {
@@ -63,7 +65,7 @@ impl View {
     pub fn note(&self, text: &str) {
         match &self.live {
             // If the terminal is gone there is nobody left to tell.
-            Some(live) => drop(live.bars.println(text)),
+            Some(live) => drop(live.bars.println(terminal::safe::lines(text, false))),
             None => terminal::complain(text),
         }
     }
@@ -91,7 +93,7 @@ impl Live {
                 self.replicas.insert(*job, self.bars.add(spinner()));
             }
             if let Some(bar) = self.replicas.get(job) {
-                bar.set_message(format!("  replica (job {job}) {}", told.line()));
+                bar.set_message(harmless(&format!("  replica (job {job}) {}", told.line())));
             }
         }
     }

@@ -27,11 +27,18 @@ pub struct Place {
 }
 
 /// The journal at `path`, a file or a data dir; else that of the cluster that `flag` names by its
-/// data dir; else that of the default one.
+/// data dir; else that of the variable, or of the default one.
 pub fn locate(path: Option<&Path>, flag: Option<&str>) -> Result<Place, Fail> {
     let named = flag.filter(|f| path.is_none() && is_place(Path::new(f))).map(PathBuf::from);
     let named_by_cluster = named.is_some();
-    let at = path.map(Path::to_owned).or(named).unwrap_or_else(session::data_dir);
+    let at = match path.map(Path::to_owned).or(named) {
+        Some(at) => at,
+        // A flag that is no place lists nodes; what the variable names is the cluster.
+        None => {
+            let variable = std::env::var("TUTTI_CLUSTER").ok().filter(|v| !v.is_empty());
+            session::local_dir("sim --format journal", None, variable.as_deref())?
+        }
+    };
     let file = if at.is_dir() { at.join(tutti_controller::JOURNAL_FILE) } else { at };
     if file.is_file() {
         return Ok(Place { file, named_by_cluster });

@@ -21,6 +21,8 @@ const JOBS_MAX: usize = 10_000;
 const JOBS_SORTED: usize = 1_000;
 /// What was said is shown for so long.
 const SAID_FOR: Span = Span::secs(15);
+/// How old the data is is said from here on.
+const AGE_SHOWN: Span = Span::secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
@@ -152,6 +154,8 @@ pub struct App {
     pub data: Data,
     /// When the data came.
     pub heard: Option<Time>,
+    /// When it was first asked for.
+    began: Option<Time>,
     pub trouble: Option<Trouble>,
     pub jobs: Jobs,
     pub nodes: Nodes,
@@ -180,6 +184,7 @@ impl App {
             back: Vec::new(),
             data: Data::default(),
             heard: None,
+            began: None,
             trouble: None,
             jobs: Jobs::default(),
             nodes: Nodes::default(),
@@ -203,6 +208,7 @@ impl App {
             Msg::Resize(size) => self.size = size,
             Msg::Tick(now) => {
                 self.now = now;
+                self.began.get_or_insert(now);
                 self.said.take_if(|said| said.until <= now);
             }
             Msg::News(news) => self.take(*news),
@@ -245,6 +251,18 @@ impl App {
         (self.trouble.is_some() || age.0 > 3 * self.every.0 + 10_000).then_some(age)
     }
 
+    /// How long ago the data came, where that is worth a word and is still as it should be.
+    pub fn age(&self) -> Option<Span> {
+        let age = self.now.since(self.heard?);
+        (self.old().is_none() && age >= AGE_SHOWN).then_some(age)
+    }
+
+    /// How long nothing has come at all, where that is long.
+    pub fn unheard(&self) -> Option<Span> {
+        let waited = self.now.since(self.began?);
+        (self.heard.is_none() && waited >= AGE_SHOWN).then_some(waited)
+    }
+
     pub fn is_too_small(&self) -> bool {
         self.size.width < MIN.width || self.size.height < MIN.height
     }
@@ -256,7 +274,7 @@ impl App {
     }
 
     pub fn banner(&self) -> bool {
-        self.trouble.is_some() || self.old().is_some()
+        self.trouble.is_some() || self.old().is_some() || self.unheard().is_some()
     }
 
     /// Rows of a list: above it are a line about it and its head.

@@ -9,10 +9,13 @@ mod node;
 mod nodes;
 mod table;
 
+use std::borrow::Cow;
+
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
+use tutti_model::text::{harmless, is_deceptive};
 
 use super::app::{App, View};
 use super::keys::HELP;
@@ -51,8 +54,21 @@ pub fn draw(app: &App, frame: &mut Frame) {
 fn put(buffer: &mut Buffer, row: usize, line: &Line) {
     let area = buffer.area;
     if row < usize::from(area.height) {
-        buffer.set_line(0, row as u16, line, area.width);
+        buffer.set_line(0, row as u16, &shown(line), area.width);
     }
+}
+
+/// Whatever comes here was made harmless where it was put in; all lines pass here, so what was
+/// forgotten does no harm either.
+fn shown<'l>(line: &'l Line) -> Cow<'l, Line<'l>> {
+    if !line.spans.iter().any(|span| span.content.chars().any(is_deceptive)) {
+        return Cow::Borrowed(line);
+    }
+    let mut line = line.clone();
+    for span in &mut line.spans {
+        span.content = harmless(&span.content).into();
+    }
+    Cow::Owned(line)
 }
 
 fn too_small(buffer: &mut Buffer, size: Size) {

@@ -47,6 +47,7 @@ pub fn place(client: &Client) -> String {
 
 pub fn run(client: &Client, mut app: App) -> Result<ExitCode, Fail> {
     app.place = place(client);
+    crate::session::be_silent();
     let (send, messages) = mpsc::channel();
     // Before any other thread is there, so that all of them leave these to one.
     let signals = ending_signals();
@@ -54,7 +55,7 @@ pub fn run(client: &Client, mut app: App) -> Result<ExitCode, Fail> {
     let mut screen = Screen::take()?;
     listen(signals, send.clone());
     let (asks, asked) = mpsc::channel();
-    let fetcher = Client::connect(client.cluster());
+    let fetcher = client.another();
     let (out, every) = (send.clone(), Duration::from_millis(app.every.0));
     std::thread::spawn(move || fetch::run(&fetcher, &asked, &out, every));
     let code =

@@ -157,11 +157,19 @@ fn tasks(world: &World, id: TaskId) -> Vec<JobRow> {
         limit: Some(TASKS_MAX),
         ..JobQuery::default()
     };
-    let Ok(filter) = Filter::parse(query) else { return Vec::new() };
-    let mut page = Page::new(filter);
-    page.fill(world, now());
-    page.rows.retain(|row| row.id.index.is_some());
-    page.rows
+    let found = |query: JobQuery| {
+        let Ok(filter) = Filter::parse(query) else { return Vec::new() };
+        let mut page = Page::new(filter);
+        page.fill(world, now());
+        page.rows.retain(|row| row.id.index.is_some());
+        page.rows
+    };
+    let state = Some(JobState::Failed.as_str().to_owned());
+    // Those that failed first, however long ago: they are what people look for.
+    let mut rows = found(JobQuery { state, ..query.clone() });
+    rows.extend(found(query).into_iter().filter(|row| row.state != JobState::Failed));
+    rows.truncate(TASKS_MAX as usize);
+    rows
 }
 
 fn stays(world: &World, id: TaskId) -> Vec<Stay> {
@@ -235,6 +243,7 @@ fn shown_moment(state: &State, moment: &Happened) -> Moment {
         What::Held { by } => (Tone::Plain, format!("held by {by}")),
         What::Released { by } => (Tone::Plain, format!("released by {by}")),
         What::Priority { priority, by } => (Tone::Plain, format!("priority {priority} by {by}")),
+        What::Updated { words, by } => (Tone::Plain, format!("changed by {by}: {words}")),
         What::Saved { step } => (Tone::Good, format!("saved at step {step}")),
         What::Accused(accusation) => {
             let (rank, by) = (accusation.fault.rank, state.node_name(accusation.by));

@@ -1,11 +1,16 @@
 //! Endpoints, and the door of routers.
 
+use std::time::Duration;
+
 use http::Method;
 use tutti_model::{RouteTable, RouterReport};
 
 use super::{part, query};
 use crate::api::*;
 use crate::client::{Ask, Client, ClientError, new_key};
+
+/// The controller answers when there is something new, at the latest after this.
+const ROUTES_TAKE: Duration = Duration::from_secs(30);
 
 impl Client {
     pub fn endpoints(&self) -> Result<Vec<EndpointRow>, ClientError> {
@@ -45,7 +50,8 @@ impl Client {
 
     /// What a router goes by. Waits for a table that is not the one it has, at most as long as asked.
     pub fn routes(&self, wanted: &RoutesQuery) -> Result<RouteTable, ClientError> {
-        self.get(&query("/routes", wanted)?)
+        let ask = Ask::plain(Method::GET, &query("/routes", wanted)?);
+        self.answer(&ask.takes(ROUTES_TAKE))
     }
 
     /// What a router says, once a second.

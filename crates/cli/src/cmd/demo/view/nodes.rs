@@ -26,7 +26,7 @@ impl NodeLine {
     pub fn watch(bar: ProgressBar, client: &Client, style: Style) -> NodeLine {
         bar.set_style(template("  simulated GPUs  {wide_msg}"));
         let over = Arc::new(AtomicBool::new(false));
-        let (client, shown, end) = (Client::connect(client.cluster()), bar.clone(), over.clone());
+        let (client, shown, end) = (client.another(), bar.clone(), over.clone());
         let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
                 let text = match client.nodes() {

@@ -15,7 +15,8 @@ pub fn head(app: &App) -> Line<'static> {
     let mut left_side = vec![word(app, Ink::Bold, " tutti top ")];
     let who = app.data.cluster.as_ref().map(|info| format!("{} ({}) at ", info.user, info.role));
     let place = format!("{}{}", who.unwrap_or_default(), app.place);
-    let room = usize::from(app.size.width).saturating_sub(46);
+    let age = app.age().map(|age| format!("{} old ", time::short(age)));
+    let room = usize::from(app.size.width).saturating_sub(46 + age.as_ref().map_or(0, String::len));
     left_side.push(Span::raw(format!(" {}", clip(&place, room))));
     let mut right_side = Vec::new();
     if app.data.cluster.as_ref().is_some_and(|info| info.simulated) {
@@ -29,6 +30,7 @@ pub fn head(app: &App) -> Line<'static> {
         right_side.push(word(app, Ink::Yellow, format!(" {} ", count(alerts, "alert"))));
     }
     right_side.push(Span::raw(format!(" {} ", hour(app.now))));
+    right_side.extend(age.map(|age| word(app, Ink::Yellow, age)));
     sides(left_side, right_side, app.size.width)
 }
 
@@ -78,7 +80,10 @@ fn summary(app: &App, info: &ClusterInfo) -> String {
 pub fn banner(app: &App) -> Line<'static> {
     let shown = match (app.heard, app.old()) {
         (Some(at), Some(age)) => format!("shown is {}, {} old", hour(at), time::short(age)),
-        _ => "nothing was heard yet".to_owned(),
+        _ => match app.unheard() {
+            Some(waited) => format!("nothing was heard for {}", time::short(waited)),
+            None => "nothing was heard yet".to_owned(),
+        },
     };
     let wide = usize::from(app.size.width);
     let text = match &app.trouble {

@@ -8,6 +8,7 @@ use super::super::text::{clip, from_column};
 use super::{sides, word};
 use crate::show::{harmless, thousands};
 use crate::style::{Ink, of_rank};
+use crate::terminal::safe::without_colours;
 
 pub fn lines(app: &App) -> Vec<Line<'static>> {
     let logs = &app.logs;
@@ -53,7 +54,7 @@ fn line(app: &App, i: usize, line: &LogLine) -> Line<'static> {
     }
     // Where it was written to, without colour too.
     spans.push(word(app, Ink::Red, if line.err { "!" } else { " " }));
-    let text = harmless(&line.text.trim_end_matches('\r').replace('\t', "    "));
+    let text = harmless(&without_colours(line.text.trim_end_matches('\r')).replace('\t', "    "));
     let text = from_column(&text, app.logs.left);
     if !app.logs.matches(&line.text) {
         spans.push(Span::raw(text.to_owned()));

@@ -191,7 +191,7 @@ fn logs_are_told_by_rank_and_searched() {
             LogLine { rank: i % 2, err: i == 50, text: format!("step {i}\tloss 訓\x1b[2J") };
         app.update(Msg::Log(number, LogMsg::Line { line, partial: false }));
     }
-    shows(&app, &["[1] step 99    loss", "\u{fffd}[2J", "81–100 of 100 following"]);
+    shows(&app, &["[1] step 99    loss", "\\x1b[2J", "81–100 of 100 following"]);
     write(&mut app, "/STEP 50");
     shows(&app, &["search: STEP 50"]);
     press(&mut app, KeyCode::Enter);
@@ -224,6 +224,15 @@ fn a_lost_controller_is_said_and_what_is_shown_is_marked_old() {
     let mut app = world::app(SIZES[0]);
     app.update(Msg::Lost("can't be reached".into()));
     shows(&app, &["nothing was heard yet", "trying again", "asking the controller"]);
+    // It hangs from the start, or for a moment.
+    let mut app = world::app(SIZES[0]);
+    app.update(Msg::Tick(NOW));
+    app.update(Msg::Tick(NOW.plus(Span::secs(4))));
+    shows(&app, &["does not answer", "nothing was heard for 4s"]);
+    let mut app = world::busy(SIZES[0], 4);
+    app.update(Msg::Tick(NOW.plus(Span::secs(6))));
+    shows(&app, &["6s old"]);
+    shows_not(&app, &[" OLD "]);
 }
 
 #[test]
