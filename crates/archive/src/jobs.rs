@@ -278,6 +278,7 @@ fn job_row(c: &Columns, row: usize, restarts: Restarts) -> Result<JobRow, BadCon
         exit_code: c.number_or_none("exit_code", row)?,
         restarts: restarts.total(),
         verdict: None,
+        blockers: Vec::new(),
         note: text("note")?,
         array: None,
         node_names: names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect(),

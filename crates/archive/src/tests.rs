@@ -39,6 +39,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             exit_code: (state == JobState::Failed).then_some(137),
             restarts: 4,
             verdict: None,
+            blockers: Vec::new(),
             note: "rank 3 was killed by signal 9".into(),
             array: None,
             node_names: vec!["n1".into(), "n2".into()],

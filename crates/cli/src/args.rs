@@ -95,6 +95,8 @@ pub enum Verb {
     Quota(cmd::quota::QuotaArgs),
     /// Where GPU-hours and money went, and who wasted most
     Report(cmd::report::ReportArgs),
+    /// Which nodes are reserved for whom, and coming maintenance
+    Reservations(cmd::reservations::ReservationsArgs),
     /// How the cluster is shared: teams, classes, reservations, topology
     Policy(cmd::policy::PolicyArgs),
     /// Tokens for people and for joining nodes
@@ -192,6 +194,10 @@ mod tests {
             "tutti policy check p.toml",
             "tutti policy apply --topology t.toml",
             "tutti policy apply t.toml --topology",
+            "tutti policy apply p.toml --dry-run",
+            "tutti policy apply p.toml --dry-run --json",
+            "tutti reservations --all --json",
+            "tutti reservations --watch",
             "tutti top",
             "tutti top 12_3 --every 2s",
             "tutti top --view jobs --filter user:ada --once --size 120x40",
@@ -302,6 +308,8 @@ mod tests {
             "tutti submit --wrap true --elastic 8-2",
             "tutti submit --wrap true --gpus 4 --gpu-share 0.5",
             "tutti policy show --json --toml",
+            "tutti policy apply p.toml --json",
+            "tutti reservations --json --watch",
             "tutti submit --wrap true --env NOEQUALS",
             "tutti cancel twelve",
             "tutti cancel",

@@ -30,6 +30,7 @@ pub mod progress;
 pub mod ps;
 pub mod quota;
 pub mod report;
+pub mod reservations;
 pub mod router;
 pub mod run;
 pub mod serve;

@@ -82,6 +82,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
         Verb::Alerts(args) => cmd::alerts::run(cluster, args),
         Verb::Quota(args) => cmd::quota::run(cluster, args),
         Verb::Report(args) => cmd::report::run(cluster, args),
+        Verb::Reservations(args) => cmd::reservations::run(cluster, args),
         Verb::Plan(args) => cmd::plan::run(cluster, *args),
         Verb::Policy(args) => cmd::policy::run(cluster, args),
         Verb::Token(args) => cmd::token::run(cluster, args),

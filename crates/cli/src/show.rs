@@ -16,6 +16,7 @@ pub mod policy;
 pub mod progress;
 pub mod quota;
 pub mod report;
+pub mod reservations;
 pub mod served;
 pub mod table;
 pub mod time;

@@ -133,7 +133,8 @@ async fn of_two_changes_at_once_none_is_lost() {
             Policy { resize_every: tutti_model::Span::secs(7), ..old.clone() }
         })
     });
-    let (old, new) = changed.await.unwrap().unwrap();
+    let (old, new, odd) = changed.await.unwrap().unwrap();
+    assert_eq!(odd.len(), 1, "research is promised 8 GPUs, and no node has joined: {odd:?}");
     assert_eq!(old, policyfile::parse(None, FILE.as_bytes()).unwrap());
     assert_eq!(new, running(&cluster).await);
     assert_eq!((new.teams.len(), new.resize_every), (2, tutti_model::Span::secs(7)));
@@ -223,5 +224,64 @@ async fn only_its_owner_says_that_a_job_saved_its_work() {
     assert_eq!(cluster.call_as(&bob, "POST", &path, None).await.status, 403);
     assert_eq!(cluster.call_as(&ada, "POST", &path, None).await.status, 200);
     assert_eq!(cluster.call_as(&ada, "POST", "/api/v1/jobs/99/saved", None).await.status, 404);
+    cluster.stop().await;
+}
+
+/// A preview, reservations and what keeps a job waiting, as the API, `ps` and the nodes have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_policy_would_do_is_told_before_it_does() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 8, Ranks::Stay).await;
+    let teams = "[teams.own]\nmembers = ['*']\n[teams.lent]\nmembers = ['*']\n";
+    assert_eq!(put_toml(&cluster, teams).await.json(), json!({ "changed": 1 }));
+    let submit = |team: &'static str| {
+        let spec = json!({ "run": "x", "gpus_per_node": 8, "team": team });
+        let cluster = &cluster;
+        async move {
+            let answer = cluster.call("POST", "/api/v1/jobs", Some(json!({ "spec": spec }))).await;
+            answer.json()["id"].as_str().unwrap().to_owned()
+        }
+    };
+    let borrower = submit("lent").await;
+    while cluster.get(&format!("/api/v1/jobs/{borrower}")).await["state"] != "running" {
+        tokio::task::yield_now().await;
+    }
+    let owner = submit("own").await;
+    let promise = teams.replacen("members", "guarantee = 100\nmembers", 1)
+        + "[[reservations]]\nname = 'power work'\nnodes = ['n1']\n\
+           from = 2000-01-01T00:00:00Z\nuntil = 2100-01-01T00:00:00Z\n";
+    let bearer = format!("Authorization: Bearer {}", cluster.admin);
+    let headers = [bearer.as_str(), "Content-Type: application/toml"];
+    let preview = cluster.raw("POST", "/api/v1/policy:preview", &headers, Some(&promise)).await;
+    assert_eq!(preview.status, 200, "{}", String::from_utf8_lossy(&preview.body));
+    let preview = preview.json();
+    let paths: Vec<_> = preview["changes"].as_array().unwrap().iter().map(|c| &c["path"]).collect();
+    assert_eq!(paths, ["reservations.power work", "teams.own.guarantee"]);
+    assert_eq!(preview["overlaps"][0]["by"][0]["task"], borrower.as_str(), "{preview}");
+    assert_eq!(preview["warnings"][0]["path"], "teams.own.guarantee", "{preview}");
+    assert_eq!(running(&cluster).await.reservations.len(), 0, "nothing was changed");
+    let ada = cluster.access("ada", "user").await;
+    let body = Some(serde_json::to_value(Policy::default()).unwrap());
+    let refused = cluster.call_as(&ada, "POST", "/api/v1/policy:preview", body).await;
+    assert_eq!(refused.status, 403);
+    let broken = "[teams.a]\nparent = 'b'\n";
+    let refused = cluster.raw("POST", "/api/v1/policy:preview", &headers, Some(broken)).await;
+    assert_eq!((refused.status, refused.json()["problems"][0]["line"].as_u64()), (422, Some(2)));
+
+    let applied = put_toml(&cluster, &promise).await.json();
+    assert_eq!(applied["warnings"][0]["path"], "teams.own.guarantee", "{applied}");
+    let rows = cluster.get("/api/v1/reservations").await;
+    assert_eq!((&rows[0]["name"], &rows[0]["state"]), (&json!("power work"), &json!("now")));
+    assert_eq!(rows[0]["overlaps"][0]["task"], borrower.as_str(), "{rows}");
+    let node = cluster.get("/api/v1/nodes/n1").await;
+    assert_eq!(node["reservations"][0]["name"], "power work", "{node}");
+    // The node is busy and reserved: both are named, wherever it is looked at.
+    let row = cluster.get(&format!("/api/v1/jobs/{owner}")).await;
+    let kinds: Vec<_> = row["blockers"].as_array().unwrap().iter().map(|b| &b["kind"]).collect();
+    assert_eq!(kinds, ["busy", "reservation"], "{row}");
+    assert!(row["note"].as_str().unwrap().contains("also maintenance 'power work' on 1 node"));
+    let why = cluster.get(&format!("/api/v1/jobs/{owner}/why")).await;
+    assert_eq!(why["blockers"], row["blockers"], "{why}");
     cluster.stop().await;
 }

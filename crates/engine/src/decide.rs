@@ -24,6 +24,7 @@ pub(crate) use jobs::{ended_waiting, never_ran};
 pub(crate) use nodes::answer;
 pub use spec::warnings;
 pub use stranded::gives_up_at;
+pub(crate) use submit::within_team_limit;
 pub(crate) use suspend::may_suspend;
 pub(crate) use tick::next_due;
 

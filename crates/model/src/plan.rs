@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Bytes, Demand, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, SuspendCause, TaskId, Time,
-    Topology,
+    Blocker, Bytes, DefaultTimeOf, Demand, Dependency, GpuIndex, JobId, Lane, Milli, NodeId, Span,
+    SuspendCause, TaskId, Time, Topology,
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -277,6 +277,9 @@ fn is_zero(n: &u32) -> bool {
 pub struct Explanation {
     pub task: TaskId,
     pub verdict: Verdict,
+    /// Everything that keeps it from starting, what ends last first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<Blocker>,
     /// Tasks that would be tried before this one.
     pub ahead: u64,
     /// Who holds GPUs that it could use, those with the earliest end first.
@@ -297,6 +300,17 @@ pub struct Explanation {
     /// A suspended task that can't wake for broken GPUs is stopped then, and starts again elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_up_at: Option<Time>,
+    /// The time limit that it got because it named none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_time: Option<DefaultTime>,
+}
+
+/// A time limit that a job did not ask for, and whose default it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DefaultTime {
+    #[schema(value_type = String)]
+    pub time: Span,
+    pub of: DefaultTimeOf,
 }
 
 impl Explanation {
@@ -360,6 +374,10 @@ pub struct TeamShare {
     pub parent: Option<String>,
     /// Those of certain models included.
     pub guarantee: u32,
+    /// What the guarantee counts for while the cluster has too few GPUs for all guarantees; none if
+    /// there are enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guarantee_counts: Option<u32>,
     /// Of the guarantee, what is of certain models.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub guarantee_models: BTreeMap<String, u32>,

@@ -3,14 +3,19 @@
 //! cluster did. Reading it from a file is `wire::policyfile`.
 
 mod check;
+mod limits;
 mod prices;
+mod promise;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use limits::*;
 pub use prices::*;
+pub use promise::{GpusBuilt, gpus_built};
 
 use crate::{
     Budget, Bytes, Gpu, Node, NodeFacts, PartPlacement, Span, Time, Topology, WatchPolicy,
@@ -47,6 +52,10 @@ pub struct Policy {
     pub half_life: Span,
     /// What a GPU-second of a model counts, in thousandths; 1000 if not listed.
     pub gpu_weights: BTreeMap<String, u32>,
+    /// What jobs get that name no time limit, unless their team or class has a default of its own.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_time: Option<Span>,
     pub classes: BTreeMap<String, Class>,
     /// By name. Empty: anybody may name any team, and all count alike.
     pub teams: BTreeMap<String, Team>,
@@ -69,7 +78,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        let class = |rank, admins_only| Class { rank, admins_only };
+        let class = |rank, admins_only| Class { rank, admins_only, default_time: None };
         let classes = [
             ("scavenger", class(-100, false)),
             (DEFAULT_CLASS, class(0, false)),
@@ -86,6 +95,7 @@ impl Default for Policy {
             backfill_depth: 200,
             half_life: Span::secs(7 * 86_400),
             gpu_weights: BTreeMap::new(),
+            default_time: None,
             classes: classes.map(|(name, class)| (name.to_owned(), class)).into(),
             teams: BTreeMap::new(),
             preemption: PreemptionRule::default(),
@@ -159,6 +169,10 @@ pub enum PlacementRule {
 pub struct Class {
     pub rank: i32,
     pub admins_only: bool,
+    /// What its jobs get that name no time limit.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_time: Option<Span>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -176,6 +190,10 @@ pub struct Team {
     /// What it and all below it may use up before somebody is told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// What jobs of it and of teams below it get that name no time limit.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_time: Option<Span>,
 }
 
 impl Default for Team {
@@ -187,6 +205,7 @@ impl Default for Team {
             weight: 1000,
             members: BTreeSet::new(),
             budget: None,
+            default_time: None,
         }
     }
 }
@@ -205,6 +224,14 @@ impl GpuQuota {
     }
     pub fn total(&self) -> u64 {
         u64::from(self.any) + self.models.values().map(|&n| u64::from(n)).sum::<u64>()
+    }
+}
+
+/// `8 GPUs + 4 h100`.
+impl fmt::Display for GpuQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} GPUs", self.any)?;
+        self.models.iter().try_for_each(|(model, n)| write!(f, " + {n} {model}"))
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, DeclaredPlan, JobId, JobWatch, ServiceSpec, Span, Stall};
+use crate::{Bytes, DeclaredPlan, DefaultTimeOf, JobId, JobWatch, ServiceSpec, Span, Stall};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -46,6 +46,10 @@ pub struct JobSpec {
     /// After this long the job is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Span>,
+    /// Whose default the time limit is, if it named none itself. Set when it is submitted; what a
+    /// submitter writes here is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_time_of: Option<DefaultTimeOf>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
     #[serde(default, skip_serializing_if = "Priority::is_normal")]
@@ -136,6 +140,7 @@ impl JobSpec {
             mem_per_node: None,
             ranks_per_node: None,
             time: None,
+            default_time_of: None,
             team: None,
             priority: Priority::NORMAL,
             elastic: None,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, Link, Milli, Node, NodeId, Part, PartPlacement,
-    Place, PlacementRule, Policy, State, TaskId,
+    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, GpuQuota, Link, Milli, Node, NodeId, Part,
+    PartPlacement, Place, PlacementRule, Policy, State, TaskId, gpus_built,
 };
 
 use crate::ask::{Ask, Need, Room};
@@ -25,6 +25,8 @@ pub(crate) struct Cluster {
     labels: Vec<BTreeMap<String, String>>,
     labels_known: BTreeMap<BTreeMap<String, String>, u32>,
     tenants: Vec<Tenants>,
+    /// Guarantees that count for less than is written, because there are too few GPUs.
+    pub scaled: BTreeMap<String, GpuQuota>,
     /// What teams hold now: GPUs in thousandths, by model.
     pub held: BTreeMap<String, Vec<u64>>,
     /// What they hold of that but are about to give back.
@@ -140,9 +142,28 @@ impl Standing {
     }
 }
 
+/// A node that could stay empty as a spare.
+pub(crate) fn is_empty_and_open(slot: &Slot) -> bool {
+    slot.standing == Standing::Open && slot.is_empty()
+}
+
 impl Slot {
     pub fn is_empty(&self) -> bool {
         self.tenants == 0
+    }
+
+    /// As it would be without anybody on it and with nothing kept for anybody; `mended` without
+    /// fences, too.
+    pub fn emptied(&self, mended: bool) -> Slot {
+        let mut slot = self.clone();
+        for card in &mut slot.cards {
+            card.fenced &= !mended;
+            (card.free, card.owed) = (if card.fenced { 0 } else { 1000 }, 0);
+        }
+        (slot.free, slot.owed) = (slot.total, Owed::default());
+        (slot.tenants, slot.loners, slot.claims, slot.alone) = (0, 0, 0, false);
+        slot.count_whole();
+        slot
     }
 
     fn count_whole(&mut self) {
@@ -242,6 +263,10 @@ impl Cluster {
             cluster.move_in(&tenants);
             cluster.slots.push(slot);
             cluster.tenants.push(tenants);
+        }
+        if policy.teams.values().any(|team| !team.guarantee.is_none()) {
+            let scaled = policy.scaled_guarantees(&gpus_built(state.nodes.values()));
+            cluster.scaled = scaled.into_iter().map(|(name, q)| (name.to_owned(), q)).collect();
         }
         cluster
     }
@@ -585,7 +610,7 @@ fn ranks(state: &State, paths: &[Path]) -> Vec<u32> {
 }
 
 /// Digits as numbers, the rest as text.
-fn natural(name: &str) -> Vec<(u64, String)> {
+pub(crate) fn natural(name: &str) -> Vec<(u64, String)> {
     let mut words: Vec<(u64, String)> = Vec::new();
     let mut rest = name;
     while !rest.is_empty() {

@@ -211,7 +211,7 @@ fn dependencies(waiting_for: &[Dependency]) -> String {
     format!("waits for {}", jobs.join(", "))
 }
 
-fn dependency(d: &Dependency) -> String {
+pub(crate) fn dependency(d: &Dependency) -> String {
     match d.on {
         DependOn::Ok => format!("job {} to succeed", d.job),
         DependOn::Failed => format!("job {} to fail", d.job),

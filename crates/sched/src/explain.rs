@@ -6,13 +6,14 @@ mod kept;
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, Demand, Explanation, Fence, Finding, Forecast, GpuIndex, Holder, Job, Node, NodeId,
-    Plan, Policy, State, TaskId, Time, Verdict, WakeNeed,
+    Attempt, DefaultTime, DefaultTimeOf, Demand, Explanation, Fence, Finding, Forecast, GpuIndex,
+    Holder, Job, Node, NodeId, Plan, Policy, Span, State, TaskId, Time, Verdict, WakeNeed,
 };
 
 use crate::advice;
 use crate::ahead::ahead;
 use crate::ask::Ask;
+use crate::blockers::Lookout;
 use crate::cluster::{Cluster, Standing};
 use crate::forecast::forecast;
 use crate::verdict::verdict;
@@ -48,6 +49,8 @@ pub fn explain(
             advice: resume.into_iter().collect(),
             kept: Vec::new(),
             gives_up_at: None,
+            blockers: Vec::new(),
+            default_time: None,
         });
     }
     let ask = Ask::new(&Demand::of(&job.spec));
@@ -64,9 +67,15 @@ pub fn explain(
         advice: advice::advice(&case),
         fences: case.fences(&cluster),
         gives_up_at: None,
+        blockers: Lookout::new(state, now).blockers(state, plan, task),
+        default_time: job.spec.time.zip(job.spec.default_time_of.clone()).map(default_time),
         verdict: kept.told_apart(verdict),
         kept: kept.by,
     })
+}
+
+fn default_time((time, of): (Span, DefaultTimeOf)) -> DefaultTime {
+    DefaultTime { time, of }
 }
 
 fn fence(node: &Node, gpu: GpuIndex) -> Option<Fence> {

@@ -14,7 +14,7 @@
 //!               ▲
 //!           cluster: what is free, kept between passes by `Scheduler`
 //!
-//! verdict, explain (ahead, forecast, advice, all on imagined states), shares, impossible:
+//! verdict, blockers, explain (ahead, forecast, advice, all on imagined states), shares, impossible:
 //!                       the same parts, for people who ask
 //! ```
 
@@ -22,6 +22,7 @@ mod advice;
 mod ahead;
 mod ask;
 mod backfill;
+mod blockers;
 mod candidates;
 mod claims;
 mod cluster;
@@ -40,6 +41,7 @@ mod ports;
 mod preempt;
 #[cfg(test)]
 mod props;
+mod reservations;
 mod scheduler;
 mod shares;
 mod teams;
@@ -48,10 +50,12 @@ mod testing;
 mod value;
 mod verdict;
 
+pub use blockers::{Lookout, describe_all, tell_blockers};
 pub use describe::{Told, describe, tell};
 pub use explain::explain;
 pub use forecast::forecasts;
 pub use impossible::impossible;
+pub use reservations::{reservations, reservations_of};
 pub use scheduler::{Scheduler, plan};
 pub use shares::shares;
 pub use verdict::verdict;

@@ -10,13 +10,13 @@ mod wake;
 
 use tutti_model::{
     Head, Job, JobId, Lane, NodeId, PartPlacement, Placement, Plan, Policy, QueueKey, State, Task,
-    TaskId, Tasks, Time, Topology, Verdict,
+    TaskId, Tasks, Time, Verdict,
 };
 
 use crate::ask::Need;
 use crate::backfill::{HeadRoom, ends_at};
 use crate::candidates::{Book, PageNo};
-use crate::cluster::{Cluster, SlotNo, Standing};
+use crate::cluster::{Cluster, SlotNo, is_empty_and_open};
 use crate::elastic;
 use crate::fit;
 use crate::lanes::{
@@ -26,6 +26,7 @@ use crate::near::{crowded, near};
 use crate::teams::{OverLimit, TeamNo, Teams, Wanted, by_model};
 use crate::value::Valuer;
 use bars::Bars;
+pub(crate) use bars::{reservations_between, spare_slots};
 use blocked::Onward;
 
 /// The nodes as the scheduler sees them, and everything derived from them.
@@ -150,6 +151,7 @@ pub(crate) fn run<'a>(
 ) -> Plan {
     view.book.trim();
     let teams = Teams::new(state, policy, &view.cluster, now);
+    let spares = spare_slots(policy, &view.cluster, &is_empty_and_open);
     let mut pass = Pass {
         state,
         policy,
@@ -162,7 +164,7 @@ pub(crate) fn run<'a>(
         what_if,
         lanes: Vec::new(),
         heads: Vec::new(),
-        spares: BTreeSet::new(),
+        spares,
         full: BTreeMap::new(),
         no_victims: BTreeSet::new(),
         running: BTreeMap::new(),
@@ -173,7 +175,6 @@ pub(crate) fn run<'a>(
         passed_over: Vec::new(),
         settled: false,
     };
-    pass.keep_spares();
     pass.claims();
     pass.queue();
     if !pass.what_if.peaceful && !pass.is_full() {
@@ -210,22 +211,6 @@ impl<'a> Pass<'a, '_> {
         let of_lanes = self.lanes.iter().filter_map(|lane| lane.verdict.as_ref());
         let of_demands = self.full.values().flatten();
         of_lanes.chain(of_demands).chain(self.plan.by_task.values())
-    }
-
-    /// In every domain that is to have spares, the last nodes that are empty.
-    fn keep_spares(&mut self) {
-        for spare in &self.policy.spares {
-            let level = spare.per.max(Topology::Rack);
-            let mut empty: BTreeMap<u32, Vec<SlotNo>> = BTreeMap::new();
-            for (no, slot) in (0..).zip(&self.view.cluster.slots) {
-                if slot.standing == Standing::Open && slot.is_empty() {
-                    empty.entry(slot.path.at(level)).or_default().push(no);
-                }
-            }
-            for nodes in empty.values() {
-                self.spares.extend(nodes.iter().rev().take(spare.nodes as usize));
-            }
-        }
     }
 
     /// Classes from the highest rank down.

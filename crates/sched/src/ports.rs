@@ -2,29 +2,37 @@
 
 use std::collections::BTreeSet;
 
-use tutti_model::{Job, JobId, NodeId, PartPlacement, TaskId};
+use tutti_model::{Job, JobId, NodeId, PartPlacement, State, TaskId};
 
 use crate::pass::Pass;
 
+/// Nodes on which somebody else has the job's port, or will; none for a port that is picked there.
+pub(crate) fn port_taken<'p>(
+    state: &'p State,
+    job: &Job,
+    ended: &BTreeSet<TaskId>,
+    promised: impl Iterator<Item = (TaskId, &'p [PartPlacement])>,
+) -> BTreeSet<NodeId> {
+    let Some(port) = job.spec.fixed_port() else { return BTreeSet::new() };
+    let rival = |id: JobId| {
+        let other = state.job(id).filter(|other| other.id != job.id)?;
+        (other.spec.fixed_port() == Some(port)).then_some(other)
+    };
+    let ended = |id: JobId| ended.contains(&TaskId::single(id));
+    let replicas = state.endpoints.values().flat_map(|e| e.replicas.keys().copied());
+    let active =
+        replicas.filter(|id| !ended(*id)).filter_map(|id| rival(id)?.task(None)?.attempt());
+    let there = active.flat_map(|a| &a.parts).filter(|p| !p.phase.is_over()).map(|p| p.node);
+    let soon = |(task, parts): (TaskId, &'p [PartPlacement])| {
+        let parts = rival(task.job).map_or(&[][..], |_| parts);
+        parts.iter().map(|p| p.node).collect::<Vec<_>>()
+    };
+    there.chain(promised.flat_map(soon)).collect()
+}
+
 impl Pass<'_, '_> {
-    /// Nodes on which somebody else has the job's port, or will; none for a port that is picked there.
     pub(crate) fn port_taken(&self, job: &Job) -> BTreeSet<NodeId> {
-        let Some(port) = job.spec.fixed_port() else { return BTreeSet::new() };
-        let state = self.state;
-        let rival = |id: JobId| {
-            let other = state.job(id).filter(|other| other.id != job.id)?;
-            (other.spec.fixed_port() == Some(port)).then_some(other)
-        };
-        let ended = |id: JobId| self.what_if.ended.contains(&TaskId::single(id));
-        let replicas = state.endpoints.values().flat_map(|e| e.replicas.keys().copied());
-        let active =
-            replicas.filter(|id| !ended(*id)).filter_map(|id| rival(id)?.task(None)?.attempt());
-        let there = active.flat_map(|a| &a.parts).filter(|p| !p.phase.is_over()).map(|p| p.node);
-        let soon = |(task, parts): (TaskId, &[PartPlacement])| {
-            let parts = rival(task.job).map_or(&[][..], |_| parts);
-            parts.iter().map(|p| p.node).collect::<Vec<_>>()
-        };
-        there.chain(self.promised().flat_map(soon)).collect()
+        port_taken(self.state, job, &self.what_if.ended, self.promised())
     }
 
     /// Everything that is to start, now or when its room is free.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
     Attempt, AttemptPhase, Bytes, ClaimCause, Job, Moved, NewClaim, NodeId, Part, PartPlacement,
-    PreemptMode, Span, Stop, Task, TaskId, Victim,
+    Policy, PreemptMode, Span, State, Stop, Task, TaskId, Time, Victim,
 };
 
 use crate::candidates::PageNo;
@@ -295,11 +295,27 @@ fn borrows(pass: &Pass<'_, '_>, of: &str, guarantor: TeamNo) -> bool {
 }
 
 fn may_stop(pass: &Pass<'_, '_>, id: TaskId, job: &Job, task: &Task, attempt: &Attempt) -> bool {
-    let again = task.preempted_at.is_some()
-        && pass.now.since(attempt.took_at()) < pass.policy.preemption.not_again_within;
+    left_alone_until(pass.policy, task, attempt, pass.now).is_none()
+        && may_ever_stop(pass.state, id, job, attempt)
+}
+
+/// Whether anybody may stop it, now or later.
+pub(crate) fn may_ever_stop(state: &State, id: TaskId, job: &Job, attempt: &Attempt) -> bool {
     let never = job.spec.preempt.as_ref().is_some_and(|p| p.mode == PreemptMode::Never);
     let holds = matches!(attempt.phase, AttemptPhase::Starting | AttemptPhase::Running { .. });
-    !again && !never && holds && !pass.state.claims.contains_key(&id)
+    !never && holds && !state.claims.contains_key(&id)
+}
+
+/// Until when a task that was preempted before is not preempted again; none if it may be now.
+pub(crate) fn left_alone_until(
+    policy: &Policy,
+    task: &Task,
+    attempt: &Attempt,
+    now: Time,
+) -> Option<Time> {
+    task.preempted_at?;
+    let until = attempt.took_at().plus(policy.preemption.not_again_within);
+    (now < until).then_some(until)
 }
 
 fn add<'a>(
@@ -340,7 +356,7 @@ fn add<'a>(
 
 /// GPU-milliseconds of work lost: since the last time it was safe; of a job that saves when it is
 /// asked to, only the time that takes.
-fn cost(job: &Job, attempt: &Attempt, now: tutti_model::Time) -> u64 {
+fn cost(job: &Job, attempt: &Attempt, now: Time) -> u64 {
     let gpus = u64::from(attempt.gpu_count());
     let saves = job.spec.checkpoint.as_ref().filter(|c| c.signal.is_some());
     let lost = match (saves, attempt.running_since(now)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    GpuQuota, Job, JobState, Policy, State, Task, TaskId, Tasks, Team, TeamShare, Time,
+    GpuQuota, Job, JobState, Policy, State, Task, TaskId, Tasks, Team, TeamShare, Time, gpus_built,
 };
 
 /// All teams of the policy, and others that have usage or jobs: parents before their children,
@@ -28,6 +28,8 @@ struct Tree<'a> {
 #[derive(Debug, Default)]
 struct Facts<'a> {
     quota: Option<&'a Team>,
+    /// What its guarantee counts for, if that is less than is written.
+    scaled: Option<GpuQuota>,
     /// Thousandths of GPUs by model, held now.
     held: BTreeMap<&'a str, u64>,
     running: u64,
@@ -41,14 +43,19 @@ impl Facts<'_> {
         self.held.values().sum()
     }
 
+    /// As much of its guarantee as there is.
+    fn promise(&self) -> Option<&GpuQuota> {
+        self.scaled.as_ref().or(self.quota.map(|team| &team.guarantee))
+    }
+
     fn guarantee(&self) -> u64 {
-        self.quota.map_or(0, |team| team.guarantee.total()) * 1000
+        self.promise().map_or(0, GpuQuota::total) * 1000
     }
 
     /// Of what is held, beyond the guarantee.
     fn borrowed(&self) -> u64 {
         let none = GpuQuota::default();
-        let guarantee = self.quota.map_or(&none, |team| &team.guarantee);
+        let guarantee = self.promise().unwrap_or(&none);
         let of_model = |model: &str| guarantee.models.get(model).copied().unwrap_or(0);
         let beyond =
             self.held.iter().map(|(m, held)| held.saturating_sub(u64::from(of_model(m)) * 1000));
@@ -71,6 +78,9 @@ impl<'a> Tree<'a> {
         let mut tree =
             Tree { policy, teams: BTreeMap::new(), children: BTreeMap::new(), capacity: 0 };
         policy.teams.keys().for_each(|name| drop(tree.line(name)));
+        for (name, counts) in policy.scaled_guarantees(&gpus_built(state.nodes.values())) {
+            tree.teams.entry(name).or_default().scaled = Some(counts);
+        }
         for (name, usage) in &state.ledger.teams {
             let usage = usage.at(now, policy.half_life);
             if usage > 0 {
@@ -164,7 +174,8 @@ impl<'a> Tree<'a> {
             rows.push(TeamShare {
                 team: (*name).to_owned(),
                 parent: parent.map(|(name, _)| name.to_owned()),
-                guarantee: whole(facts.guarantee() / 1000),
+                guarantee: quota.map_or(0, |team| whole(team.guarantee.total())),
+                guarantee_counts: facts.scaled.as_ref().map(|counts| whole(counts.total())),
                 guarantee_models: quota.map_or_else(BTreeMap::new, |t| t.guarantee.models.clone()),
                 // A limit that names only models does not limit the sum.
                 limit: limit.filter(|l| l.any > 0 || l.models.is_empty()).map(|l| l.any),

@@ -1,5 +1,6 @@
 //! The tree of teams during a pass: what each has had, has now, may have and is due.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -24,6 +25,7 @@ pub(crate) struct Teams<'a> {
     policy: &'a Policy,
     state: &'a State,
     now: Time,
+    scaled: BTreeMap<String, GpuQuota>,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Team<'a> {
     /// The same without what is about to be given back.
     pub keeps: Vec<u64>,
     pub quota: Option<&'a tutti_model::Team>,
+    /// As much of its guarantee as there is; none if it has none.
+    guarantee: Option<Cow<'a, GpuQuota>>,
 }
 
 /// Past and present use, and what follows from it: whoever is due least goes first.
@@ -82,6 +86,7 @@ impl<'a> Teams<'a> {
             policy,
             state,
             now,
+            scaled: cluster.scaled.clone(),
         };
         policy.teams.keys().for_each(|name| {
             teams.number(name);
@@ -121,7 +126,12 @@ impl<'a> Teams<'a> {
         let above = parent.map_or(&[][..], |p| self.teams[p].path.as_slice());
         let path = above.iter().copied().chain([no]).collect();
         let (held, keeps) = (Vec::new(), Vec::new());
-        self.teams.push(Team { name, parent, path, account, own, held, keeps, quota });
+        let written = quota.map(|q| &q.guarantee).filter(|g| !g.is_none());
+        let guarantee = written.map(|written| match self.scaled.get(name) {
+            Some(counts) => Cow::Owned(counts.clone()),
+            None => Cow::Borrowed(written),
+        });
+        self.teams.push(Team { name, parent, path, account, own, held, keeps, quota, guarantee });
         self.by_name.insert(name, no);
         no
     }
@@ -282,6 +292,40 @@ impl<'a> Teams<'a> {
         })
     }
 
+    /// Every limit on the way up that so much would break, of any model or of those it may be.
+    pub fn all_over_limit(
+        &self,
+        no: TeamNo,
+        milli: u64,
+        wanted: &Wanted,
+        models: &[String],
+    ) -> Vec<OverLimit<'a>> {
+        let mut found = Vec::new();
+        for at in self.line(no) {
+            let team = &self.teams[at];
+            let Some(limit) = team.quota.and_then(|q| q.limit.as_ref()) else { continue };
+            let over = |limit: u32, used: u64| milli > 0 && used + milli > u64::from(limit) * 1000;
+            let gpus = |used: u64| used.div_ceil(1000) as u32;
+            let name = team.name;
+            for (m, model) in models.iter().enumerate().filter(|(m, _)| wanted.of[*m]) {
+                let used = team.held.get(m).copied().unwrap_or(0);
+                if let Some((model, &limit)) = limit.models.get_key_value(model)
+                    && over(limit, used)
+                {
+                    let (model, model_name) = (Some(m), Some(model.as_str()));
+                    let used = gpus(used);
+                    found.push(OverLimit { team: name, limit, used, model, model_name });
+                }
+            }
+            let used: u64 = team.held.iter().sum();
+            if (limit.any > 0 || limit.models.is_empty()) && over(limit.any, used) {
+                let (limit, used) = (limit.any, gpus(used));
+                found.push(OverLimit { team: name, limit, used, model: None, model_name: None });
+            }
+        }
+        found
+    }
+
     /// Whether no limit on the way up is smaller than this much, of a model or of any.
     pub fn may_ever_have(&self, no: TeamNo, model: Option<&str>, milli: u64) -> bool {
         self.line(no).filter_map(|at| self.teams[at].quota?.limit.as_ref()).all(|limit| {
@@ -296,7 +340,7 @@ impl<'a> Teams<'a> {
     pub fn guarantor(&self, no: TeamNo, wanted: &Wanted, models: &[String]) -> Option<TeamNo> {
         self.line(no).find(|&at| {
             let team = &self.teams[at];
-            team.quota.is_some_and(|q| covers(&q.guarantee, &team.keeps, wanted, models))
+            team.guarantee.as_deref().is_some_and(|g| covers(g, &team.keeps, wanted, models))
         })
     }
 
@@ -306,7 +350,7 @@ impl<'a> Teams<'a> {
         let covered = |m: usize| {
             let only = Wanted { milli: wanted.milli, of: one_of(models.len(), m) };
             wanted.of[m]
-                && team.quota.is_some_and(|q| covers(&q.guarantee, &team.keeps, &only, models))
+                && team.guarantee.as_deref().is_some_and(|g| covers(g, &team.keeps, &only, models))
         };
         (0..models.len()).map(covered).collect()
     }
@@ -314,7 +358,7 @@ impl<'a> Teams<'a> {
     /// Whether these GPUs, of known models, are inside the guarantee of this very team.
     pub fn is_guaranteed(&self, no: TeamNo, held: &[u64], models: &[String]) -> bool {
         let team = &self.teams[no];
-        let Some(guarantee) = team.quota.map(|q| &q.guarantee) else { return false };
+        let Some(guarantee) = team.guarantee.as_deref() else { return false };
         let sum = |m: usize| team.keeps.get(m).unwrap_or(&0) + held.get(m).unwrap_or(&0);
         let then: Vec<u64> = (0..models.len()).map(sum).collect();
         !guarantee.is_none() && beyond(guarantee, &then, models) == 0
@@ -322,7 +366,7 @@ impl<'a> Teams<'a> {
 
     /// Whether any team of the line has a guarantee at all.
     pub fn has_guarantee(&self, no: TeamNo) -> bool {
-        self.line(no).any(|at| self.teams[at].quota.is_some_and(|q| !q.guarantee.is_none()))
+        self.line(no).any(|at| self.teams[at].guarantee.as_deref().is_some_and(|g| !g.is_none()))
     }
 
     /// Whether a team outside the guarantor's has something that the guarantor may take back: no
@@ -341,7 +385,7 @@ impl<'a> Teams<'a> {
         let above = &self.teams[guarantor].path;
         self.line(no).take_while(|at| !above.contains(at)).all(|at| {
             let team = &self.teams[at];
-            let Some(guarantee) = team.quota.map(|q| &q.guarantee) else { return true };
+            let Some(guarantee) = team.guarantee.as_deref() else { return true };
             let gone = gone(at);
             let left = |(m, keeps): (usize, &u64)| keeps.saturating_sub(*gone.get(m).unwrap_or(&0));
             let keeps: Vec<u64> = team.keeps.iter().enumerate().map(left).collect();

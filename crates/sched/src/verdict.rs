@@ -86,7 +86,7 @@ pub(crate) fn suspended(
 }
 
 /// Of an array that limits them, as many tasks run as may, or will by this plan or a claim.
-fn array_limit(state: &State, plan: &Plan, job: &Job, task: TaskId) -> Option<Verdict> {
+pub(crate) fn array_limit(state: &State, plan: &Plan, job: &Job, task: TaskId) -> Option<Verdict> {
     let max_running = lanes::array_limit(job)?;
     let active = &state.index.active;
     let of_job = TaskId::single(job.id)..=TaskId::of_array(job.id, u32::MAX);

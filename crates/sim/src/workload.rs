@@ -188,6 +188,7 @@ fn random_teams(rng: &mut ChaCha8Rng) -> std::collections::BTreeMap<String, Team
         weight: rng.random_range(500..2000),
         members: [member.to_owned()].into(),
         budget: None,
+        default_time: None,
     };
     let lab = team(None, "*", 8);
     let vision = team(Some("lab"), "ada", 4);

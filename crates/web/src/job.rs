@@ -45,6 +45,8 @@ pub struct View {
 pub struct Why {
     pub sentence: String,
     pub details: Vec<String>,
+    /// Everything that keeps it waiting, what ends last first.
+    pub blockers: Vec<String>,
     pub ahead: u64,
     pub forecast: Option<Forecast>,
     pub advice: Vec<String>,
@@ -136,7 +138,12 @@ impl View {
                     (fact("Goodput", crate::cost::of_job(line)))
                 }
                 @if let Some(limit) = self.detail.spec.time {
-                    (fact("Time limit", html! { (words::span(limit)) }))
+                    (fact("Time limit", html! {
+                        (words::span(limit))
+                        @if let Some(of) = &self.detail.spec.default_time_of {
+                            span.sub { " " (of.in_words()) }
+                        }
+                    }))
                 }
                 @if let Some(before) = &self.detail.stopped_before {
                     (fact("Stopped before", html! { (before) }))
@@ -189,6 +196,10 @@ impl View {
                     p.lead { (why.sentence) }
                     @if !why.details.is_empty() {
                         ul { @for line in &why.details { li { (line) } } }
+                    }
+                    @if !why.blockers.is_empty() {
+                        h3 { "What keeps it waiting, what ends last first" }
+                        ul data-testid="blockers" { @for line in &why.blockers { li { (line) } } }
                     }
                     p {
                         @if why.ahead > 0 {

@@ -40,6 +40,8 @@ pub mod timeline;
 pub mod topology;
 mod words;
 
+pub use words::stamp;
+
 pub use live::{Event, Shown};
 pub use maud::Markup;
 pub use shell::{Reader, Tab};

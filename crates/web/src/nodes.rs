@@ -131,6 +131,13 @@ fn trouble(row: &NodeRow) -> Markup {
             "drained by " (row.drained_by.as_deref().unwrap_or("somebody"))
             @if !reason.is_empty() { ": " (reason) } " "
         }
+        @for r in &row.reservations {
+            @match &r.team {
+                None => { "maintenance " (r.name) },
+                Some(team) => { "reserved for team " (team) " (" (r.name) ")" },
+            }
+            " from " (words::when(r.from)) " until " (words::when(r.until)) " "
+        }
         @if let Some(trouble) = &row.trouble { (trouble) " " }
         @if let Some(worst) = row.findings.iter().max_by_key(|f| f.action) {
             (action(worst.action)) " " (worst.text)
@@ -411,6 +418,7 @@ mod tests {
             gpu_bench: None,
             findings: vec![finding],
             fenced: vec![3],
+            reservations: Vec::new(),
             since: Some(Time(1000)),
         };
         Entry { row, activity: Some(0.73), power: Some(4810.0), hottest: Some(71) }

@@ -55,7 +55,14 @@ impl View {
                 th scope="row" class=[team.parent.as_ref().map(|_| "child")] { (team.team) }
                 td.wide { (bar(team, self.gpus)) }
                 td.n { (words::milli(team.used)) }
-                td.n { (team.guarantee) (models(&team.guarantee_models)) }
+                td.n {
+                    (team.guarantee) (models(&team.guarantee_models))
+                    @if let Some(counts) = team.guarantee_counts {
+                        span.sub title="There are too few GPUs for all guarantees" {
+                            " counts as " (counts)
+                        }
+                    }
+                }
                 td.n { @if team.borrowed > 0 { (words::tenths(team.borrowed)) } @else { "–" } }
                 td.n { @if team.lent > 0 { (words::tenths(team.lent)) } @else { "–" } }
                 td.n {
@@ -94,7 +101,7 @@ fn bar(team: &TeamShare, gpus: u64) -> Markup {
     let whole = gpus.max(1) as f64 * 1000.0;
     let x = |milli: u64| format!("{:.2}", (milli as f64 / whole * 400.0).min(400.0));
     let own = team.used.saturating_sub(team.borrowed);
-    let guarantee = u64::from(team.guarantee) * 1000;
+    let guarantee = u64::from(team.guarantee_counts.unwrap_or(team.guarantee)) * 1000;
     let label = format!("{} GPUs held, {} guaranteed", words::milli(team.used), team.guarantee);
     html! {
         svg.teambar viewBox="0 0 400 14" preserveAspectRatio="none" role="img" aria-label=(label) {

@@ -113,6 +113,11 @@ fn utc(at: Time, form: &str) -> String {
     at.map_or_else(String::new, |at| at.strftime(form).to_string())
 }
 
+/// A point in time inside a sentence.
+pub fn stamp(at: Time) -> String {
+    utc(at, SHORT)
+}
+
 /// A point in time.
 pub fn when(at: Time) -> Markup {
     html! {

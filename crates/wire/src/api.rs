@@ -37,7 +37,9 @@
 //! | GET `/api/v1/nodes/{name}/health` | → [`Examination`] | viewer |
 //! | GET `/api/v1/events` | query `since` (a seq), `job` → SSE of engine records | viewer |
 //! | GET `/api/v1/policy` | → `model::Policy` | viewer |
-//! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`Changed`] | admin |
+//! | PUT `/api/v1/policy` | `model::Policy`, or a policy file as `application/toml` → [`PolicyReplaced`] | admin |
+//! | POST `/api/v1/policy:preview` | the same → [`PolicyPreview`]: what it would change, and whom it would stop | admin |
+//! | GET `/api/v1/reservations` | → `model::ReservationRow` list: going on, coming, over | viewer |
 //! | GET `/api/v1/quota` | → `model::TeamShare` list | viewer |
 //! | GET `/api/v1/report` | query [`ReportQuery`] → `model::Report`: where GPU-hours and money went | viewer |
 //! | GET `/api/v1/jobs/{id}/goodput` | → [`JobGoodput`]: what a job made of what it had | viewer |
@@ -57,6 +59,7 @@
 mod alerts;
 mod endpoints;
 mod load;
+mod policy;
 mod progress;
 mod report;
 mod telemetry;
@@ -65,10 +68,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    ActiveReport, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench, Grant,
-    Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeSample, NodeState,
-    Place, Priority, RankExit, ReplicaOf, ReportLine, Restarts, Role, SavedPoint, Span,
-    SuspendCause, TaskId, Time, Verdict,
+    ActiveReport, Blocker, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench,
+    Grant, Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeReservation,
+    NodeSample, NodeState, Place, Priority, RankExit, ReplicaOf, ReportLine, Restarts, Role,
+    SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -79,6 +82,7 @@ use crate::textfile::FileError;
 pub use alerts::{AlertList, AlertQuery, RuleRow};
 pub use endpoints::*;
 pub use load::{GpuCell, GpuLoad, JobLoad, Load, LoadQuery, NodeLoad};
+pub use policy::{PolicyPreview, PolicyReplaced};
 pub use progress::{JobProgress, ProgressDetail, ProgressPoint, RankRow};
 pub use report::{CpuUse, IdleGpu, JobGoodput, MemUse, ReportQuery};
 pub use telemetry::{
@@ -244,7 +248,10 @@ pub struct JobRow {
     pub exit_code: Option<i32>,
     pub restarts: u32,
     pub verdict: Option<Verdict>,
-    /// The verdict, or how it ended, in one short sentence.
+    /// Everything that keeps it from starting, what ends last first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<Blocker>,
+    /// The verdict with what else keeps it waiting, or how it ended, in one short sentence.
     pub note: String,
     /// For the row of a whole array: its tasks by state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -471,6 +478,9 @@ pub struct NodeRow {
     /// GPUs that nothing is placed on because of that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fenced: Vec<u16>,
+    /// For whom it is reserved, or that it is kept for maintenance: now or later, the next first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<NodeReservation>,
     pub since: Option<Time>,
 }
 

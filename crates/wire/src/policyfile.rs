@@ -20,6 +20,7 @@ mod values;
 mod tests;
 
 pub use changes::{Change, changes};
+pub use hosts::compress as compress_hosts;
 
 use std::fmt;
 

@@ -8,6 +8,7 @@ use tutti_wire::policyfile;
 
 use crate::fail::Fail;
 use crate::show::policy;
+use crate::show::table::terminal_width;
 use crate::style::Style;
 use crate::{file, session, terminal};
 
@@ -34,7 +35,19 @@ enum PolicyVerb {
     /// Look for mistakes in a policy file; no cluster is needed
     Check(FileArgs),
     /// Make this the running policy and print what changed
-    Apply(FileArgs),
+    Apply(ApplyArgs),
+}
+
+#[derive(clap::Args)]
+struct ApplyArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Change nothing: print what would change, who would start, and who would be stopped for whom
+    #[arg(long)]
+    dry_run: bool,
+    /// As the API has it
+    #[arg(long, requires = "dry_run")]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -66,7 +79,8 @@ pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
             given(&file)?;
             terminal::complain(&format!("{} is fine", file.file.display()));
         }
-        PolicyVerb::Apply(file) => apply(cluster, &file)?,
+        PolicyVerb::Apply(args) if args.dry_run => preview(cluster, &args)?,
+        PolicyVerb::Apply(args) => apply(cluster, &args.file)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -74,13 +88,40 @@ pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
 fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
     let given = given(file)?;
     let client = session::open(cluster)?;
-    let (old, new) = client.change_policy(|old| match &given {
-        Given::Whole(policy) => Policy::clone(policy),
-        Given::Topology(topology) => Policy { topology: topology.clone(), ..old.clone() },
-    })?;
+    let (old, new, warnings) = client.change_policy(|old| given.on(old))?;
     let changes = policyfile::changes(&old, &new).map_err(unwritable)?;
     terminal::say(&policy::changes(&changes, Style::of_stdout()));
+    for odd in warnings {
+        terminal::warn(&policy::warning(&odd.path, &odd.problem));
+    }
     Ok(())
+}
+
+/// What it would do, by the controller's own scheduler on a copy of the cluster.
+fn preview(cluster: Option<&str>, args: &ApplyArgs) -> Result<(), Fail> {
+    let given = given(&args.file)?;
+    let client = session::open(cluster)?;
+    let new = match &given {
+        Given::Whole(policy) => Policy::clone(policy),
+        Given::Topology(_) => given.on(&client.policy()?),
+    };
+    let preview = client.preview_policy(&new)?;
+    if args.json {
+        return terminal::json(&preview);
+    }
+    let now = session::now(&client);
+    terminal::say(&policy::preview(&preview, now, Style::of_stdout(), terminal_width()));
+    Ok(())
+}
+
+impl Given {
+    /// The policy that it makes of the running one.
+    fn on(&self, old: &Policy) -> Policy {
+        match self {
+            Given::Whole(policy) => Policy::clone(policy),
+            Given::Topology(topology) => Policy { topology: topology.clone(), ..old.clone() },
+        }
+    }
 }
 
 /// Read before the cluster is looked for: a file that is wrong is wrong without one.

@@ -1,6 +1,9 @@
 //! `tutti show`.
 
-use tutti_model::{Command, DEFAULT_CLASS, DEFAULT_TEAM, ExitStatus, SuspendCause, Time, Topology};
+use tutti_model::{
+    Command, DEFAULT_CLASS, DEFAULT_TEAM, DefaultTimeOf, ExitStatus, Span, SuspendCause, Time,
+    Topology,
+};
 use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressPoint, SuspensionRow};
 
 use super::jobs::array;
@@ -181,8 +184,15 @@ fn demand(job: &JobDetail) -> String {
     parts.extend(spec.exclusive.then(|| "nobody else on its nodes".to_owned()));
     let within = spec.topology.filter(|t| *t != Topology::Any);
     parts.extend(within.map(|t| format!("inside one {}", t.as_str())));
-    parts.extend(spec.time.map(|t| format!("at most {}", time::short(t))));
+    parts.extend(spec.time.map(|t| time_limit(t, spec.default_time_of.as_ref())));
     parts.join(", ")
+}
+
+/// `at most 2h`, and whose default that is if it named no limit itself.
+fn time_limit(time: Span, default_of: Option<&DefaultTimeOf>) -> String {
+    let whose =
+        default_of.map_or_else(String::new, |of| format!(" ({})", harmless(&of.in_words())));
+    format!("at most {}{whose}", time::short(time))
 }
 
 fn nodes(job: &JobDetail) -> String {

@@ -137,6 +137,7 @@ pub mod tests {
             exit_code: None,
             restarts: 0,
             verdict: None,
+            blockers: Vec::new(),
             note: String::new(),
             array: None,
             node_names: Vec::new(),

@@ -4,7 +4,7 @@ use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, NodeState, Place};
 use tutti_wire::api::NodeRow;
 
 use super::table::{Grid, plain};
-use super::{count, harmless, milli, time};
+use super::{count, harmless, milli, reservations, time};
 use crate::style::{Ink, Style, of_node};
 
 /// Drains nodes on which too much went wrong.
@@ -13,6 +13,8 @@ const NOBODY: &str = "tutti";
 const SHARED_SHOWN: usize = 2;
 /// Findings that a row tells.
 const FINDINGS_SHOWN: usize = 2;
+/// Reservations that a row tells.
+const RESERVATIONS_SHOWN: usize = 2;
 
 pub const NONE: &str = "no nodes: tutti token create --join makes a token for tutti agent";
 
@@ -154,6 +156,11 @@ pub fn note(n: &NodeRow) -> (String, Ink) {
         let more = findings.len() - FINDINGS_SHOWN;
         parts.push(format!("{more} more: tutti doctor {}", n.name));
     }
+    parts.extend(n.reservations.iter().take(RESERVATIONS_SHOWN).map(reservations::on_node));
+    if n.reservations.len() > RESERVATIONS_SHOWN {
+        let more = n.reservations.len() - RESERVATIONS_SHOWN;
+        parts.push(format!("{more} more: tutti reservations"));
+    }
     parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
     let slow = n.burn_in.iter().flat_map(|b| &b.figures.slow);
     let slow_gpus = n.gpu_bench.iter().flat_map(|b| &b.figures.slow);
@@ -206,6 +213,7 @@ pub mod tests {
             gpu_bench: None,
             findings: Vec::new(),
             fenced: Vec::new(),
+            reservations: Vec::new(),
             since: None,
         }
     }

@@ -1,8 +1,11 @@
-//! `tutti policy apply`: what changed.
+//! `tutti policy apply`: what changed, or would.
 
+use tutti_model::{ReservationOverlap, TaskEffect, Time};
+use tutti_wire::api::PolicyPreview;
 use tutti_wire::policyfile::Change;
 
-use super::harmless;
+use super::table::{Grid, plain};
+use super::{count, harmless, time};
 use crate::style::{Ink, Style};
 
 /// Longer values are cut: a rack of a thousand nodes is not a line.
@@ -13,6 +16,65 @@ pub fn changes(changes: &[Change], style: Style) -> String {
         return "nothing changed".to_owned();
     }
     changes.iter().map(|c| line(c, style)).collect::<Vec<_>>().join("\n")
+}
+
+pub fn warning(path: &str, problem: &str) -> String {
+    format!("{}: {}", harmless(path), harmless(problem))
+}
+
+/// What would change, what that would do at once, and what is odd about it.
+pub fn preview(p: &PolicyPreview, now: Time, style: Style, width: Option<u16>) -> String {
+    let e = &p.effects;
+    let mut grid = Grid::new(&["EFFECT", ">JOB", "NAME", "USER", "TEAM", ">GPUS", "NOTE"], style);
+    let mut rows = 0;
+    let mut row = |what: &str, ink: Ink, task: &TaskEffect, note: String| {
+        rows += 1;
+        grid.row([
+            (what.to_owned(), ink),
+            plain(task.task.to_string()),
+            plain(task.name.clone()),
+            plain(task.user.clone()),
+            plain(task.team.clone()),
+            plain(task.gpus.to_string()),
+            plain(note),
+        ]);
+    };
+    for task in &e.preempted {
+        let note = format!("for job {}", task.for_task);
+        row(task.how.as_str(), Ink::Red, &task.task, note);
+    }
+    e.starts.iter().for_each(|task| row("starts", Ink::Green, task, String::new()));
+    let waits = "would start under the running policy";
+    e.waits.iter().for_each(|task| row("waits", Ink::Yellow, task, waits.to_owned()));
+    for never in &e.never {
+        row("never starts", Ink::Red, &never.task, never.why.clone());
+    }
+    let mut lines = vec![changes(&p.changes, style)];
+    lines.push(match rows {
+        0 => "no job would start, stop or wait because of it at once".to_owned(),
+        _ => format!("what would happen at once\n{}", grid.render(width)),
+    });
+    lines.extend(e.overlaps.iter().map(|o| {
+        let jobs: Vec<String> = o.by.iter().map(|by| in_the_way(by, now)).collect();
+        let name = harmless(&o.reservation);
+        format!("reservation '{name}' begins while these may still run there: {}", jobs.join(", "))
+    }));
+    lines.extend(
+        e.warnings.iter().map(|w| {
+            style.paint(Ink::Yellow, &format!("warning: {}", warning(&w.path, &w.problem)))
+        }),
+    );
+    lines.push("nothing was changed".to_owned());
+    lines.join("\n")
+}
+
+fn in_the_way(o: &ReservationOverlap, now: Time) -> String {
+    let ends = match o.ends_by {
+        Some(end) => format!("for {} at most", time::short(end.since(now))),
+        None => "no time limit".to_owned(),
+    };
+    let (name, nodes) = (harmless(&o.name), count(o.nodes.into(), "node"));
+    format!("job {} ({name}, {}, on {nodes}, {ends})", o.task, harmless(&o.user))
 }
 
 fn line(change: &Change, style: Style) -> String {

@@ -48,8 +48,16 @@ pub fn table(teams: &[TeamShare], style: Style, width: Option<u16>) -> String {
     grid.render(width)
 }
 
-/// `8`, or with those of certain models after those of any: `4+4 h100`.
+/// `8`, or with those of certain models after those of any: `4+4 h100`; `100 (counts as 8)` where there
+/// are too few GPUs.
 fn guarantee(team: &TeamShare) -> String {
+    match team.guarantee_counts {
+        Some(counts) => format!("{} (counts as {counts})", written(team)),
+        None => written(team),
+    }
+}
+
+fn written(team: &TeamShare) -> String {
     let of_models: u32 = team.guarantee_models.values().sum();
     let any = team.guarantee.saturating_sub(of_models);
     let any = (any > 0 || of_models == 0).then(|| any.to_string());
@@ -103,6 +111,7 @@ mod tests {
             team: name.to_owned(),
             parent: parent.map(str::to_owned),
             guarantee: 8,
+            guarantee_counts: None,
             guarantee_models: BTreeMap::new(),
             limit: None,
             limit_models: BTreeMap::new(),

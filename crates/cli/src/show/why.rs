@@ -2,13 +2,15 @@
 //! laid out.
 
 use tutti_model::{Explanation, Forecast, KeptFor, Time, Verdict};
-use tutti_sched::tell;
+use tutti_sched::{tell, tell_blockers};
 
 use super::{count, harmless, thousands, time};
 use crate::style::{Ink, Style};
 
 /// Holders beyond these are counted, not listed.
 const HOLDERS_SHOWN: usize = 8;
+/// Blockers beyond these are counted.
+const BLOCKERS_SHOWN: usize = 12;
 /// The same for those for whom something is kept.
 const KEPT_SHOWN: usize = 9;
 
@@ -20,6 +22,7 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
     let state = if pending { "pending: " } else { "" };
     let mut lines = vec![format!("job {} is {state}{sentence}", e.task)];
     lines.extend(told.details.iter().map(|line| format!("  {}", harmless(line))));
+    lines.extend(blockers(e, now));
     if e.ahead > 0 {
         let verb = if e.ahead == 1 { "is" } else { "are" };
         lines.push(format!("{} {verb} tried before it", count(e.ahead, "task")));
@@ -29,11 +32,30 @@ pub fn explanation(e: &Explanation, now: Time, style: Style) -> String {
     lines.extend(fences(e));
     lines.extend(e.gives_up_at.map(|at| gives_up(at, now)));
     lines.extend(start(e, now));
+    lines.extend(e.default_time.as_ref().map(|limit| {
+        let (time, of) = (time::short(limit.time), harmless(&limit.of.in_words()));
+        format!("it may run for {time}, {of}, as it named no time limit")
+    }));
     if !e.advice.is_empty() {
         lines.push("what would help".to_owned());
         lines.extend(e.advice.iter().map(|a| format!("  - {}", harmless(a))));
     }
     lines.join("\n")
+}
+
+/// All that keeps it from starting, where that is more than the verdict says.
+fn blockers(e: &Explanation, now: Time) -> Vec<String> {
+    if e.blockers.is_empty() {
+        return Vec::new();
+    }
+    let when = |at: Time| format!("{} ({})", time::clock(at), from_now(at, now));
+    let said = tell_blockers(&e.blockers, &when);
+    let mut lines = vec!["what keeps it waiting, what ends last first".to_owned()];
+    lines.extend(said.iter().take(BLOCKERS_SHOWN).map(|line| format!("  - {}", harmless(line))));
+    if said.len() > BLOCKERS_SHOWN {
+        lines.push(format!("  and {} more", thousands((said.len() - BLOCKERS_SHOWN) as u64)));
+    }
+    lines
 }
 
 /// Who has what it waits for.
@@ -147,7 +169,10 @@ fn range(early: Time, late: Time, now: Time) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tutti_model::{Blocked, Fence, GpuIndex, Holder, Shortage, Span, SuspendCause, WakeNeed};
+    use tutti_model::{
+        Blocked, Blocker, DefaultTime, DefaultTimeOf, Fence, GpuIndex, Holder, Obstacle, Shortage,
+        Span, SuspendCause, WakeNeed,
+    };
 
     /// Job 12, of which no more is known than this.
     fn because(verdict: Verdict) -> Explanation {
@@ -162,6 +187,39 @@ mod tests {
             fences: Vec::new(),
             kept: Vec::new(),
             gives_up_at: None,
+            blockers: Vec::new(),
+            default_time: None,
+        }
+    }
+
+    #[test]
+    fn every_blocker_has_a_line_and_a_default_limit_is_said() {
+        let until = Some(Time(600_000));
+        let left_alone = Obstacle::LeftAlone { task: "7".parse().unwrap(), gpus: 4, nodes: 1 };
+        let maintenance = Obstacle::Reservation {
+            name: "power\u{1b} work".into(),
+            team: None,
+            from: Time(0),
+            nodes: 2,
+        };
+        let e = Explanation {
+            blockers: vec![
+                Blocker::new(Obstacle::Draining { nodes: 1 }, None),
+                Blocker::new(left_alone, until),
+                Blocker::new(maintenance, until),
+            ],
+            default_time: Some(DefaultTime { time: Span::secs(3600), of: DefaultTimeOf::Policy }),
+            ..because(Verdict::Busy(Shortage::default()))
+        };
+        let text = explanation(&e, Time(0), Style::PLAIN);
+        for want in [
+            "what keeps it waiting, what ends last first\n  - 1 node that it could use is draining",
+            "  - job 7 has 4 GPUs that it may take, but was preempted before and is left alone until ",
+            " (in 10m) (not_again_within)",
+            "  - maintenance 'power\u{fffd} work' on 2 nodes that it could use, from ",
+            "it may run for 1h, the default of the cluster, as it named no time limit",
+        ] {
+            assert!(text.contains(want), "{want} in\n{text}");
         }
     }
 

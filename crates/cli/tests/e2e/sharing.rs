@@ -266,3 +266,65 @@ fn a_limit_is_a_limit_and_a_class_goes_first() {
     assert_eq!(cluster.job(first).restarts_by_cause.preemption, 1);
     assert!(cluster.cli(&["ps"]).ok().contains("CLASS"));
 }
+
+/// The steps of somebody who was told "too few GPUs free" for ten minutes, and of an operator who wants
+/// to know what a policy does before it does it.
+#[test]
+fn why_names_every_blocker_and_a_dry_run_who_would_be_stopped() {
+    let cluster = of(1, 4);
+    let teams = "default_time = '2h'\n[preemption]\nnot_again_within = '10m'\n\
+        [teams.own]\nmembers = ['*']\n[teams.lent]\nmembers = ['*']\n";
+    apply(&cluster, teams);
+    let borrower = submit(&cluster, &["--wrap", "exec sleep 600", "-G", "4", "--team", "lent"]);
+    cluster.wait_state(borrower, JobState::Running);
+    let owner = submit(&cluster, &["--wrap", "exec sleep 600", "-G", "4", "--team", "own"]);
+    let show = cluster.cli(&["show", &owner.to_string()]).ok();
+    assert!(show.contains("at most 2h (the default of the cluster)"), "{show}");
+
+    let promise = teams.replacen("[teams.own]", "[teams.own]\nguarantee = 4", 1);
+    let path = write(&cluster, "promise.toml", &promise);
+    let path = path.to_str().unwrap();
+    let said = cluster.cli(&["policy", "apply", path, "--dry-run"]).ok();
+    let stopped =
+        said.lines().find(|l| l.starts_with("stopped")).unwrap_or_else(|| panic!("{said}"));
+    assert!(stopped.contains(&borrower.to_string()), "{said}");
+    assert!(stopped.ends_with(&format!("for job {owner}")), "{said}");
+    assert!(
+        said.contains("~ teams.own.guarantee") || said.contains("+ teams.own.guarantee"),
+        "{said}"
+    );
+    let data = json(&cluster, &["policy", "apply", path, "--dry-run", "--json"]);
+    assert_eq!(data["preempted"][0]["task"], borrower.to_string(), "{data}");
+    assert_eq!(cluster.job(borrower).row.state, JobState::Running, "nothing was changed");
+
+    // It does what was said: the owner has its GPUs, the borrower waits, and is preempted no more.
+    apply(&cluster, &promise);
+    cluster.wait_state(owner, JobState::Running);
+    cluster.cli(&["cancel", &owner.to_string()]).ok();
+    cluster.wait_state(borrower, JobState::Running);
+    let again = submit(&cluster, &["--wrap", "exec sleep 600", "-G", "4", "--team", "own"]);
+    let told = |args: &[&str], word: &str| {
+        wait_until(word, PATIENCE, || cluster.cli(args).ok().contains(word));
+    };
+    let left_alone =
+        format!("job {borrower} has 4 GPUs that it may take, but was preempted before");
+    told(&["why", &again.to_string()], &left_alone);
+    told(&["ps"], &format!("also job {borrower} was preempted before"));
+
+    let reserved = promise.clone()
+        + "[[reservations]]\nname = 'power work'\nnodes = ['n1']\nfrom = 2000-01-01T00:00:00Z\n\
+           until = 2100-01-01T00:00:00Z\n";
+    apply(&cluster, &reserved);
+    for args in [&["why", &again.to_string()][..], &["ps"], &["nodes"]] {
+        told(args, "maintenance 'power work'");
+    }
+    let list = cluster.cli(&["reservations"]).ok();
+    assert!(list.contains("power work") && list.contains(&format!("job {borrower} (")), "{list}");
+    let rows = json(&cluster, &["reservations", "--json"]);
+    assert_eq!(rows[0]["state"], "now", "{rows}");
+
+    let beyond = promise.replacen("guarantee = 4", "guarantee = 4000", 1);
+    let path = write(&cluster, "beyond.toml", &beyond);
+    let out = cluster.cli(&["policy", "apply", path.to_str().unwrap()]).call();
+    assert!(out.err.contains("warning: teams.own.guarantee: promises 4000 GPUs"), "{out:?}");
+}

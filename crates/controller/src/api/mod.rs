@@ -130,6 +130,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/nodes/{name}/health", get(health::examine))
         .route("/alerts", get(alerts::alerts))
         .route("/policy", get(policy::show).put(policy::replace))
+        .route("/policy:preview", post(policy::preview))
+        .route("/reservations", get(policy::reservations))
         .route("/quota", get(policy::quota))
         .route("/report", get(report::report))
         .route("/events", get(events::events))

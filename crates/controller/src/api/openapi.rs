@@ -92,6 +92,8 @@ impl IntoResponses for Problems {
         alerts::alerts,
         policy::show,
         policy::replace,
+        policy::preview,
+        policy::reservations,
         policy::quota,
         report::report,
         report::job,

@@ -7,9 +7,9 @@ use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use http::{HeaderMap, StatusCode};
-use tutti_engine::{Command, Rejected};
-use tutti_model::{Policy, Role, TeamShare};
-use tutti_wire::api::{ApiError, Changed, ProblemRow};
+use tutti_engine::{Command, Rejected, policy_warnings};
+use tutti_model::{Policy, ReservationRow, Role, TeamShare};
+use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced, ProblemRow};
 use tutti_wire::policyfile::{self, BadPolicyFile};
 
 use super::App;
@@ -19,6 +19,7 @@ use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::{Problem, bad_policy, exit};
 use crate::clock::now;
+use crate::core::World;
 
 /// The policy that runs now. Its `ETag` changes whenever the policy does. Of the address of the webhook
 /// only admins see what follows the host.
@@ -52,7 +53,7 @@ pub(super) fn as_seen_by(policy: &Arc<Policy>, caller: &Caller) -> Arc<Policy> {
 #[utoipa::path(put, path = "/api/v1/policy", tag = "policy", request_body = Policy,
     params(("If-Match" = Option<String>, Header,
         description = "The `ETag` of the policy that this one was made from; `*` is any")),
-    responses((status = 200, body = Changed),
+    responses((status = 200, body = PolicyReplaced),
         (status = 412, body = ApiError,
             description = "Somebody else has changed the policy since it was read"),
     Problems))]
@@ -61,8 +62,9 @@ pub async fn replace(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Sent(policy): Sent,
-) -> Result<Json<Changed>, Problem> {
+) -> Result<Json<PolicyReplaced>, Problem> {
     let (actor, policy) = (caller.actor, Box::new(policy));
+    let new = policy.clone();
     let command = match wanted(&headers)? {
         Wanted::Any => Command::SetPolicy { actor, policy },
         Wanted::OneOf(tags) => {
@@ -74,7 +76,50 @@ pub async fn replace(
             Command::ReplacePolicy { actor, old, policy }
         }
     };
-    change(&app, command).await
+    let Json(Changed { changed }) = change(&app, command).await?;
+    let warnings = app.core.read(|world| policy_warnings(world.engine.state(), &new)).await?;
+    let warnings = warnings.into_iter().map(ProblemRow::from).collect();
+    Ok(Json(PolicyReplaced { changed, warnings }))
+}
+
+/// What a policy would change, and what it would do to jobs at once: who would start, who would be
+/// stopped for whom, who could never start, which reservations meet running jobs. Nothing is changed. A
+/// policy that would be refused is refused.
+#[utoipa::path(post, path = "/api/v1/policy:preview", tag = "policy", request_body = Policy,
+    responses((status = 200, body = PolicyPreview), Problems))]
+pub async fn preview(
+    State(app): State<Arc<App>>,
+    Sent(policy): Sent,
+) -> Result<Json<PolicyPreview>, Problem> {
+    // The lock is held for a copy, not for the passes.
+    let copy = |world: &World| (world.engine.state().clone(), world.engine.settings().clone());
+    let (state, settings) = app.core.read(copy).await?;
+    let look = move || -> Result<_, Problem> {
+        let changes = policyfile::changes(&state.policy, &policy).map_err(|error| {
+            Problem::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                exit::FAILED,
+                format!("the policy can't be written as a file: {error}"),
+            )
+        })?;
+        let effects = tutti_engine::preview(&state, &settings, &policy, now())?;
+        Ok(Json(PolicyPreview { changes, effects }))
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Err(Problem::new(status, "internal", exit::FAILED, format!("the preview failed: {error}")))
+    })
+}
+
+/// Reservations and maintenance: what goes on, what comes, what is over.
+#[utoipa::path(get, path = "/api/v1/reservations", tag = "policy",
+    responses((status = 200, body = Vec<ReservationRow>), Problems))]
+pub async fn reservations(
+    State(app): State<Arc<App>>,
+) -> Result<Json<Vec<ReservationRow>>, Problem> {
+    let rows = app.core.read(|world| tutti_sched::reservations(world.engine.state(), now()));
+    Ok(Json(rows.await?))
 }
 
 async fn running(app: &App) -> Result<Arc<Policy>, Problem> {

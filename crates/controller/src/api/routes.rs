@@ -63,6 +63,8 @@ pub const ROUTES: &[(Method, &str, Access)] = &[
     (Method::GET, "/api/v1/alerts", VIEWER),
     (Method::GET, "/api/v1/policy", VIEWER),
     (Method::PUT, "/api/v1/policy", ADMIN),
+    (Method::POST, "/api/v1/policy:preview", ADMIN),
+    (Method::GET, "/api/v1/reservations", VIEWER),
     (Method::GET, "/api/v1/quota", VIEWER),
     (Method::GET, "/api/v1/report", VIEWER),
     (Method::GET, "/api/v1/events", VIEWER),

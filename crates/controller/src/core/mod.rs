@@ -16,13 +16,14 @@ mod staged;
 mod tests;
 mod ticker;
 
-use std::sync::{Arc, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tutti_engine::{Command, Engine, Event, Record, Rejected, Reply, Step};
 use tutti_journal::{JournalError, Stats, codec::EncodeError};
-use tutti_model::{NodeId, Seq, Time};
+use tutti_model::{Blocker, NodeId, Seq, Span, TaskId, Time};
+use tutti_sched::Lookout;
 
 use crate::chronicle::Chronicle;
 use crate::feed::Feed;
@@ -48,7 +49,12 @@ pub struct World {
     pub passes: Passes,
     /// What is wrong, for everybody who looks; kept by [`crate::watch`].
     pub alerts: Arc<Board>,
+    /// The cluster as readers looked at it last, to say what keeps tasks waiting.
+    lookout: Mutex<Option<(Seq, Time, Lookout)>>,
 }
+
+/// For so long a look at an unchanged cluster is as good as a new one: only time has passed.
+const LOOK_AGAIN: Span = Span::secs(1);
 
 impl World {
     /// Nothing is known of the past but what the state still says.
@@ -59,8 +65,24 @@ impl World {
             chronicle: Chronicle::of(engine.state()),
             passes: Passes::default(),
             alerts: Arc::default(),
+            lookout: Mutex::default(),
             engine,
         }
+    }
+
+    /// Everything that keeps a waiting task from starting. The cluster is looked at once for all that
+    /// ask about the same record; nothing of this is done unless somebody asks.
+    pub fn blockers(&self, task: TaskId, now: Time) -> Vec<Blocker> {
+        let (state, plan) = (self.engine.state(), self.engine.plan());
+        let mut known = self.lookout.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |(seq, at, _): &(Seq, Time, Lookout)| {
+            *seq == state.seq && *at <= now && now.since(*at) < LOOK_AGAIN
+        };
+        if !known.as_ref().is_some_and(fresh) {
+            *known = Some((state.seq, now, Lookout::new(state, now)));
+        }
+        let look = known.as_mut().map(|(_, _, look)| look.blockers(state, plan, task));
+        look.unwrap_or_default()
     }
 
     /// One command, and what ranks say in it.

@@ -97,6 +97,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         exit_code: None,
         restarts: 0,
         verdict: None,
+        blockers: Vec::new(),
         note: String::new(),
         array: None,
         node_names: Vec::new(),
@@ -134,7 +135,8 @@ fn over(state: &State, row: &mut JobRow, ended: &Ended) {
 fn waiting(world: &World, row: &mut JobRow, id: TaskId, now: Time) {
     row.verdict = tutti_sched::verdict(world.engine.state(), world.engine.plan(), id, now);
     if let Some(verdict) = &row.verdict {
-        row.note = tutti_sched::describe(verdict);
+        row.blockers = world.blockers(id, now);
+        row.note = tutti_sched::describe_all(verdict, &row.blockers);
     }
 }
 

@@ -34,6 +34,7 @@ pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
         gpu_bench: node.gpu_bench.clone(),
         findings: node.findings.clone(),
         fenced: node.fenced().into_iter().map(|gpu| gpu.0).collect(),
+        reservations: tutti_sched::reservations_of(state, node, now),
         since,
     }
 }

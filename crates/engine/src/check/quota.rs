@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     AttemptPhase, ClaimCause, GpuQuota, Job, NewClaim, PartPlacement, State, Stop, TaskId, Victim,
+    gpus_built,
 };
 
 use super::Violation;
@@ -14,6 +15,8 @@ type ByModel<'a> = BTreeMap<&'a str, u64>;
 /// Counted only when somebody asks: most clusters have no limits, and most plans no victims.
 pub(super) struct Quota<'a> {
     state: &'a State,
+    /// Guarantees that count for less than is written, because there are too few GPUs.
+    scaled: OnceCell<BTreeMap<&'a str, GpuQuota>>,
     /// With everything that is not gone yet.
     held: OnceCell<BTreeMap<&'a str, ByModel<'a>>>,
     /// As it will be when all that is being stopped is gone and all claims have come true. What the
@@ -32,6 +35,7 @@ impl<'a> Quota<'a> {
     pub fn new(state: &'a State) -> Quota<'a> {
         Quota {
             state,
+            scaled: OnceCell::new(),
             held: OnceCell::new(),
             later: OnceCell::new(),
             placed: Vec::new(),
@@ -128,11 +132,21 @@ impl<'a> Quota<'a> {
             false => of_parts(self.state, parts),
         };
         policy.line_of(&job.team).into_iter().find(|team| {
-            let Some(rule) = policy.teams.get(*team) else { return false };
+            let Some(guarantee) = self.guarantee(team) else { return false };
             let mut held = self.later_of(team);
             merge(&mut held, &wanted);
-            !rule.guarantee.is_none() && excess(&rule.guarantee, &held) == 0
+            excess(guarantee, &held) == 0
         })
+    }
+
+    /// As much of a team's guarantee as there is; none if it has none.
+    fn guarantee(&self, team: &str) -> Option<&GpuQuota> {
+        let policy = &self.state.policy;
+        let written = policy.teams.get(team).map(|t| &t.guarantee).filter(|g| !g.is_none())?;
+        let scaled = self
+            .scaled
+            .get_or_init(|| policy.scaled_guarantees(&gpus_built(self.state.nodes.values())));
+        Some(scaled.get(team).unwrap_or(written)).filter(|g| !g.is_none())
     }
 
     /// The first victim, taken one by one from the smallest up, whose team does not borrow when its
@@ -141,6 +155,7 @@ impl<'a> Quota<'a> {
     pub fn not_borrowing(&self, guarantor: &str, victims: &[Victim]) -> Option<TaskId> {
         let mut then = Quota {
             later: self.later.clone(),
+            scaled: self.scaled.clone(),
             // Room that it gets by this very plan makes a team borrow as well.
             claimed: self.claimed.iter().chain(&self.placed).cloned().collect(),
             removed: self.removed.clone(),
@@ -166,9 +181,8 @@ impl<'a> Quota<'a> {
         }
         let above = policy.line_of(guarantor);
         line.into_iter().take_while(|team| !above.contains(team)).all(|team| {
-            let guarantee = policy.teams.get(team).map(|t| &t.guarantee);
-            let within = |g: &GpuQuota| !g.is_none() && excess(g, &self.later_of(team)) == 0;
-            !guarantee.is_some_and(within)
+            let within = |g: &GpuQuota| excess(g, &self.later_of(team)) == 0;
+            !self.guarantee(team).is_some_and(within)
         })
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tutti_model::{Demand, Impossible, JobId, JobSpec, Priority, Role, SERVING_CLASS, Spread};
+use tutti_model::{
+    Demand, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS, Spread,
+};
 
 use super::spec::check_spec;
 use super::{Decision, View, bad, on_behalf};
@@ -29,10 +31,11 @@ pub(super) fn submit(
     let team = check(view, actor, user, spec)?;
     let job = JobId(view.state.next_job.max(1));
     check_dependencies(view, spec, job)?;
+    let spec = with_time_limit(view, spec, &team);
     let event = Event::JobSubmitted {
         job,
         user: user.to_owned(),
-        spec: Arc::new(spec.clone()),
+        spec: Arc::new(spec),
         key: key.map(str::to_owned),
         team: Some(team),
         replica_of: None,
@@ -48,6 +51,23 @@ pub(super) fn not_serving(actor: &Actor, spec: &JobSpec) -> Result<(), Rejected>
     }
 }
 
+/// A job that names no limit has that of the policy as it is now: a later one is for later jobs.
+fn with_time_limit(view: View<'_>, spec: &JobSpec, team: &str) -> JobSpec {
+    let mut spec = JobSpec { default_time_of: None, ..spec.clone() };
+    if spec.time.is_none()
+        && let Some((time, whose)) = view.state.policy.default_time(team, spec.class.as_deref())
+    {
+        (spec.time, spec.default_time_of) = (Some(time), Some(whose));
+    }
+    spec
+}
+
+/// As it was submitted: without what the policy added.
+fn as_asked(spec: &JobSpec) -> JobSpec {
+    let time = spec.time.filter(|_| spec.default_time_of.is_none());
+    JobSpec { time, default_time_of: None, ..spec.clone() }
+}
+
 /// What holds for everything that is to run. Says who pays.
 pub(super) fn check(
     view: View<'_>,
@@ -60,13 +80,13 @@ pub(super) fn check(
     check_class(view, actor, spec)?;
     let team = team_of(view, actor, user, spec)?;
     tutti_sched::impossible(view.state, &Demand::of(spec))?;
-    within_team_limit(view, &team, spec)?;
+    within_team_limit(&view.state.policy, &team, spec)?;
     Ok(team)
 }
 
 /// What is larger than its team may ever have would wait for ever.
-pub(super) fn within_team_limit(
-    view: View<'_>,
+pub(crate) fn within_team_limit(
+    policy: &Policy,
     team: &str,
     spec: &JobSpec,
 ) -> Result<(), Rejected> {
@@ -76,8 +96,8 @@ pub(super) fn within_team_limit(
         _ => demand.total_gpus(),
     };
     let milli = wanted * u64::from(demand.share.0);
-    for name in view.state.policy.line_of(team) {
-        let limit = view.state.policy.teams.get(name).and_then(|t| t.limit.as_ref());
+    for name in policy.line_of(team) {
+        let limit = policy.teams.get(name).and_then(|t| t.limit.as_ref());
         let Some(limit) = limit.filter(|l| l.any > 0 || l.models.is_empty()) else { continue };
         if milli > u64::from(limit.any) * 1000 {
             let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
@@ -103,7 +123,7 @@ fn known_key(
         return Ok(None);
     };
     match view.state.job(*job) {
-        Some(known) if *known.spec != *spec => Err(Rejected::KeyReused(*job)),
+        Some(known) if as_asked(&known.spec) != as_asked(spec) => Err(Rejected::KeyReused(*job)),
         _ => Ok(Some(*job)),
     }
 }

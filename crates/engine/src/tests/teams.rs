@@ -141,3 +141,25 @@ fn what_its_team_may_never_have_is_refused() {
     assert_eq!(refused, Err(Rejected::Impossible(found)));
     assert!(world.try_submit(gang(1, 2)).is_ok());
 }
+
+/// The plan and its checker agree on what a guarantee counts for where there are too few GPUs.
+#[test]
+fn a_guarantee_beyond_what_exists_counts_for_its_part_of_it() {
+    let mut world = World::new(&[4, 4]);
+    world.set_policy(|p| {
+        p.teams.insert("a".into(), team(&["*"], 1000));
+        p.teams.insert("b".into(), team(&["*"], 4));
+    });
+    let of = |team: &str, nodes, gpus| JobSpec { team: Some(team.to_owned()), ..gang(nodes, gpus) };
+    let (guest, owner) = (world.submit(of("b", 2, 4)), of("a", 1, 4));
+    world.run(guest);
+    let whole = world.submit(of("a", 2, 4));
+    assert_eq!(world.state_of(guest), JobState::Running, "8 are more than its part of 8");
+    world.step(Command::Cancel { actor: admin(), target: TaskId::single(whole) }).reply.unwrap();
+    let part = world.submit(owner);
+    assert_eq!(world.state_of(guest), JobState::Stopping, "b has more than its part");
+    assert_eq!(world.state_of(part), JobState::Pending);
+    let shares = tutti_sched::shares(world.engine.state(), world.now);
+    let counts: Vec<_> = shares.iter().map(|s| (s.guarantee, s.guarantee_counts)).collect();
+    assert_eq!(counts, [(1000, Some(5)), (4, Some(2))]);
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BadPolicy, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, Team};
+use super::{BadPolicy, Class, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, Team};
 use crate::{Span, Topology};
 
 /// Bounds on what one policy may carry: it is part of every snapshot, and every pass walks it.
@@ -56,6 +56,19 @@ impl Policy {
             "durations.margin_percent",
             || format!("must be at most {MARGIN_PERCENT_MAX}"),
         );
+        let of_class = |(name, class): (&String, &Class)| {
+            (format!("classes.{name}.default_time"), class.default_time)
+        };
+        let of_team = |(name, team): (&String, &Team)| {
+            (format!("teams.{name}.default_time"), team.default_time)
+        };
+        let own = [("default_time".to_owned(), self.default_time)];
+        let times = self.classes.iter().map(of_class).chain(self.teams.iter().map(of_team));
+        for (path, time) in own.into_iter().chain(times) {
+            found.add_if(time == Some(Span(0)), path, || {
+                "a limit of 0 would end every job at once: leave it out for none".to_owned()
+            });
+        }
         for (model, weight) in &self.gpu_weights {
             found.add_if(*weight == 0, format!("gpu_weights.{model}"), || {
                 "must be more than 0: time on a GPU is never free".to_owned()
@@ -121,11 +134,7 @@ impl Policy {
     fn promised_to_children(&self) -> BTreeMap<&str, GpuQuota> {
         let mut sums: BTreeMap<&str, GpuQuota> = BTreeMap::new();
         for (name, team) in self.teams.iter().filter(|(_, t)| !t.guarantee.is_none()) {
-            let above = self.line_of(name).into_iter().skip(1);
-            // The nearest team above with a guarantee answers for it.
-            let answers =
-                |t: &&str| self.teams.get(*t).is_some_and(|team| !team.guarantee.is_none());
-            if let Some(parent) = above.into_iter().find(answers) {
+            if let Some(parent) = self.answers_for(name) {
                 add(sums.entry(parent).or_default(), &team.guarantee);
             }
         }
@@ -239,7 +248,7 @@ fn check_limit(path: &str, team: &Team, found: &mut Found) {
     let sum_counts = limit.any > 0 || limit.models.is_empty();
     let of_all = sum_counts && guarantee.total() > u64::from(limit.any);
     found.add_if(of_all || limit.models.iter().any(of_model), format!("{path}.limit"), || {
-        format!("is less than the guarantee: {} against {}", show(limit), show(guarantee))
+        format!("is less than the guarantee: {limit} against {guarantee}")
     });
 }
 
@@ -258,12 +267,7 @@ fn uncovered(need: &GpuQuota, have: &GpuQuota) -> Option<String> {
         u64::from(n.saturating_sub(have.models.get(model).copied().unwrap_or(0)))
     };
     let of_any = u64::from(need.any) + need.models.iter().map(short).sum::<u64>();
-    (of_any > u64::from(have.any)).then(|| format!("{} against {}", show(need), show(have)))
-}
-
-fn show(quota: &GpuQuota) -> String {
-    let models = quota.models.iter().map(|(model, n)| format!(" + {n} {model}"));
-    format!("{} GPUs{}", quota.any, models.collect::<String>())
+    (of_any > u64::from(have.any)).then(|| format!("{need} against {have}"))
 }
 
 #[cfg(test)]

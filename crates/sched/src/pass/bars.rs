@@ -1,14 +1,14 @@
 //! What keeps a task off a node that has room for it: reservations, spares, heads of the queue, models
 //! of which its team may have no more, and a port that somebody else has there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tutti_model::{Job, NodeId, Policy, Reservation, Shortage, Time, Verdict};
+use tutti_model::{Job, NodeId, Policy, Reservation, Shortage, Time, Topology, Verdict};
 
 use crate::ask::Ask;
 use crate::backfill::HeadRoom;
 use crate::candidates::Page;
-use crate::cluster::{Cluster, Share, SlotNo};
+use crate::cluster::{Cluster, Share, Slot, SlotNo};
 use crate::fit;
 
 pub(crate) struct Bars<'b> {
@@ -149,12 +149,44 @@ pub(crate) fn reservation<'p>(
     from: Time,
     until: Time,
 ) -> Option<&'p Reservation> {
+    reservations_between(policy, cluster, slot, job, from, until).next().map(|(_, r)| r)
+}
+
+/// All of them, with their numbers.
+pub(crate) fn reservations_between<'p>(
+    policy: &'p Policy,
+    cluster: &Cluster,
+    slot: SlotNo,
+    job: &Job,
+    from: Time,
+    until: Time,
+) -> impl Iterator<Item = (u32, &'p Reservation)> {
     let all = cluster.get(slot).reservations.iter();
-    let mut meant = all.filter_map(|&n| policy.reservations.get(n as usize));
-    meant.find(|r| {
+    let meant = all.filter_map(|&n| Some((n, policy.reservations.get(n as usize)?)));
+    meant.filter(move |(_, r)| {
         let meets = r.from < until.max(Time(from.0 + 1)) && r.until > from;
         let theirs =
             r.team.as_ref().is_some_and(|t| policy.line_of(&job.team).contains(&t.as_str()));
         meets && !theirs
     })
+}
+
+/// In every domain that is to have spares, the last nodes that could be.
+pub(crate) fn spare_slots(
+    policy: &Policy,
+    cluster: &Cluster,
+    could_be: &dyn Fn(&Slot) -> bool,
+) -> BTreeSet<SlotNo> {
+    let mut spares = BTreeSet::new();
+    for spare in &policy.spares {
+        let level = spare.per.max(Topology::Rack);
+        let mut empty: BTreeMap<u32, Vec<SlotNo>> = BTreeMap::new();
+        for (no, slot) in (0..).zip(&cluster.slots).filter(|(_, slot)| could_be(slot)) {
+            empty.entry(slot.path.at(level)).or_default().push(no);
+        }
+        for nodes in empty.values() {
+            spares.extend(nodes.iter().rev().take(spare.nodes as usize));
+        }
+    }
+    spares
 }

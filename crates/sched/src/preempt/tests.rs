@@ -211,3 +211,18 @@ fn a_large_gang_may_stop_many() {
     let plan = c.submit(team("a", gang(9, 8))).plan();
     assert_eq!(plan.claims.iter().map(|c| c.victims.len()).sum::<usize>(), 72);
 }
+
+/// Eight GPUs, and teams that are promised a thousand and four: the thousand count as five of them.
+#[test]
+fn nobody_is_stopped_for_gpus_that_are_promised_but_not_there() {
+    let all: [(u32, &[u16]); 2] = [(1, &[0, 1, 2, 3]), (2, &[0, 1, 2, 3])];
+    let c = |asked: JobSpec| {
+        let c = case().nodes(2, 4).team("a", |t| t.guarantee = quota(1000));
+        let c = c.team("b", |t| t.guarantee = quota(4));
+        c.running(team("guest", gang(2, 4)), &all).submit(team("a", asked))
+    };
+    assert_eq!(c(gang(2, 4)).claimed(), "", "eight are more than its part");
+    assert_eq!(c(gpus(4)).claimed(), "2@n1:0,1,2,3 guarantee [1]");
+    let enough = c(gang(2, 4)).team("a", |t| t.guarantee = quota(8)).team("b", |_| {});
+    assert_eq!(enough.claimed(), "2@n1:0,1,2,3+n2:0,1,2,3 guarantee [1]");
+}

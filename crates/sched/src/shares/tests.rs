@@ -131,11 +131,12 @@ proptest! {
         }
         let rows = crate::shares(&c.state(), NOW);
         let sum = |pick: fn(&TeamShare) -> u64| rows.iter().map(pick).sum::<u64>();
-        let promised = sum(|r| u64::from(r.guarantee) * 1000);
+        let counts = |r: &TeamShare| u64::from(r.guarantee_counts.unwrap_or(r.guarantee)) * 1000;
+        let promised: u64 = rows.iter().map(counts).sum();
         let free_for_all = 32_000u64.saturating_sub(promised);
         prop_assert_eq!(sum(|r| r.lent), sum(|r| r.borrowed).saturating_sub(free_for_all));
         for r in &rows {
-            let idle = (u64::from(r.guarantee) * 1000).saturating_sub(r.used - r.borrowed);
+            let idle = counts(r).saturating_sub(r.used - r.borrowed);
             prop_assert!(r.lent <= idle, "{:?}", r);
             prop_assert!(r.borrowed <= r.used && r.lent + r.borrowed <= 32_000);
         }

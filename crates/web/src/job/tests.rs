@@ -75,6 +75,7 @@ fn a_waiting_job_says_why_until_it_runs() {
     let why = Why {
         sentence: "needs 2 free nodes, 1 fits".into(),
         details: vec!["3 nodes are busy".into()],
+        blockers: vec!["4 GPUs on 1 node kept for job 12".into()],
         ahead: 4,
         forecast: None,
         advice: vec!["1 node instead of 2".into()],
@@ -84,6 +85,7 @@ fn a_waiting_job_says_why_until_it_runs() {
     let waiting = View { why: Some(why), ..view(JobState::Pending) };
     let text = text(Role::Viewer, &waiting);
     assert!(text.contains("4 tasks before it in line") && text.contains("1 node instead of 2"));
+    assert!(text.contains("what ends last first") && text.contains("kept for job 12"), "{text}");
     assert!(!view(JobState::Running).shown().regions["why"].contains("Why it waits"));
 }
 

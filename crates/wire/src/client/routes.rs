@@ -12,8 +12,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority,
-    Rank, Report, Seq, TaskId, TeamShare,
+    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority, Rank, Report, Seq, TaskId, TeamShare, ReservationRow,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -263,17 +262,17 @@ impl Client {
     }
 
     /// Replaces the running policy as a whole, or leaves it as it is and says what is wrong.
-    pub fn set_policy(&self, policy: &Policy) -> Result<Changed, ClientError> {
+    pub fn set_policy(&self, policy: &Policy) -> Result<PolicyReplaced, ClientError> {
         self.answer(&Ask::json(Method::PUT, "/policy", policy)?)
     }
 
     /// Makes a new policy from the running one. When somebody else changed that meanwhile, their
     /// change is read and `change` is asked again, so that neither is lost. Answers with the policy
-    /// before and after.
+    /// before and after, and what is odd about the latter.
     pub fn change_policy(
         &self,
         change: impl Fn(&Policy) -> Policy,
-    ) -> Result<(Policy, Policy), ClientError> {
+    ) -> Result<(Policy, Policy, Vec<ProblemRow>), ClientError> {
         for _ in 1..CHANGES_TRIED {
             match self.try_change_policy(&change) {
                 Err(error) if error.is_policy_moved() => tracing::debug!(%error, "asking again"),
@@ -286,15 +285,24 @@ impl Client {
     fn try_change_policy(
         &self,
         change: impl Fn(&Policy) -> Policy,
-    ) -> Result<(Policy, Policy), ClientError> {
+    ) -> Result<(Policy, Policy, Vec<ProblemRow>), ClientError> {
         let answer = self.send(&Ask::plain(Method::GET, "/policy"))?;
         let tag = answer.headers().get(ETAG).cloned().ok_or(ClientError::NoTag)?;
         let body = self.whole(answer)?;
         let old: Policy = serde_json::from_slice(&body).map_err(ClientError::Answer)?;
         let new = change(&old);
         let ask = Ask::json(Method::PUT, "/policy", &new)?;
-        self.answer::<Changed>(&Ask { if_match: Some(tag), ..ask })?;
-        Ok((old, new))
+        let done: PolicyReplaced = self.answer(&Ask { if_match: Some(tag), ..ask })?;
+        Ok((old, new, done.warnings))
+    }
+
+    /// What a policy would change, and whom it would stop. Nothing is changed.
+    pub fn preview_policy(&self, policy: &Policy) -> Result<PolicyPreview, ClientError> {
+        self.answer(&Ask::json(Method::POST, "/policy:preview", policy)?)
+    }
+
+    pub fn reservations(&self) -> Result<Vec<ReservationRow>, ClientError> {
+        self.get("/reservations")
     }
 
     pub fn report(&self, wanted: &ReportQuery) -> Result<Report, ClientError> {

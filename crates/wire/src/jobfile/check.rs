@@ -61,6 +61,9 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
         let at = root.get("plan").map_or(root.at, |e| e.node.at);
         return Err(FileError::of_key(at, format!("plan.{key}"), Problem::BadValue(why)));
     }
+    if spec.default_time_of.is_some() {
+        return refuse("default_time_of", "the cluster says this: write 'time' for a limit");
+    }
     if let Some((key, why)) = contradiction(spec) {
         return refuse(key, why);
     }

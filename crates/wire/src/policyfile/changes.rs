@@ -2,16 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tutti_model::Policy;
+use utoipa::ToSchema;
 
 use super::shape::PolicyShape;
 
 /// One key that differs. `None` on one side: it is not there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = PolicyChange)]
 pub struct Change {
+    /// Such as `teams.vision.limit`.
     pub path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
 }
 

@@ -85,7 +85,7 @@ fn numbers(list: &str, times: usize) -> Option<Option<Vec<String>>> {
 }
 
 /// The same names in few texts.
-pub(super) fn compress<'n>(names: impl IntoIterator<Item = &'n String>) -> Vec<String> {
+pub fn compress<'n>(names: impl IntoIterator<Item = &'n String>) -> Vec<String> {
     let mut plain = BTreeSet::new();
     let mut numbered: BTreeMap<(&str, usize), BTreeSet<u64>> = BTreeMap::new();
     for name in names {

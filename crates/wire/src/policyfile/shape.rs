@@ -31,6 +31,7 @@ pub(super) struct PolicyShape {
     backfill_depth: usize,
     half_life: Span,
     resize_every: Span,
+    default_time: Option<Span>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     gpu_weights: BTreeMap<String, Factor>,
     /// None: those that are built in.
@@ -73,6 +74,7 @@ impl PolicyShape {
             backfill_depth: policy.backfill_depth,
             half_life: policy.half_life,
             resize_every: policy.resize_every,
+            default_time: policy.default_time,
             gpu_weights: policy.gpu_weights.iter().map(weight).collect(),
             classes: Some(policy.classes.clone()),
             teams: policy.teams.iter().map(team).collect(),
@@ -117,6 +119,7 @@ impl PolicyShape {
             reserved_heads: self.reserved_heads,
             backfill_depth: self.backfill_depth,
             half_life: self.half_life,
+            default_time: self.default_time,
             gpu_weights,
             classes: self.classes.map_or_else(|| Policy::default().classes, with_default),
             teams: self.teams.into_iter().map(|(n, t)| (n, t.into_team())).collect(),
@@ -196,6 +199,7 @@ struct TeamShape {
     weight: Factor,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     members: BTreeSet<String>,
+    default_time: Option<Span>,
     budget: Option<Budget>,
 }
 
@@ -213,6 +217,7 @@ impl TeamShape {
             limit: team.limit.clone().map(Quota),
             weight: Factor(team.weight),
             members: team.members.clone(),
+            default_time: team.default_time,
             budget: team.budget,
         }
     }
@@ -224,6 +229,7 @@ impl TeamShape {
             limit: self.limit.map(|q| q.0),
             weight: self.weight.0,
             members: self.members,
+            default_time: self.default_time,
             budget: self.budget,
         }
     }

@@ -81,7 +81,7 @@ fn a_file_is_a_policy() {
     assert_eq!(p.order, QueueOrder::FairKnown);
     assert_eq!(p.gpu_weights, BTreeMap::from([("a100".into(), 500), ("h100".into(), 1000)]));
     assert_eq!(p.classes.keys().collect::<Vec<_>>(), ["standard", "urgent"]);
-    assert_eq!(p.classes["urgent"], Class { rank: 100, admins_only: true });
+    assert_eq!(p.classes["urgent"], Class { rank: 100, admins_only: true, default_time: None });
     let (research, vision) = (&p.teams["research"], &p.teams["vision"]);
     assert_eq!((research.guarantee.any, research.weight), (64, 2000));
     assert_eq!(research.limit.as_ref().unwrap().any, 128);
@@ -346,14 +346,16 @@ fn team(parents: Vec<String>) -> impl Strategy<Value = Team> {
     let period = prop::sample::select(vec![Period::Day, Period::Week, Period::Month]);
     let budget = (0u64..1 << 40, period).prop_map(|(gpu_hours, per)| Budget { gpu_hours, per });
     let budget = prop::option::of(budget);
-    (parent, quota(), prop::option::of(quota()), any::<u32>(), members, budget).prop_map(
-        move |(parent, guarantee, limit, weight, members, budget)| Team {
+    let more = (members, budget, default_time());
+    (parent, quota(), prop::option::of(quota()), any::<u32>(), more).prop_map(
+        move |(parent, guarantee, limit, weight, (members, budget, default_time))| Team {
             parent: parent.filter(|p| !p.is_empty()),
             guarantee,
             limit,
             weight,
             members,
             budget,
+            default_time,
         },
     )
 }
@@ -417,6 +419,10 @@ fn a_cloud_shape_is_in_dollars_and_of_its_own_gpu() {
     assert!(bad.contains("has a100 GPUs, not h100"), "{bad}");
 }
 
+fn default_time() -> impl Strategy<Value = Option<Span>> {
+    prop::option::of((1u64..1 << 30).prop_map(Span::secs))
+}
+
 fn any_policy() -> impl Strategy<Value = Policy> {
     let word = |order| prop::sample::select(order);
     let orders = vec![QueueOrder::Fair, QueueOrder::FairKnown, QueueOrder::Fifo, QueueOrder::Srsf];
@@ -424,7 +430,9 @@ fn any_policy() -> impl Strategy<Value = Policy> {
     let knobs = (word(orders), prop::sample::select(rules), 0u64..1 << 50, 0usize..1 << 40);
     let classes = prop::collection::btree_map(
         name(),
-        (any::<i32>(), any::<bool>()).prop_map(|(rank, admins_only)| Class { rank, admins_only }),
+        (any::<i32>(), any::<bool>(), default_time()).prop_map(
+            |(rank, admins_only, default_time)| Class { rank, admins_only, default_time },
+        ),
         0..3,
     );
     let teams = prop::collection::btree_map(name(), team(vec!["a".into(), "b.c".into()]), 0..4);
@@ -449,6 +457,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             };
             (p.patience, p.half_life, p.backfill_depth) = (Span(span), Span(span / 3), number);
             (p.preemption.not_again_within, p.durations.margin_percent) = (Span(span / 7), 12);
+            p.default_time = Some(Span::secs(1 + span % 100_000)).filter(|t| t.0 % 2000 == 0);
             p.spares = vec![Spare { per: Topology::Rail, nodes: 3 }];
             p.topology.nodes = nodes;
             p.watch = watch(span, number);

@@ -250,6 +250,7 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         gpu_bench: None,
         findings: Vec::new(),
         fenced: Vec::new(),
+        reservations: Vec::new(),
         since: None,
     }
 }

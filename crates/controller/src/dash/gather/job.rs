@@ -327,7 +327,9 @@ fn why(app: &Arc<App>, view: &View) -> Option<Why> {
     let forecast = app.dash.forecasts.known(app).get(&row.id).copied();
     let WaitingTask { ahead, advice, holders, kept } = app.dash.forecasts.waiting(app, row.id);
     let details = tutti_sched::tell(verdict, &|_| String::new()).details;
-    Some(Why { sentence: row.note.clone(), details, ahead, forecast, advice, holders, kept })
+    let blockers = tutti_sched::tell_blockers(&row.blockers, &tutti_web::stamp);
+    let sentence = row.note.clone();
+    Some(Why { sentence, details, blockers, ahead, forecast, advice, holders, kept })
 }
 
 #[cfg(test)]
@@ -356,6 +358,7 @@ mod tests {
                 exit_code: None,
                 restarts: 0,
                 verdict: None,
+                blockers: Vec::new(),
                 note: String::new(),
                 array: None,
                 node_names: vec!["n1".into()],

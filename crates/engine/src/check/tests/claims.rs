@@ -15,9 +15,10 @@ fn class_case() -> (Case, TaskId, TaskId, Plan) {
     (c, low, high, plan)
 }
 
-/// Team b borrows n1 and n2 with jobs of four GPUs; team a is guaranteed four.
+/// Team b borrows n1 and n2 with jobs of four GPUs; team a is guaranteed four. There are more GPUs, so
+/// that larger guarantees can be kept.
 fn guarantee_case() -> (Case, [TaskId; 2], TaskId, Plan) {
-    let mut c = case();
+    let mut c = Case { world: World::new(&[4, 4, 8]) };
     c.set_team("a", guaranteed(4));
     c.set_team("b", guaranteed(4));
     let first = c.running(of_team("b", gang(1, 4)), vec![all(N1)]);

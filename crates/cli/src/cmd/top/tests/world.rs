@@ -243,6 +243,8 @@ fn found(id: TaskId) -> Found {
     let why = (detail.row.state == JobState::Pending).then(|| Explanation {
         task: id,
         verdict: Verdict::Next,
+        blockers: Vec::new(),
+        default_time: None,
         ahead: 3,
         holders: Vec::new(),
         starts_by: None,
