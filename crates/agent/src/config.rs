@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tutti_files::OwnDirError;
 use tutti_gpu::health::rules::Thresholds;
 use tutti_gpu::holdings::Holdings;
 use tutti_model::{Bytes, Gpu, Hardware, Span};
@@ -165,6 +166,12 @@ pub enum AgentError {
         path: PathBuf,
         #[source]
         source: std::io::Error,
+    },
+    #[error("can't use {} as data dir", path.display())]
+    DataDir {
+        path: PathBuf,
+        #[source]
+        source: OwnDirError,
     },
     #[error(
         "another agent uses {}: stop it first, or give this one its own --data-dir",

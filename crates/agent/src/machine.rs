@@ -185,6 +185,8 @@ struct Part {
     limit: Option<(LimitReport, Time)>,
     /// Its shim enforces it.
     keeps_limit: bool,
+    /// Bytes of its output that the disk had no room for.
+    output_dropped: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -208,6 +210,7 @@ impl Part {
             told_out: false,
             limit: None,
             keeps_limit: false,
+            output_dropped: 0,
         }
     }
     fn is_over(&self) -> bool {
@@ -624,6 +627,7 @@ impl Machine {
 
     fn ended(&mut self, now: Time, lease: LeaseId, end: End, out: &mut Vec<Action>) {
         if let Some(part) = self.parts.get_mut(&lease) {
+            part.output_dropped = end.output_dropped;
             part.progress = end.progress.map(|progress| (progress, now)).or(part.progress.take());
             part.limit = end.out_of_time.then_some((LimitReport::Over, now));
         }
@@ -703,7 +707,7 @@ impl Machine {
         let lease = launch.lease;
         self.seen.insert(lease);
         self.gpus.note(&launch);
-        let (mut progress, mut limit) = (None, None);
+        let (mut progress, mut limit, mut output_dropped) = (None, None, 0);
         let phase = match state {
             FoundState::Prepared => Phase::Waiting { port },
             FoundState::Unclaimed => {
@@ -721,10 +725,12 @@ impl Machine {
             FoundState::Ended(end) => {
                 progress = end.progress.map(|progress| (progress, now));
                 limit = end.out_of_time.then_some((LimitReport::Over, now));
+                output_dropped = end.output_dropped;
                 Phase::Done { exits: end.exits, error: end.error }
             }
         };
-        let mut part = Part { progress, limit, ..Part::new(Some(Box::new(launch)), phase) };
+        let own = Part::new(Some(Box::new(launch)), phase);
+        let mut part = Part { progress, limit, output_dropped, ..own };
         if let Some(moved) = moved.filter(|_| !part.is_over()) {
             (part.suspension, part.gpus) = (moved.suspension, moved.gpus);
         }
@@ -798,6 +804,7 @@ impl Machine {
             progress: part.progress.as_ref().map(aged),
             suspension: part.suspension.clone().filter(|_| !part.is_over()),
             limit: part.limit_at(now),
+            output_dropped: part.output_dropped,
             ..PartReport::new(lease, phase)
         })
     }

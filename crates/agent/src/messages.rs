@@ -22,6 +22,9 @@ pub struct End {
     /// It was stopped here at its time limit, because nobody else had.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub out_of_time: bool,
+    /// Bytes of output that the disk had no room for.
+    #[serde(default)]
+    pub output_dropped: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ mod lookup;
 mod mps;
 mod podman;
 mod port_watch;
+pub(crate) mod podman;
 mod release;
 mod requests;
 mod session;
@@ -28,6 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
+use tutti_files::OwnDir;
 use tutti_model::{Bytes, LeaseId, Span, Time};
 use tutti_wire::pki::NodeIdentity;
 use tutti_wire::stream::ToController;
@@ -90,13 +92,10 @@ pub fn run(config: AgentConfig, zygote: Zygote) -> Result<(), AgentError> {
     result
 }
 
+/// What is in it decides what runs here and as whom, so it must be this user's alone.
 fn make_dir(dir: &Path) -> Result<(), AgentError> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(file_error("make", dir))
+    let made = OwnDir::new(dir).make(0o700);
+    made.map(drop).map_err(|source| AgentError::DataDir { path: dir.to_owned(), source })
 }
 
 fn file_error(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> AgentError {

@@ -90,3 +90,10 @@ pub struct Identity {
     pub gid: u32,
     pub groups: Vec<u32>,
 }
+
+impl Identity {
+    /// With this user's rights on files, on this thread.
+    pub fn act<T>(&self, work: impl FnOnce() -> T) -> std::io::Result<T> {
+        tutti_files::act_as(self.uid, self.gid, &self.groups, work)
+    }
+}

@@ -9,18 +9,22 @@
 //! The shim makes the namespace and stays outside; each rank enters it before it becomes the job's
 //! user. The directories are on the file systems that they stand for, so that they are as large and as
 //! fast as those.
+//!
+//! Everybody may put something into `/tmp`, also under the name that the agent is about to use. So a base
+//! is used, listed and cleared by its handle only, and only if it is a directory of the agent's alone.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use serde::{Deserialize, Serialize};
+use tutti_files::Folder;
 use tutti_model::LeaseId;
 
 use crate::plan::Identity;
@@ -91,7 +95,7 @@ impl Rooms {
         let (dirs, tried) = (private.dirs.clone(), std::thread::spawn(move || private.enter(None)));
         let tried = tried.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken));
         for (dir, _) in dirs {
-            let _ = fs::remove_dir(dir);
+            remove(&dir);
         }
         tried
     }
@@ -137,10 +141,18 @@ impl Rooms {
 
     /// What is there and not of these. Parts that come later have other names.
     pub fn all_but(&self, live: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-        let entries =
-            self.bases.iter().flat_map(|(base, _)| fs::read_dir(base)).flatten().flatten();
-        let over = entries.filter(|entry| !entry.file_name().to_str().is_some_and(&live));
-        over.map(|entry| entry.path()).collect()
+        let mut over = Vec::new();
+        for (base, _) in &self.bases {
+            match Folder::open_own(base).and_then(|folder| folder.list()) {
+                Ok(entries) => {
+                    let dead = entries.iter().filter(|e| !e.name.to_str().is_some_and(&live));
+                    over.extend(dead.map(|entry| base.join(&entry.name)));
+                }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!("nothing is cleared in {}: {error}", base.display()),
+            }
+        }
+        over
     }
 
     /// Removes the agent's own directories where nothing is in them. Never waits for long.
@@ -158,12 +170,18 @@ pub fn remove_all(dirs: &[PathBuf]) {
 }
 
 fn remove(dir: &Path) {
-    match fs::remove_dir_all(dir) {
+    let (base, name) = base_of(dir);
+    match Folder::open_own(base).and_then(|folder| folder.remove_tree(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!("{} stays behind: {error}", dir.display());
         }
         _ => {}
     }
+}
+
+fn base_of(dir: &Path) -> (&Path, &Path) {
+    let name = dir.file_name().unwrap_or_default();
+    (dir.parent().unwrap_or(Path::new("/")), Path::new(name))
 }
 
 impl Private {
@@ -213,31 +231,9 @@ impl Keep {
     fn open(&self, identity: Option<&Identity>) -> Option<File> {
         let open = || File::options().read(true).custom_flags(libc::O_PATH).open(&self.path).ok();
         match identity.filter(|_| self.named) {
-            Some(identity) => as_user(identity, open)?,
+            Some(identity) => identity.act(open).ok()?,
             None => open(),
         }
-    }
-}
-
-/// With this user's view of the file system. Only in a process of one thread.
-fn as_user<T>(identity: &Identity, look: impl FnOnce() -> T) -> Option<T> {
-    let groups = nix::unistd::getgroups().ok()?;
-    // SAFETY: plain system calls on valid lists; they change this thread only, which is the only one.
-    unsafe {
-        let own = &identity.groups;
-        if libc::syscall(libc::SYS_setgroups, own.len(), own.as_ptr()) != 0 {
-            return None;
-        }
-        let gid = libc::setfsgid(identity.gid);
-        let uid = libc::setfsuid(identity.uid);
-        // They say no more than who it was before; asking again says who it is.
-        let switched = libc::setfsuid(u32::MAX) == identity.uid as i32;
-        let found = switched.then(look);
-        libc::setfsuid(uid as u32);
-        libc::setfsgid(gid as u32);
-        let groups: Vec<u32> = groups.iter().map(|g| g.as_raw()).collect();
-        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
-        found
     }
 }
 
@@ -254,24 +250,17 @@ fn attach(
 
 /// Open to everybody inside a directory that nobody else can enter.
 fn make_dir(dir: &Path) -> Result<(), PrivateError> {
-    let base = dir.parent().unwrap_or(Path::new("/"));
-    match DirBuilder::new().mode(0o700).create(base) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", base)(e)),
-        _ => {}
-    }
-    // In a place like /tmp somebody else may have been there first.
-    let found = fs::symlink_metadata(base).map_err(failed("look at", base))?;
-    let own = nix::unistd::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+    let (base, name) = base_of(dir);
+    let folder = Folder::make_own(base, 0o700).map_err(failed("use", base))?;
+    if folder.stat().map_err(failed("look at", base))?.st_mode & 0o077 != 0 {
         return Err(failed("trust", base)(io::ErrorKind::PermissionDenied.into()));
     }
-    match fs::create_dir(dir) {
-        // Of a shim that was killed.
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make", dir)(e)),
-        _ => {}
+    if !folder.make_dir(name, 0o700).map_err(failed("make", dir))? {
+        // Of a shim that was killed: whatever is in it, the part begins with an empty one.
+        folder.remove_tree(name).map_err(failed("clear", dir))?;
+        folder.make_dir(name, 0o700).map_err(failed("make", dir))?;
     }
-    let mode = fs::Permissions::from_mode(0o1777);
-    fs::set_permissions(dir, mode).map_err(failed("open up", dir))
+    folder.folder(name).and_then(|own| own.set_mode(0o1777)).map_err(failed("open up", dir))
 }
 
 /// Something to bind over, of the same kind.
@@ -344,5 +333,20 @@ mod tests {
         assert!(!dir.path().join("b").exists());
         remove_all(&left);
         assert!(!dir.path().join("a/1@1").exists() && dir.path().join("a/2@1").is_dir());
+    }
+
+    /// The name of the base can be guessed, and an agent that starts clears what it finds there.
+    #[test]
+    fn a_link_in_place_of_the_base_is_not_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, base) = (dir.path().join("victim"), dir.path().join("base"));
+        fs::create_dir_all(victim.join("1@1/precious")).unwrap();
+        std::os::unix::fs::symlink(&victim, &base).unwrap();
+        let rooms = Rooms { bases: vec![(base.clone(), PathBuf::from("/tmp"))] };
+        assert_eq!(rooms.all_but(|_| false), [] as [PathBuf; 0]);
+        remove_all(&[base.join("1@1")]);
+        rooms.sweep(crate::testing::launch("1", 1).lease);
+        assert!(make_dir(&base.join("2@1")).is_err());
+        assert!(victim.join("1@1/precious").is_dir() && !victim.join("2@1").exists());
     }
 }

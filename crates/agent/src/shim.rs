@@ -487,7 +487,7 @@ impl<'a> Shim<'a> {
         let podman = self.plan.podman.as_ref();
         if let Some(files) = podman.and_then(|podman| podman.files.as_ref()) {
             // Only root can write there. What stays is removed by the agent.
-            let _ = std::fs::remove_dir_all(files);
+            let _ = crate::node::podman::forget(files);
         }
         self.progress.close(&mut self.ranks);
         self.ranks.drain(&mut self.link);
@@ -552,7 +552,8 @@ impl<'a> Shim<'a> {
         }
         exits.sort_by_key(|e| e.rank);
         let progress = self.progress.level().map(Box::new);
-        End { exits, error, progress, out_of_time: self.limit.is_over() }
+        let (out_of_time, output_dropped) = (self.limit.is_over(), self.ranks.output_dropped());
+        End { exits, error, progress, out_of_time, output_dropped }
     }
 }
 

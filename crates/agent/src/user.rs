@@ -71,11 +71,17 @@ fn own(me: Uid, user: &str) -> Account {
 }
 
 fn account(user: User, identity: Option<Identity>) -> Account {
+    // As the user: what a link in their home points to may be closed to them.
+    let look = || user.dir.join(".nccl.conf").exists();
+    let has_nccl_conf = match &identity {
+        Some(identity) => identity.act(look).unwrap_or(false),
+        None => look(),
+    };
     Account {
         name: user.name,
         home: user.dir.display().to_string(),
         shell: user.shell.display().to_string(),
-        has_nccl_conf: user.dir.join(".nccl.conf").exists(),
+        has_nccl_conf,
         identity,
     }
 }

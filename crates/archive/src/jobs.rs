@@ -53,6 +53,9 @@ pub struct More {
     pub goodput: Option<ReportLine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_of: Option<ReplicaOf>,
+    /// Bytes of its output that are in no log.
+    #[serde(default)]
+    pub output_dropped: u64,
 }
 
 impl JobEntry {
@@ -76,6 +79,7 @@ impl JobEntry {
             suspensions: more.suspensions,
             goodput: more.goodput,
             replica_of: more.replica_of,
+            output_dropped: more.output_dropped,
         })
     }
 }

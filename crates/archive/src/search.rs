@@ -374,6 +374,7 @@ fn whole_detail(fold: Fold, entry: JobEntry) -> Result<JobDetail, BadContent> {
         checkpoints: Vec::new(),
         suspensions: Vec::new(),
         stopped_before: None,
+        output_dropped: 0,
         ..detail
     })
 }

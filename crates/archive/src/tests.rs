@@ -63,6 +63,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             stopped_before: Some("n1 was lost".into()),
             goodput: None,
             replica_of: None,
+            output_dropped: 12,
         }),
     }
 }

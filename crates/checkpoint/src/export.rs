@@ -1,9 +1,11 @@
 //! Taking a checkpoint elsewhere: into another store, as one safetensors file, or as the plain files
 //! of the framework that wrote it. Every byte is checked on its way.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use tutti_files::{ActedFolder, Acting};
 
 use crate::error::Error;
 use crate::load::Loaded;
@@ -76,7 +78,12 @@ impl Store {
 
 impl Loaded {
     /// All tensors, whole, in one safetensors file that any framework reads.
-    pub fn export(&self, path: &Path, moved: &Reading<'_>) -> Result<(), ExportError> {
+    pub fn export(
+        &self,
+        path: &Path,
+        acting: &Acting,
+        moved: &Reading<'_>,
+    ) -> Result<(), ExportError> {
         let step = self.step();
         if self.manifest().kind == Kind::Foreign {
             return Err(Error::Foreign { step }.into());
@@ -85,8 +92,12 @@ impl Loaded {
         let tensors =
             self.manifest().tensors.iter().map(|t| (t.name.as_str(), t.dtype, &t.shape[..]));
         let (header, order) = shard::whole_header(tensors, &about);
-        write_new(path, |file| {
-            let fail = |source| ExportError::Io { path: path.to_owned(), source };
+        let fail = |source| ExportError::Io { path: path.to_owned(), source };
+        let above = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().and_then(|n| n.to_str());
+        let name = name.ok_or_else(|| fail(io::ErrorKind::InvalidFilename.into()))?;
+        let place = Place { folder: acting.open(above).map_err(fail)?, path: above };
+        place.write_new(name, |file| {
             file.write_all(&header).map_err(fail)?;
             for name in order {
                 let tensor = self.tensor(name)?;
@@ -98,14 +109,25 @@ impl Loaded {
     }
 
     /// The files as they were, without the directory that they were all in.
-    pub fn restore_files(&self, to: &Path, moved: &Reading<'_>) -> Result<(), ExportError> {
+    pub fn restore_files(
+        &self,
+        to: &Path,
+        acting: &Acting,
+        moved: &Reading<'_>,
+    ) -> Result<(), ExportError> {
         let files = &self.manifest().files;
         let above = common_dir(files.iter().map(|f| f.path.as_str()));
+        let made = acting.make(to, 0o777);
+        let folder = made.map_err(|source| ExportError::Io { path: to.to_owned(), source })?;
+        let place = Place { folder, path: to };
         for (index, entry) in files.iter().enumerate() {
-            let path = to.join(&entry.path[above..]);
-            let fail = |source| ExportError::Io { path: path.clone(), source };
-            fs::create_dir_all(path.parent().expect("it is below")).map_err(fail)?;
-            write_new(&path, |file| {
+            let path = &entry.path[above..];
+            let fail = |source| ExportError::Io { path: to.join(path), source };
+            if let Some((dir, _)) = path.rsplit_once('/') {
+                let made = place.folder.change(dir, |folder| folder.make_dirs(dir, 0o777));
+                made.map_err(fail)?;
+            }
+            place.write_new(path, |file| {
                 for chunk in self.file_chunks(index) {
                     let chunk = chunk?;
                     file.write_all(&chunk).map_err(fail)?;
@@ -130,25 +152,36 @@ fn common_dir<'a>(mut paths: impl Iterator<Item = &'a str>) -> usize {
     if dir.is_empty() { 0 } else { dir.len() + 1 }
 }
 
-/// Writes a file that was not there. If that fails nothing is left of it.
-fn write_new(
-    path: &Path,
-    write: impl FnOnce(&mut io::BufWriter<File>) -> Result<(), ExportError>,
-) -> Result<(), ExportError> {
-    let fail = |source: io::Error| match source.kind() {
-        io::ErrorKind::AlreadyExists => ExportError::Exists { path: path.to_owned() },
-        _ => ExportError::Io { path: path.to_owned(), source },
-    };
-    let mut file = io::BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(fail)?);
-    let written = write(&mut file).and_then(|()| {
-        let file = file.into_inner().map_err(|e| fail(e.into_error()))?;
-        file.sync_all().map_err(fail)
-    });
-    if written.is_err() {
-        // The failure that led here is the one to tell.
-        let _ = fs::remove_file(path);
+/// The directory that is written to.
+struct Place<'a> {
+    folder: ActedFolder,
+    path: &'a Path,
+}
+
+impl Place<'_> {
+    /// Writes a file that was not there. If that fails nothing is left of it.
+    fn write_new(
+        &self,
+        below: &str,
+        write: impl FnOnce(&mut io::BufWriter<File>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let path = || self.path.join(below);
+        let fail = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => ExportError::Exists { path: path() },
+            _ => ExportError::Io { path: path(), source },
+        };
+        let created = self.folder.act(|folder| folder.create_new(below, 0o666)).map_err(fail)?;
+        let mut file = io::BufWriter::with_capacity(1 << 20, created);
+        let written = write(&mut file).and_then(|()| {
+            let file = file.into_inner().map_err(|e| fail(e.into_error()))?;
+            file.sync_all().map_err(fail)
+        });
+        if written.is_err() {
+            // The failure that led here is the one to tell.
+            let _ = self.folder.act(|folder| folder.remove_file(below));
+        }
+        written
     }
-    written
 }
 
 #[cfg(test)]

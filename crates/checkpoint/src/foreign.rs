@@ -2,11 +2,16 @@
 //!
 //! Nothing in it is read as anything but bytes, and nothing is changed. From then on it can
 //! be listed, verified, pinned, restored and removed like any other.
+//!
+//! Files are found and opened below the location's handle, without following a link and with the
+//! rights that the store acts with: whoever owns the directory can't have others hash what is theirs.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use tutti_files::{EntryKind, Folder};
 
 use crate::error::Error;
 use crate::hash::{self, CHUNK, TreeHash, chunk_range, chunk_value};
@@ -48,24 +53,25 @@ impl Store {
         reading: &(dyn Fn(u64) + Sync),
     ) -> Result<Manifest, ForeignError> {
         let attempt = self.writer()?.attempt.clone();
+        let opened = self.acting().open(location);
+        let home =
+            opened.map_err(|source| ForeignError::Io { path: location.to_owned(), source })?;
+        // What is named may be a link to what is meant; what is meant is found without one.
         let (location, dir) = (canonical(location)?, canonical(dir)?);
         let below = dir.strip_prefix(&location).ok().filter(|b| !b.as_os_str().is_empty());
-        let Some(below) = below.filter(|_| dir.is_dir() || dir.is_file()) else {
-            return Err(ForeignError::NotBelow { dir, location });
-        };
-        let mut files = Vec::new();
-        if dir.is_file() {
-            files.push((inside(below, &dir)?, dir.clone()));
-        } else {
-            walk(&dir, below, &mut files)?;
-        }
+        let Some(below) = below else { return Err(ForeignError::NotBelow { dir, location }) };
+        let not_read = |source| ForeignError::Io { path: dir.clone(), source };
+        let found = home.act(|folder| Ok(find(folder, below))).map_err(not_read)?;
+        let Some(files) = found? else { return Err(ForeignError::NotBelow { dir, location }) };
         if files.is_empty() {
             return Err(ForeignError::Empty { dir });
         }
-        files.sort();
         let mut entries = Vec::new();
-        for (path, full) in files {
-            let (bytes, hash) = digest(&full, reading)?;
+        for path in files {
+            let full = location.join(&path);
+            let opened = home.act(|folder| folder.read(&path));
+            let file = opened.map_err(|source| ForeignError::Io { path: full.clone(), source })?;
+            let (bytes, hash) = digest(&file, &full, reading)?;
             entries.push(FileEntry { path, bytes, hash, copies: Vec::new() });
         }
         let manifest = Manifest {
@@ -100,18 +106,36 @@ fn canonical(path: &Path) -> Result<PathBuf, ForeignError> {
     path.canonicalize().map_err(|source| ForeignError::Io { path: path.to_owned(), source })
 }
 
-/// All plain files below, with their paths inside the location. Links are not followed: what they
-/// point to is a checkpoint of its own or none of our business.
-fn walk(dir: &Path, below: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), ForeignError> {
-    let fail = |source| ForeignError::Io { path: dir.to_owned(), source };
-    for entry in fs::read_dir(dir).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
-        let (full, below) = (entry.path(), below.join(entry.file_name()));
-        let kind = entry.file_type().map_err(fail)?;
-        if kind.is_dir() {
-            walk(&full, &below, files)?;
-        } else if kind.is_file() {
-            files.push((inside(&below, &full)?, full));
+/// The plain files that are meant, in order, by their paths inside the location. None: it is neither a
+/// file nor a directory.
+fn find(location: &Folder, below: &Path) -> Result<Option<Vec<String>>, ForeignError> {
+    let full = || location.path().join(below);
+    let fail = |source| ForeignError::Io { path: full(), source };
+    if location.file_len(below).map_err(fail)?.is_some() {
+        return Ok(Some(vec![inside(below, &full())?]));
+    }
+    let mut files = Vec::new();
+    match location.folder(below) {
+        Ok(folder) => walk(&folder, below, &mut files)?,
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        Err(e) => return Err(fail(e)),
+    }
+    files.sort();
+    Ok(Some(files))
+}
+
+/// All plain files in a directory. Links are not followed: what they point to is a checkpoint of its
+/// own or none of our business.
+fn walk(folder: &Folder, below: &Path, files: &mut Vec<String>) -> Result<(), ForeignError> {
+    let fail = |source| ForeignError::Io { path: folder.path().to_owned(), source };
+    for entry in folder.list().map_err(fail)? {
+        let below = below.join(&entry.name);
+        match entry.kind {
+            EntryKind::Folder => {
+                walk(&folder.folder(&entry.name).map_err(fail)?, &below, files)?;
+            }
+            EntryKind::File => files.push(inside(&below, &folder.path().join(&entry.name))?),
+            EntryKind::Link | EntryKind::Other => {}
         }
     }
     Ok(())
@@ -123,9 +147,12 @@ fn inside(below: &Path, full: &Path) -> Result<String, ForeignError> {
 }
 
 /// Hashes a file, and makes sure that it did not change meanwhile.
-fn digest(path: &Path, reading: &(dyn Fn(u64) + Sync)) -> Result<(u64, TreeHash), ForeignError> {
+fn digest(
+    file: &File,
+    path: &Path,
+    reading: &(dyn Fn(u64) + Sync),
+) -> Result<(u64, TreeHash), ForeignError> {
     let fail = |source| ForeignError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(fail)?;
     let look = || -> io::Result<_> {
         let found = file.metadata()?;
         Ok((found.len(), found.modified()?))

@@ -74,6 +74,9 @@ pub use manifest::{FileEntry, Kind, Manifest, ManifestError, Piece, TensorEntry,
 pub use retention::{Candidate, Keep};
 pub use save::{AsyncSave, ReportedPiece, Save, ShardReport, Writer};
 pub use shard::Tensor;
+/// With whose rights directories are read and changed: [`Options::acting`].
+pub use tutti_files::Acting;
+
 pub use store::{BadCopy, Listed, Options, Published, Reading, Selector, Store, Swept, Verified};
 
 /// An error with everything that caused it, in one line.

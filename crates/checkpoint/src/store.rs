@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tutti_files::Acting;
+
 use crate::error::Error;
 use crate::layout;
 use crate::location::{Location, LocationError};
@@ -55,6 +57,8 @@ pub struct Options {
     pub shard_bytes: u64,
     /// Told before every change of a directory.
     pub watch: Option<Arc<dyn Watch>>,
+    /// With whose rights directories are read and changed.
+    pub acting: Acting,
 }
 
 impl Options {
@@ -244,6 +248,9 @@ impl Store {
     pub(crate) fn writer(&self) -> Result<&Writer, Error> {
         self.0.options.writer.as_ref().ok_or(Error::ReadOnly)
     }
+    pub(crate) fn acting(&self) -> &Acting {
+        &self.0.options.acting
+    }
     pub(crate) fn tiers(&self) -> &[Arc<dyn Tier>] {
         &self.0.tiers
     }
@@ -293,8 +300,9 @@ impl Store {
     /// manifest to say.
     pub(crate) fn steps(&self, tier: &dyn Tier) -> Result<Vec<u64>, Error> {
         let items = tier.list("")?;
-        let mut steps: Vec<u64> =
-            items.iter().filter_map(|i| layout::parse_step_dir(&i.name)).collect();
+        // A link of such a name is none of ours.
+        let dirs = items.iter().filter(|i| i.is_dir);
+        let mut steps: Vec<u64> = dirs.filter_map(|i| layout::parse_step_dir(&i.name)).collect();
         steps.sort_unstable();
         Ok(steps)
     }
@@ -359,10 +367,13 @@ pub(crate) fn revisions_of(tier: &dyn Tier, step: u64) -> Result<Vec<u32>, Error
 fn connect(location: &Location, options: &Options) -> Result<Arc<dyn Tier>, Error> {
     let text = location.to_string();
     match location {
-        Location::Dir(path) => Ok(match &options.watch {
-            Some(watch) => Arc::new(Dir::watched(path, watch.clone())),
-            None => Arc::new(Dir::new(path)),
-        }),
+        Location::Dir(path) => {
+            let dir = match &options.watch {
+                Some(watch) => Dir::watched(path, watch.clone()),
+                None => Dir::new(path),
+            };
+            Ok(Arc::new(dir.acting(options.acting.clone())))
+        }
         Location::Peer(address) => match options.key {
             Some(key) => Ok(Arc::new(peer::Client::new(address, key))),
             None => Err(LocationError::NoKey { text }.into()),

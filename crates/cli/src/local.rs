@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tutti_controller::DEFAULT_PORT;
+use tutti_files::{OwnDir, OwnDirError};
 use tutti_model::{Grant, NodeState, Policy, Span};
 use tutti_wire::api::NewToken;
 use tutti_wire::client::Client;
@@ -215,7 +216,7 @@ impl RunningCluster {
 
     /// The one that runs, or a new one.
     fn agent_for(&self, node: &NodePlan, runs: Option<Proc>) -> Result<Daemon, Fail> {
-        let node_dir = self.data_dir.join("nodes").join(&node.name);
+        let node_dir = self.data_dir.join(tutti_controller::NODES_DIR).join(&node.name);
         let args = agent_args(&self.data_dir, &node_dir, node)?;
         if let Some(proc) = runs {
             return Ok(Daemon::adopt(&node.name, &self.data_dir, args, proc));
@@ -232,7 +233,8 @@ impl RunningCluster {
     /// Nodes of an earlier start in this data dir that are not part of this one.
     pub fn left_over(&self) -> Result<Vec<String>, Fail> {
         let ours = |name: &str| self.nodes.iter().any(|n| n.name == name);
-        let was_here = |name: &str| self.data_dir.join("nodes").join(name).is_dir();
+        let was_here =
+            |name: &str| self.data_dir.join(tutti_controller::NODES_DIR).join(name).is_dir();
         let nodes = self.client.nodes()?.into_iter();
         let left = nodes.filter(|n| !usable(n.state) && !ours(&n.name) && was_here(&n.name));
         Ok(left.map(|n| n.name).collect())
@@ -305,15 +307,34 @@ fn usable(state: NodeState) -> bool {
     matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained)
 }
 
+/// What is in it says which processes are ours and how they are started, so it must be this user's
+/// alone. The answer is its path without links.
 fn make_dir(dir: &Path) -> Result<PathBuf, Fail> {
-    let failed = |e: std::io::Error| unusable(dir, &e);
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-    let dir = dir.canonicalize().map_err(failed)?;
+    let own = OwnDir::leaving_out(dir, &[tutti_controller::NODES_DIR]).make(0o700);
+    let dir = own.map_err(|error| not_own(dir, error))?;
+    let failed = |e: std::io::Error| unusable(&dir, &e);
     DirBuilder::new().recursive(true).mode(0o700).create(dir.join("logs")).map_err(failed)?;
     Ok(dir)
 }
 
+/// What is in it names processes to be stopped, so it must be this user's alone.
+fn check_own(dir: &Path) -> Result<(), Fail> {
+    let own = OwnDir::leaving_out(dir, &[tutti_controller::NODES_DIR]).check();
+    own.map(drop).map_err(|error| not_own(dir, error))
+}
+
+fn not_own(dir: &Path, error: OwnDirError) -> Fail {
+    match error.io() {
+        Ok(source) => unusable(dir, &source),
+        Err(refused) => Fail::new(format!("can't use {} as data dir: {refused}", dir.display()))
+            .hint("or choose another with --data-dir"),
+    }
+}
+
 fn unusable(dir: &Path, e: &std::io::Error) -> Fail {
+    if e.kind() == std::io::ErrorKind::StorageFull {
+        return Fail::new(process::full_disk(dir));
+    }
     Fail::new(format!("can't use {} as data dir: {e}", dir.display()))
         .hint("choose another with --data-dir, or make it writable for this user")
 }

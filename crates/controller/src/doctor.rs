@@ -13,6 +13,7 @@ use crate::api::App;
 use crate::archive::Archive;
 use crate::clock::now;
 use crate::core::{Stopped, World};
+use crate::room::DiskRoom;
 use crate::views::trouble;
 
 const DISK_LOW_BYTES: u64 = 1 << 30;
@@ -161,12 +162,15 @@ fn state_checks(found: &mut Findings, breaches: &[invariants::Breach], state: &S
 }
 
 fn disk(found: &mut Findings, dir: &Path) {
-    match nix::sys::statvfs::statvfs(dir) {
-        Ok(stat) => {
-            let free = stat.blocks_available() * stat.fragment_size();
+    match DiskRoom::of(dir) {
+        Ok(DiskRoom { free, reserve }) => {
             let text = format!("{} MiB are free for {}", free >> 20, dir.display());
-            if free < DISK_LOW_BYTES {
-                found.warn("disk", format!("only {text}: the controller stops when it is full"));
+            let kept =
+                format!("the last {} MiB are kept for the journal", reserve.div_ceil(1 << 20));
+            if free < reserve {
+                found.error("disk", format!("only {text}: no new jobs are taken, {kept}"));
+            } else if free < DISK_LOW_BYTES {
+                found.warn("disk", format!("only {text}: {kept}, and below that no job is taken"));
             } else {
                 found.ok("disk", text);
             }

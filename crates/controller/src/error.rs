@@ -4,6 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use tutti_files::OwnDirError;
 use tutti_journal::JournalError;
 use tutti_wire::pki::PkiError;
 use tutti_wire::tls::TlsError;
@@ -20,6 +21,12 @@ pub enum ControllerError {
         path: PathBuf,
         #[source]
         source: std::io::Error,
+    },
+    #[error("can't use {} as data dir", path.display())]
+    NotOwnDir {
+        path: PathBuf,
+        #[source]
+        source: OwnDirError,
     },
     #[error("can't write {}", path.display())]
     Write {

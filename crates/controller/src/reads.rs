@@ -282,6 +282,7 @@ pub fn jobs_of(event: &Event) -> Vec<JobId> {
         Event::Saved { lease, .. }
         | Event::Accused { lease, .. }
         | Event::Disregarded { lease, .. }
+        | Event::OutputDropped { lease, .. }
         | Event::PartHolds { lease, .. }
         | Event::SuspensionHeld { lease, .. }
         | Event::SuspensionReleased { lease, .. }

@@ -8,7 +8,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tutti_engine::{Actor, Command, Settings};
+use tutti_files::OwnDir;
 use tutti_journal::{Journal, JournalError, RedbJournal};
 use tutti_model::{Policy, Role};
 use tutti_wire::client::SOCKET_FILE;
@@ -35,6 +35,7 @@ use crate::identity::{self, Identity};
 use crate::idle;
 use crate::links::{AgentConfig, GangKeys, Links};
 use crate::listener::{self, Listener};
+use crate::room::JournalRoom;
 use crate::serving::{self, Routers};
 use crate::telemetry::{Keeper, Store, keep};
 
@@ -42,6 +43,8 @@ pub const JOURNAL_FILE: &str = "journal.redb";
 pub const ENDPOINT_FILE: &str = "endpoint";
 pub const PID_FILE: &str = "controller.pid";
 pub const AUDIT_FILE: &str = "audit.log";
+/// Data dirs of agents on the same machine, who look after them.
+pub const NODES_DIR: &str = "nodes";
 
 /// How long requests may go on after a stop was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
@@ -80,7 +83,23 @@ impl Handle {
 
 /// Runs a controller until SIGTERM, SIGINT or `/shutdown`. Returns an error that says what to do.
 pub fn run(config: ControllerConfig) -> Result<(), ControllerError> {
-    run_until_signal(start(config))
+    let dir = config.data_dir.clone();
+    run_until_signal(start(config)).map_err(|error| headline(error, &dir))
+}
+
+/// Whatever could not be written, a full disk is what to do something about.
+fn headline(error: ControllerError, dir: &Path) -> ControllerError {
+    match &error {
+        ControllerError::NotDurable(_) => error,
+        other if is_full_disk(other) => ControllerError::DiskFull { path: dir.to_owned() },
+        _ => error,
+    }
+}
+
+fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
+    let io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    matches!(io, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+        || error.source().is_some_and(is_full_disk)
 }
 
 /// Runs what is started until it stops or is told to.
@@ -212,6 +231,7 @@ pub(crate) async fn open(
         execs: Execs::default(),
         dash: Dash::open(&config.data_dir, addr.port()),
         data_dir: config.data_dir.clone(),
+        room: JournalRoom::new(&config.data_dir),
         server_until: identity.server_until,
         shutdown: stop.clone(),
     });
@@ -370,7 +390,11 @@ pub(crate) fn prepare_dir(path: &Path) -> Result<(), ControllerError> {
         ErrorKind::StorageFull => ControllerError::DiskFull { path: path.to_owned() },
         _ => ControllerError::DataDir { path: path.to_owned(), source },
     };
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(failed)?;
+    // What is in it decides who may do what, so it must be this user's alone.
+    OwnDir::leaving_out(path, &[NODES_DIR]).make(0o755).map_err(|error| match error.io() {
+        Ok(source) => failed(source),
+        Err(source) => ControllerError::NotOwnDir { path: path.to_owned(), source },
+    })?;
     let probe = path.join(".writable");
     fs::write(&probe, b"probe").map_err(failed)?;
     fs::remove_file(&probe).map_err(failed)
@@ -421,5 +445,22 @@ fn remove_files(dir: &Path) {
     }
     if let Err(error) = listener::local::remove_if_there(&dir.join(SOCKET_FILE)) {
         tracing::warn!(%error, "can't remove {SOCKET_FILE}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_the_headline_whatever_was_written() {
+        let full = || std::io::Error::from(ErrorKind::StorageFull);
+        let path = PathBuf::from("/d/ca.pem");
+        let error = ControllerError::Write { path: path.clone(), source: full() };
+        let said = headline(error, Path::new("/d")).to_string();
+        assert_eq!(said, "the disk of /d is full: free some space and start again");
+        let other = ErrorKind::NotFound.into();
+        let error = ControllerError::Write { path, source: other };
+        assert_eq!(headline(error, Path::new("/d")).to_string(), "can't write /d/ca.pem");
     }
 }

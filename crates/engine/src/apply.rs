@@ -82,6 +82,10 @@ fn change(state: &mut State, record: &Record) {
             let part = current_part(state, *lease, *node);
             part.into_iter().for_each(|p| p.port_owner = Some(Box::new(owner.clone())));
         }
+        Event::OutputDropped { lease, bytes, .. } => change_task(state, lease.task, |t| {
+            let dropped = &mut t.past_mut().output_dropped;
+            *dropped = dropped.saturating_add(*bytes);
+        }),
         Event::PartLost { lease, node } => {
             attempts::set_part(state, *lease, *node, PartState::Lost);
         }

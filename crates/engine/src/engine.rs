@@ -352,6 +352,7 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::GpusMeasured { .. }
         | Event::Accused { .. }
         | Event::Disregarded { .. }
+        | Event::OutputDropped { .. }
         | Event::Suspending { .. }
         | Event::Waking { .. }
         | Event::SuspensionHeld { .. }

@@ -95,6 +95,12 @@ pub enum Event {
         exits: Vec<RankExit>,
         error: Option<PartError>,
     },
+    /// The disk of the node had no room for some of the part's output.
+    OutputDropped {
+        lease: LeaseId,
+        node: NodeId,
+        bytes: u64,
+    },
     /// The node no longer has a part that it had acknowledged.
     PartLost {
         lease: LeaseId,

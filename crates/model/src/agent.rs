@@ -162,6 +162,10 @@ pub struct PartReport {
     /// What its node knows of its time limit. None: it has none, or its agent knows of no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitReport>,
+    /// Bytes of its ranks' output that were not kept, because the node's disk had no room. Known when
+    /// it is over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub output_dropped: u64,
 }
 
 /// Whose sockets listen on the address and port where routers reach a part, by the kernel's tables.
@@ -213,6 +217,10 @@ pub enum LimitReport {
     Over,
 }
 
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 /// Where a part is on its way out of its GPUs and back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "suspension", rename_all = "snake_case")]
@@ -239,6 +247,7 @@ impl PartReport {
             gpu_mem: None,
             port_owner: None,
             limit: None,
+            output_dropped: 0,
         }
     }
 }

@@ -296,6 +296,7 @@ impl Bench {
             gpus: attempt.gpu_count(),
             last_ran: None,
             away: Span(0),
+            output_dropped: 0,
         };
         self.apply(Event::TaskEnded { task, ended });
     }

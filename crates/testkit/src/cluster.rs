@@ -425,7 +425,7 @@ fn signal(child: &Child, which: Signal) {
 
 fn open_to_all(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("the mode can be set");
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).expect("the mode can be set");
 }
 
 /// The user who runs the test: with an agent of root, jobs need one that exists.

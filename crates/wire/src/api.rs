@@ -303,6 +303,10 @@ pub struct JobDetail {
     /// The endpoint that it serves, or served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_of: Option<ReplicaOf>,
+    /// Bytes of its output that are in no log, because a node's disk had no room. Known of attempts
+    /// that are over.
+    #[serde(default)]
+    pub output_dropped: u64,
 }
 
 /// One time that a job gave its GPUs up.

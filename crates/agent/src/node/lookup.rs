@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tutti_model::{Blame, Launch, LeaseId, PartError};
 
+use crate::plan::Identity;
 use crate::user::{self, Account};
 
 /// The node is to blame when it takes longer.
@@ -38,7 +39,8 @@ pub struct Lookups {
     node: String,
     address: String,
     accounts: HashMap<String, (Instant, Account)>,
-    dirs: HashMap<String, Instant>,
+    /// By user and path: what one may see, another may not.
+    dirs: HashMap<(String, String), Instant>,
     at: Option<(Instant, IpAddr)>,
     /// Who waits for which answer.
     waiting: HashMap<Question, Vec<LeaseId>>,
@@ -72,7 +74,7 @@ impl Lookups {
         let dir = launch.spec.workdir.as_ref();
         if user.is_some_and(|(at, _)| at.elapsed() < KEEP_NAMES)
             && self.at.is_some_and(|(at, _)| at.elapsed() < KEEP_NAMES)
-            && dir.is_none_or(|d| self.dirs.get(d).is_some_and(|at| at.elapsed() < KEEP_DIR))
+            && dir.is_none_or(|dir| self.is_there(&launch.user, dir))
         {
             return true;
         }
@@ -83,6 +85,11 @@ impl Lookups {
             self.ask(question);
         }
         false
+    }
+
+    fn is_there(&self, user: &str, dir: &str) -> bool {
+        let seen = self.dirs.get(&(user.to_owned(), dir.to_owned()));
+        seen.is_some_and(|at| at.elapsed() < KEEP_DIR)
     }
 
     fn ask(&self, question: Question) {
@@ -125,13 +132,13 @@ impl Lookups {
 
     fn remember(&mut self, question: Question, account: Account, at: IpAddr) {
         let now = Instant::now();
-        self.accounts.insert(question.user, (now, account));
+        self.accounts.insert(question.user.clone(), (now, account));
         self.at = Some((now, at));
         if let Some(dir) = question.workdir {
             if self.dirs.len() >= DIRS_MAX {
                 self.dirs.clear();
             }
-            self.dirs.insert(dir, now);
+            self.dirs.insert((question.user, dir), now);
         }
     }
 
@@ -179,10 +186,10 @@ impl Question {
 
     /// Blocks for as long as name services and file systems do.
     fn look(&self, node: &str, address: &str) -> Result<(Account, IpAddr), PartError> {
-        if let Some(dir) = &self.workdir {
-            check_workdir(dir, node)?;
-        }
         let account = user::look_up(&self.user, node)?;
+        if let Some(dir) = &self.workdir {
+            check_workdir(dir, node, account.identity.as_ref())?;
+        }
         let here = |e: &dyn std::fmt::Display| PartError {
             message: format!("the address '{address}' of node {node} can't be looked up: {e}"),
             blame: Blame::Node,
@@ -193,10 +200,15 @@ impl Question {
     }
 }
 
-/// Only what is certain: a directory that this process may not look into may still be there for
-/// the job's user.
-fn check_workdir(dir: &str, node: &str) -> Result<(), PartError> {
-    let problem = match std::fs::metadata(dir) {
+/// With the eyes of the job's user, or the answer would say what is in directories that are closed to
+/// them. Only what is certain: what can't be looked at is for the rank to find out.
+fn check_workdir(dir: &str, node: &str, identity: Option<&Identity>) -> Result<(), PartError> {
+    let look = || std::fs::metadata(dir);
+    let found = match identity {
+        Some(identity) => identity.act(look).unwrap_or_else(Err),
+        None => look(),
+    };
+    let problem = match found {
         Ok(found) if found.is_dir() => return Ok(()),
         Ok(_) => "is not a directory",
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => "does not exist",
@@ -223,6 +235,41 @@ mod tests {
         assert!(lookups.is_known(&launch("3", 3)), "no thread for the third");
         assert_eq!(lookups.address(), Some("127.0.0.1".parse().unwrap()));
         assert!(lookups.account("root").is_ok());
+    }
+
+    #[test]
+    fn a_working_directory_is_looked_for_with_the_users_eyes() {
+        use std::os::unix::fs::PermissionsExt;
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (home, shut) = (dir.path().join("home"), dir.path().join("shut"));
+        for (path, mode) in [(dir.path(), 0o755), (&home, 0o755), (&shut, 0o700)] {
+            std::fs::create_dir_all(path).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::create_dir(shut.join("secret")).unwrap();
+        std::fs::write(shut.join("file"), "").unwrap();
+        let somebody = Identity { uid: 61_001, gid: 61_001, groups: vec![61_001] };
+        let look = |path: std::path::PathBuf, identity| {
+            check_workdir(path.to_str().unwrap(), "n1", identity).map_err(|e| e.message)
+        };
+        // All the same, whatever is there.
+        for name in ["secret", "file", "none"] {
+            assert_eq!(look(shut.join(name), Some(&somebody)), Ok(()), "{name}");
+        }
+        let said = look(home.join("none"), Some(&somebody)).unwrap_err();
+        assert!(said.ends_with("home/none' does not exist on node n1"), "{said}");
+        assert!(look(shut.join("none"), None).is_err(), "root's own job may know");
+    }
+
+    #[test]
+    fn what_one_user_has_seen_another_has_not() {
+        let mut lookups = Lookups::new("n1", "127.0.0.1");
+        let question = |user: &str| Question { user: user.into(), workdir: Some("/w".into()) };
+        lookups.remember(question("alice"), Account::fake("alice"), "127.0.0.1".parse().unwrap());
+        assert!(lookups.is_there("alice", "/w") && !lookups.is_there("bob", "/w"));
     }
 
     #[tokio::test]

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tutti_files::Folder;
 use tutti_model::{Blame, GpuIndex, Launch, LeaseId, NodeSample, PartError, TaskId, Vendor};
 
 use super::Node;
@@ -235,22 +236,20 @@ impl Place {
     /// the agent itself writes is beside them, where nobody else can put a file.
     fn make_dirs(&self, root: bool) -> io::Result<()> {
         let mode = if root { 0o755 } else { 0o700 };
-        fs::DirBuilder::new().recursive(true).mode(mode).create(&self.dir)?;
-        for dir in [self.dir.parent().unwrap_or(&self.dir), &self.dir] {
-            let found = fs::symlink_metadata(dir)?;
-            if !found.is_dir() || !is_trusted(found.uid()) {
-                let why = format!("{} belongs to user {}", dir.display(), found.uid());
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-            }
-        }
+        Folder::make_own(self.dir.parent().unwrap_or(&self.dir), mode)?;
+        let own = Folder::make_own(&self.dir, mode)?;
         for name in ["pipe", "log"] {
-            let dir = self.dir.join(name);
-            fs::DirBuilder::new().recursive(true).mode(mode).create(&dir)?;
+            own.make_dir(name, mode)?;
             if root {
-                fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777))?;
+                own.folder(name)?.set_mode(0o1777)?;
             }
         }
         Ok(())
+    }
+
+    fn forget(&self) -> io::Result<()> {
+        let base = Folder::open_own(self.dir.parent().unwrap_or(&self.dir))?;
+        base.remove_tree(self.dir.file_name().unwrap_or_default())
     }
 
     fn stop(&self) -> Result<(), String> {
@@ -266,7 +265,7 @@ impl Place {
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         // What stays behind is in nobody's way.
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = self.forget();
         match (asked, left) {
             (Ok(()), None) => Ok(()),
             (Err(e), _) => Err(format!("{CONTROL} quit: {e}")),
@@ -503,6 +502,8 @@ fn end_in(input: &mut Input) -> Option<(LeaseId, &mut End)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::testing::TempDir;
 

@@ -3,11 +3,11 @@
 //! container by files that the agent writes.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown, lchown};
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 
+use tutti_files::Folder;
 use tutti_model::{Blame, PartError, Rank};
 
 use crate::container::{self, Found, Inside};
@@ -73,9 +73,10 @@ pub fn prepare(
     let mut files = None;
     if let Some(identity) = &plan.identity {
         let base = Path::new(BASE);
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(base).map_err(failed(base))?;
-        let dir = base.join(identity.uid.to_string());
-        user_dir(&dir, identity).map_err(failed(&dir))?;
+        let own = Folder::make_own(base, 0o755).map_err(failed(base))?;
+        let uid = identity.uid.to_string();
+        let dir = base.join(&uid);
+        user_dir(&own, &uid, identity).map_err(failed(&dir))?;
         env.push(set("XDG_RUNTIME_DIR", &dir.display().to_string()));
         files = Some(write_variables(&files_of(&plan.stem), plan, identity, inside)?);
     }
@@ -83,13 +84,10 @@ pub fn prepare(
     Ok(Podman { env, files, list, remove })
 }
 
-fn user_dir(dir: &Path, identity: &Identity) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
-    if fs::symlink_metadata(dir)?.uid() != identity.uid {
-        lchown(dir, Some(identity.uid), Some(identity.gid))?;
+fn user_dir(base: &Folder, name: &str, identity: &Identity) -> io::Result<()> {
+    base.make_dir(name, 0o700)?;
+    if base.folder(name)?.owner()? != identity.uid {
+        base.give(name, identity.uid, identity.gid)?;
     }
     Ok(())
 }
@@ -107,17 +105,16 @@ fn write_variables(
     inside: &Inside,
 ) -> Result<PathBuf, PodmanError> {
     forget(dir).map_err(failed(dir))?;
-    fs::DirBuilder::new().mode(0o711).create(dir).map_err(failed(dir))?;
+    let own = Folder::make_own(dir, 0o711).map_err(failed(dir))?;
     for rank in (plan.first_rank.0..plan.first_rank.0 + plan.ranks).map(Rank) {
         let text = variables(plan, rank, inside)?;
-        let path = dir.join(rank.to_string());
-        let mut options = fs::OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o400).open(&path);
+        let name = rank.to_string();
+        let file = own.create_new(&name, 0o400);
         file.and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             fchown(&file, Some(identity.uid), Some(identity.gid))
         })
-        .map_err(failed(&path))?;
+        .map_err(failed(&dir.join(&name)))?;
     }
     Ok(dir.to_owned())
 }
@@ -144,8 +141,10 @@ pub fn forget_variables(stem: &Path) {
     }
 }
 
-fn forget(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
+/// Removes a part's directory, if there is one.
+pub(crate) fn forget(dir: &Path) -> io::Result<()> {
+    let (base, name) = (dir.parent().unwrap_or(dir), dir.file_name().unwrap_or_default());
+    match Folder::open_own(base).and_then(|base| base.remove_tree(name)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }

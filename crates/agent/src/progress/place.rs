@@ -7,17 +7,19 @@
 //! ```
 //!
 //! The second kind of directory may be entered but not listed, and each socket in it belongs to
-//! the user of its job.
+//! the user of its job. Somebody else may have put something there first, where it is in `/tmp`: so
+//! what is done in it is done by the handle of a directory that was found to be ours alone.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{AccessFlags, Gid, Uid, access, geteuid};
+use nix::unistd::{AccessFlags, access, geteuid};
+use tutti_files::Folder;
 use tutti_model::LeaseId;
 
 use crate::plan::Identity;
@@ -59,7 +61,6 @@ impl Places {
         let name = lease.to_string();
         for dir in [&self.own, &self.shared] {
             let socket = dir.join(&name);
-            remove(&warnings(&socket));
             remove(&socket);
         }
         let _ = std::fs::remove_dir(&self.shared);
@@ -78,36 +79,47 @@ pub fn warnings(socket: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Makes it, empty. The directory is ours alone, so nobody else was there first.
+/// Makes it, empty.
 pub fn open_warnings(socket: &Path, identity: Option<&Identity>) -> io::Result<File> {
     let path = warnings(socket);
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+    let (dir, name) = split(&path);
+    let file = Folder::open_own(dir)?.append(name, 0o600)?;
     file.set_len(0)?;
-    hand_over(&path, identity)?;
+    if let Some(identity) = identity {
+        std::os::unix::fs::fchown(&file, Some(identity.uid), Some(identity.gid))?;
+    }
     Ok(file)
 }
 
 /// Removes the socket, and the directory outside of `home` that it was the last in.
 pub fn close(home: &Path, socket: &Path) {
-    remove(&warnings(socket));
     remove(socket);
     if let Some(dir) = socket.parent().filter(|dir| !dir.starts_with(home)) {
         let _ = std::fs::remove_dir(dir);
     }
 }
 
-/// Most often there is nothing to remove; and what can't be removed is in nobody's way.
+fn split(path: &Path) -> (&Path, &OsStr) {
+    (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
+}
+
+/// The socket and what is beside it. Most often there is nothing to remove; and what can't be removed
+/// is in nobody's way.
 fn remove(socket: &Path) {
-    let _ = std::fs::remove_file(socket);
+    if let Ok(folder) = Folder::open_own(split(socket).0) {
+        for path in [warnings(socket), socket.to_owned()] {
+            let _ = folder.remove_file(split(&path).1);
+        }
+    }
 }
 
 /// Listens at this path. `identity` is whom the ranks run as, if that is not us.
 pub fn listen(path: &Path, identity: Option<&Identity>) -> io::Result<UnixListener> {
-    let dir = path.parent().unwrap_or(Path::new("/"));
+    let (dir, name) = split(path);
     let mut tries = 0;
-    let listener = loop {
+    let (folder, listener) = loop {
         tries += 1;
-        match bind(path) {
+        match Folder::open_own(dir).and_then(|folder| bind(folder, name)) {
             // The last part to leave takes the directory along, perhaps in this very moment.
             Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => make_dir(dir)?,
             // A part starts once, so this is of a shim that was killed.
@@ -115,8 +127,9 @@ pub fn listen(path: &Path, identity: Option<&Identity>) -> io::Result<UnixListen
             bound => break bound?,
         }
     };
-    let opened = check_dir(dir).and_then(|()| hand_over(path, identity));
-    if let Err(error) = opened {
+    if let Some(identity) = identity
+        && let Err(error) = folder.give(name, identity.uid, identity.gid)
+    {
         remove(path);
         return Err(error);
     }
@@ -125,41 +138,16 @@ pub fn listen(path: &Path, identity: Option<&Identity>) -> io::Result<UnixListen
 }
 
 /// Nobody but us, from the first moment on.
-fn bind(path: &Path) -> io::Result<UnixListener> {
+fn bind(folder: Folder, name: &OsStr) -> io::Result<(Folder, UnixListener)> {
     let before = umask(Mode::from_bits_truncate(0o177));
-    let bound = UnixListener::bind(path);
+    let bound = UnixListener::bind(folder.through().join(name));
     umask(before);
-    bound
-}
-
-fn hand_over(path: &Path, identity: Option<&Identity>) -> io::Result<()> {
-    let Some(identity) = identity else { return Ok(()) };
-    Ok(nix::unistd::chown(
-        path,
-        Some(Uid::from_raw(identity.uid)),
-        Some(Gid::from_raw(identity.gid)),
-    )?)
+    Ok((folder, bound?))
 }
 
 fn make_dir(dir: &Path) -> io::Result<()> {
     let mode = if geteuid().is_root() { 0o711 } else { 0o700 };
-    let before = umask(Mode::empty());
-    let made = DirBuilder::new().mode(mode).create(dir);
-    umask(before);
-    match made {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-        _ => Ok(()),
-    }
-}
-
-/// In a place like /tmp somebody else may have been there first.
-fn check_dir(dir: &Path) -> io::Result<()> {
-    let found = std::fs::symlink_metadata(dir)?;
-    if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    let why = format!("{} is not a directory of ours alone: remove it", dir.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    Folder::make_own(dir, mode).map(drop)
 }
 
 /// The process at the other end, if it may speak for this part. The file's mode says so already;
@@ -219,5 +207,27 @@ mod tests {
         let error = listen(&socket, None).unwrap_err();
         assert!(error.to_string().contains("not a directory of ours alone"), "{error}");
         assert!(!socket.exists());
+    }
+
+    #[test]
+    fn a_link_that_somebody_put_in_the_way_is_neither_used_nor_cleared() {
+        let dir = TempDir::new("place-link");
+        let victim = dir.path().join("victim");
+        std::fs::create_dir(&victim).unwrap();
+        let places = Places { own: dir.path().join("run"), shared: dir.path().join("shared") };
+        let lease = launch("1", 1).lease;
+        for name in ["1@1", "1@1.warn"] {
+            std::fs::write(victim.join(name), "precious").unwrap();
+        }
+        std::os::unix::fs::symlink(&victim, &places.shared).unwrap();
+        let socket = places.socket(lease, true);
+        let error = listen(&socket, None).unwrap_err();
+        assert!(error.to_string().contains("is a link"), "{error}");
+        assert!(open_warnings(&socket, None).is_err());
+        places.sweep(lease);
+        close(Path::new("/elsewhere"), &socket);
+        for name in ["1@1", "1@1.warn"] {
+            assert_eq!(std::fs::read_to_string(victim.join(name)).unwrap(), "precious");
+        }
     }
 }

@@ -248,7 +248,14 @@ impl<'a> Ranks<'a> {
             if self.all[slot].stdout.is_some() || self.all[slot].stderr.is_some() {
                 self.read_all(slot, link);
             }
+            self.all[slot].log.finish(unix_ms());
+            self.all[slot].nudge(link);
         }
+    }
+
+    /// Bytes that are in no log, because the disk had no room for them.
+    pub fn output_dropped(&self) -> u64 {
+        self.all.iter().map(|r| r.log.dropped()).sum()
     }
 
     pub fn next_flush(&self) -> Option<Instant> {

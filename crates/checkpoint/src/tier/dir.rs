@@ -1,10 +1,14 @@
 //! A directory of a file system.
 //!
+//! Whoever owns a directory below may put a link there at any moment, so everything is done by
+//! directory handles and no link below the location is followed ([`tutti_files`]); an
+//! administrator's tool acts with the rights of the location's owner ([`Acting`]).
+//!
 //! Files are written, synced, and their directories synced, before anybody is told. A manifest is
 //! written under a scratch name, synced, and only then given its own, by a rename that never
 //! replaces. Every step passes a [`Watch`], so that a test may stop the process at any of them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -13,7 +17,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
+use nix::fcntl::{FallocateFlags, fallocate};
+use tutti_files::{ActedFolder, Acting, EntryKind};
 
 use super::{Item, Source, Tier, TierError};
 
@@ -38,25 +43,41 @@ pub trait Watch: Send + Sync {
 pub struct Dir {
     label: String,
     root: PathBuf,
+    acting: Acting,
     watch: Option<Arc<dyn Watch>>,
 }
+
+/// Less what the process masks.
+const FILE_MODE: u32 = 0o666;
+const DIR_MODE: u32 = 0o777;
 
 impl Dir {
     pub fn new(root: impl Into<PathBuf>) -> Dir {
         let root = root.into();
-        Dir { label: root.display().to_string(), root, watch: None }
+        Dir { label: root.display().to_string(), root, acting: Acting::Myself, watch: None }
     }
 
     pub fn watched(root: impl Into<PathBuf>, watch: Arc<dyn Watch>) -> Dir {
         Dir { watch: Some(watch), ..Dir::new(root) }
     }
 
+    /// With whose rights files are looked at and changed.
+    pub fn acting(self, acting: Acting) -> Dir {
+        Dir { acting, ..self }
+    }
+
+    /// What a [`Watch`] is told.
     fn at(&self, path: &str) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 
-    fn before(&self, op: Op, path: &Path) -> io::Result<()> {
-        self.watch.as_ref().map_or(Ok(()), |w| w.before(op, path))
+    /// Opened anew each time: it may not be there yet, or not any more.
+    fn folder(&self) -> io::Result<ActedFolder> {
+        self.acting.open(&self.root)
+    }
+
+    fn before(&self, op: Op, path: &str) -> io::Result<()> {
+        self.watch.as_ref().map_or(Ok(()), |w| w.before(op, &self.at(path)))
     }
 
     fn error(&self, doing: &'static str, path: &str, bytes: u64, source: io::Error) -> TierError {
@@ -71,35 +92,33 @@ impl Dir {
 
     /// Makes a directory and those above it, each known to its parent for good.
     fn make_dir(&self, dir: &str) -> io::Result<()> {
-        let path = self.at(dir);
-        if path.is_dir() {
-            return Ok(());
+        let there = self.folder().and_then(|f| f.act(|folder| folder.folder(dir).map(drop)));
+        match there {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            there => return there,
         }
-        match dir.rsplit_once('/') {
-            Some((above, _)) => self.make_dir(above)?,
+        let above = match dir.rsplit_once('/') {
+            Some((above, _)) => above,
             None if dir.is_empty() => {
-                self.before(Op::MakeDir, &path)?;
-                return fs::create_dir_all(&path);
+                self.before(Op::MakeDir, dir)?;
+                return self.acting.make(&self.root, DIR_MODE).map(drop);
             }
-            None => self.make_dir("")?,
-        }
-        self.before(Op::MakeDir, &path)?;
-        match fs::create_dir(&path) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
-        }
-        let above = path.parent().expect("it is below the root");
+            None => "",
+        };
+        self.make_dir(above)?;
+        self.before(Op::MakeDir, dir)?;
+        self.folder()?.change(dir, |folder| folder.make_dir(dir, DIR_MODE))?;
         self.sync_dir(above)
     }
 
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.before(Op::SyncDir, path)?;
-        File::open(path)?.sync_all()
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.before(Op::SyncDir, dir)?;
+        self.folder()?.act(|folder| folder.folder(dir)?.sync())
     }
 
-    fn create(&self, path: &Path, len: u64) -> io::Result<File> {
+    fn create(&self, path: &str, len: u64) -> io::Result<File> {
         self.before(Op::Create, path)?;
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let file = self.folder()?.change(path, |folder| folder.create_new(path, FILE_MODE))?;
         let room = i64::try_from(len).unwrap_or(i64::MAX);
         if room > 0 {
             // Too little room is known before a byte is written, where the file system can tell.
@@ -111,7 +130,7 @@ impl Dir {
         Ok(file)
     }
 
-    fn write(&self, file: &mut File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, file: &mut File, path: &str, bytes: &[u8]) -> io::Result<()> {
         if self.watch.is_none() {
             return file.write_all(bytes);
         }
@@ -126,45 +145,36 @@ impl Dir {
 
     /// Writes and syncs a new file. The directory's entry for it is not synced yet.
     fn write_new(&self, path: &str, len: u64, data: &mut Source<'_>) -> Result<(), TierError> {
-        let full = self.at(path);
         let fail = |e| self.error("write", path, len, e);
-        let mut file = self.create(&full, len).map_err(fail)?;
+        let mut file = self.create(path, len).map_err(fail)?;
         let mut found = 0;
         for part in data {
             let part = part?;
             found += part.len() as u64;
-            self.write(&mut file, &full, &part).map_err(fail)?;
+            self.write(&mut file, path, &part).map_err(fail)?;
         }
         if found != len {
             let (place, path) = (self.label.clone(), path.to_owned());
             return Err(TierError::Short { place, path, wanted: len, found });
         }
-        self.before(Op::SyncFile, &full).map_err(fail)?;
+        self.before(Op::SyncFile, path).map_err(fail)?;
         file.sync_all().map_err(fail)
     }
 
     /// Never replaces: `false` if there is a file of that name.
-    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<bool> {
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<bool> {
         self.before(Op::Rename, to)?;
-        match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
-            Ok(()) => Ok(true),
-            Err(Errno::EEXIST) => Ok(false),
-            // A file system without it, NFS for one. A link never replaces either.
-            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => match fs::hard_link(from, to)
-            {
-                Ok(()) => fs::remove_file(from).map(|()| true),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                Err(e) => Err(e),
-            },
-            Err(e) => Err(e.into()),
-        }
+        self.folder()?.change(from, |folder| folder.rename_new(from, to))
     }
 
-    fn discard(&self, path: &Path) {
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        self.before(Op::Remove, path)?;
+        self.folder()?.change(path, |folder| folder.remove_file(path))
+    }
+
+    fn discard(&self, path: &str) {
         // The failure that led here is the one to tell; what can't be removed is swept later.
-        if self.before(Op::Remove, path).is_ok() {
-            let _ = fs::remove_file(path);
-        }
+        let _ = self.unlink(path);
     }
 }
 
@@ -180,11 +190,11 @@ impl Tier for Dir {
     fn put(&self, path: &str, len: u64, data: &mut Source<'_>) -> Result<(), TierError> {
         let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
         self.make_dir(dir).map_err(|e| self.error("make the directory of", path, len, e))?;
-        let done = self.write_new(path, len, data).and_then(|()| {
-            self.sync_dir(&self.at(dir)).map_err(|e| self.error("sync", dir, len, e))
-        });
+        let done = self
+            .write_new(path, len, data)
+            .and_then(|()| self.sync_dir(dir).map_err(|e| self.error("sync", dir, len, e)));
         if done.is_err() {
-            self.discard(&self.at(path));
+            self.discard(path);
         }
         done
     }
@@ -196,15 +206,14 @@ impl Tier for Dir {
         self.make_dir(scratch).map_err(|e| fail("make the directory of", e))?;
         self.make_dir(dir).map_err(|e| fail("make the directory of", e))?;
         let hidden = format!("{scratch}/.manifest-{}", crate::layout::nonce());
-        let from = self.at(&hidden);
         let renamed = self
             .write_new(&hidden, len, &mut [Ok(Bytes::copy_from_slice(bytes))].into_iter())
-            .and_then(|()| self.rename_new(&from, &self.at(path)).map_err(|e| fail("publish", e)));
+            .and_then(|()| self.rename_new(&hidden, path).map_err(|e| fail("publish", e)));
         if !matches!(renamed, Ok(true)) {
-            self.discard(&from);
+            self.discard(&hidden);
             return renamed;
         }
-        self.sync_dir(&self.at(dir)).map_err(|e| fail("sync", e))?;
+        self.sync_dir(dir).map_err(|e| fail("sync", e))?;
         Ok(true)
     }
 
@@ -215,7 +224,8 @@ impl Tier for Dir {
             }
             _ => self.error("read", path, 0, e),
         };
-        let file = File::open(self.at(path)).map_err(fail)?;
+        let opened = self.folder().and_then(|f| f.act(|folder| folder.read(path)));
+        let file = opened.map_err(fail)?;
         let len = usize::try_from(range.end - range.start).expect("a chunk fits into memory");
         let mut bytes = vec![0; len];
         let mut found = 0;
@@ -235,51 +245,44 @@ impl Tier for Dir {
     }
 
     fn size(&self, path: &str) -> Result<Option<u64>, TierError> {
-        match fs::metadata(self.at(path)) {
-            Ok(found) => Ok(found.is_file().then_some(found.len())),
+        let found = self.folder().and_then(|f| f.act(|folder| folder.file_len(path)));
+        match found {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(self.error("look at", path, 0, e)),
+            found => found.map_err(|e| self.error("look at", path, 0, e)),
         }
     }
 
     fn list(&self, dir: &str) -> Result<Vec<Item>, TierError> {
-        let fail = |e| self.error("list", dir, 0, e);
-        let entries = match fs::read_dir(self.at(dir)) {
+        let listed = self.folder().and_then(|f| f.act(|folder| folder.folder(dir)?.list()));
+        let entries = match listed {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(fail)?,
+            listed => listed.map_err(|e| self.error("list", dir, 0, e))?,
         };
-        let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(fail)?;
-            let is_dir = entry.file_type().map_err(fail)?.is_dir();
-            // A name that is not text is none of ours.
-            if let Ok(name) = entry.file_name().into_string() {
-                found.push(Item { name, is_dir });
-            }
-        }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        // A name that is not text is none of ours.
+        let item = |entry: tutti_files::Entry| {
+            let is_dir = entry.kind == EntryKind::Folder;
+            Some(Item { name: entry.name.into_string().ok()?, is_dir })
+        };
+        Ok(entries.into_iter().filter_map(item).collect())
     }
 
     fn remove(&self, path: &str) -> Result<(), TierError> {
-        let full = self.at(path);
-        let removed = self.before(Op::Remove, &full).and_then(|()| fs::remove_file(&full));
-        match removed {
+        match self.unlink(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(|e| self.error("remove", path, 0, e)),
         }
     }
 
     fn settle(&self, dir: &str) -> Result<(), TierError> {
-        match self.sync_dir(&self.at(dir)) {
+        match self.sync_dir(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             synced => synced.map_err(|e| self.error("sync", dir, 0, e)),
         }
     }
 
     fn prune(&self, dir: &str) -> Result<(), TierError> {
-        let full = self.at(dir);
-        let removed = self.before(Op::RemoveDir, &full).and_then(|()| fs::remove_dir(&full));
+        let pruned = self.before(Op::RemoveDir, dir).and_then(|()| self.folder());
+        let removed = pruned.and_then(|f| f.change(dir, |folder| folder.remove_dir(dir)));
         match removed.as_ref().map_err(io::Error::kind) {
             Err(io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Ok(()),
             _ => removed.map_err(|e| self.error("remove", dir, 0, e)),

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::{options, quick_dir, text};
 use serde_json::Value;
-use tutti_checkpoint::{Error, ForeignError, Kind, Selector, Store};
+use tutti_checkpoint::{Acting, Error, ForeignError, Kind, Selector, Store};
 
 #[test]
 fn a_directory_becomes_a_checkpoint() {
@@ -46,7 +46,11 @@ fn a_single_file_does_as_well() {
     assert_eq!(manifest.files[0].path, "epoch-3.pt");
     assert!(store.verify(3, false, &|_| {}).unwrap().loads);
     let to = quick_dir();
-    store.load(Selector::Latest).unwrap().restore_files(to.path(), &|_| {}).unwrap();
+    store
+        .load(Selector::Latest)
+        .unwrap()
+        .restore_files(to.path(), &Acting::Myself, &|_| {})
+        .unwrap();
     assert_eq!(fs::read(to.path().join("epoch-3.pt")).unwrap(), b"weights");
 }
 
@@ -76,15 +80,15 @@ fn it_is_restored_with_every_byte_checked() {
     store.register(home.path(), &dir, 500, Value::Null, &|_| {}).unwrap();
     let loaded = store.load(Selector::Latest).unwrap();
     let to = quick_dir();
-    loaded.restore_files(to.path(), &|_| {}).unwrap();
+    loaded.restore_files(to.path(), &Acting::Myself, &|_| {}).unwrap();
     assert_eq!(crate::common::files(to.path()), ["a.bin", "opt/b.bin"]);
     assert_eq!(fs::read(to.path().join("a.bin")).unwrap(), vec![1; 5 << 20]);
-    let again = loaded.restore_files(to.path(), &|_| {}).unwrap_err();
+    let again = loaded.restore_files(to.path(), &Acting::Myself, &|_| {}).unwrap_err();
     assert!(matches!(again, tutti_checkpoint::ExportError::Exists { .. }), "{again}");
     fs::write(dir.join("opt/b.bin"), b"c").unwrap();
     let elsewhere = quick_dir();
     let loaded = store.load(Selector::Latest).unwrap();
-    assert!(loaded.restore_files(elsewhere.path(), &|_| {}).is_err());
+    assert!(loaded.restore_files(elsewhere.path(), &Acting::Myself, &|_| {}).is_err());
     assert_eq!(crate::common::files(elsewhere.path()), ["a.bin"]);
 }
 
@@ -96,7 +100,7 @@ fn tensors_are_exported_whole_and_copied_as_they_are() {
     let loaded = store.load(Selector::Latest).unwrap();
     let to = quick_dir();
     let file = to.path().join("model.safetensors");
-    loaded.export(&file, &|_| {}).unwrap();
+    loaded.export(&file, &Acting::Myself, &|_| {}).unwrap();
     let bytes = fs::read(&file).unwrap();
     let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(read.tensor("w").unwrap().data(), crate::common::bytes_of(10, 64 * 8));

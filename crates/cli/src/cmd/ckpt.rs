@@ -14,10 +14,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use tutti_checkpoint::{
-    Error, ExportError, ForeignError, Keep, Kind, Listed, Loaded, Manifest, Options, Selector,
-    Store,
+    Acting, Error, ExportError, ForeignError, Keep, Kind, Listed, Loaded, Manifest, Options,
+    Selector, Store,
 };
-use tutti_wire::api::JobDetail;
 
 use self::bar::Bar;
 use self::known::{Known, Standing};
@@ -59,23 +58,25 @@ pub fn run(cluster: Option<&str>, args: CkptArgs) -> Result<ExitCode, Fail> {
 }
 
 fn open(cluster: Option<&str>, at: &Whereabouts) -> Result<Store, Fail> {
-    open_at(at, at.find(cluster)?.location()?)
+    let place = at.find(cluster)?;
+    open_at(at, place.location()?, &place.acting)
 }
 
-fn open_at(at: &Whereabouts, location: &str) -> Result<Store, Fail> {
-    let options = Options { replicas: at.replica.clone(), ..Options::default() };
-    Ok(Store::open(location, options)?)
+fn open_at(at: &Whereabouts, location: &str, acting: &Acting) -> Result<Store, Fail> {
+    let (replicas, acting) = (at.replica.clone(), acting.clone());
+    Ok(Store::open(location, Options { replicas, acting, ..Options::default() })?)
 }
 
 /// What a place has, and what only its job knows of.
 fn survey(at: &Whereabouts, place: &Place) -> Result<(Vec<Listed>, Vec<Known>), Fail> {
     let listed = match (place.known_location(), &place.job) {
-        (Some(location), _) => open_at(at, location)?.list()?,
+        (Some(location), _) => open_at(at, location, &place.acting)?.list()?,
         (None, Some(_)) => Vec::new(),
-        (None, None) => open_at(at, place.location()?)?.list()?,
+        (None, None) => open_at(at, place.location()?, &place.acting)?.list()?,
     };
     let steps: Vec<u64> = listed.iter().map(|l| l.step).collect();
-    let known = place.job.as_ref().map_or_else(Vec::new, |job| known::unlisted(job, &steps));
+    let unlisted = |job| known::unlisted(job, &steps, &place.acting);
+    let known = place.job.as_ref().map_or_else(Vec::new, unlisted);
     Ok((listed, known))
 }
 
@@ -113,7 +114,7 @@ fn show(
     }
     let location = place.location()?;
     let step = wanted.ok_or_else(|| Error::Nothing { place: location.to_owned() })?;
-    let manifest = open_at(at, location)?.published(step)?;
+    let manifest = open_at(at, location, &place.acting)?.published(step)?;
     if json {
         terminal::json(&manifest)?;
     } else {
@@ -133,8 +134,11 @@ fn verify(cluster: Option<&str>, args: &VerifyArgs) -> Result<ExitCode, Fail> {
     let mut found = Vec::new();
     for &step in &steps {
         found.push(match known.iter().find(|k| k.step == step) {
-            Some(known) => first_reading(known, place.job.as_ref(), &bar)?,
-            None => read_again(&open_at(&args.at, place.location()?)?, step, args.mend, &bar)?,
+            Some(known) => first_reading(known, &place, &bar)?,
+            None => {
+                let store = open_at(&args.at, place.location()?, &place.acting)?;
+                read_again(&store, step, args.mend, &bar)?
+            }
         });
     }
     bar.done();
@@ -156,11 +160,7 @@ fn read_again(store: &Store, step: u64, mend: bool, bar: &Bar) -> Result<output:
 }
 
 /// Nothing to compare with yet: what is read now is what it has to be from now on.
-fn first_reading(
-    known: &Known,
-    job: Option<&JobDetail>,
-    bar: &Bar,
-) -> Result<output::Checked, Fail> {
+fn first_reading(known: &Known, place: &Place, bar: &Bar) -> Result<output::Checked, Fail> {
     let step = known.step;
     let path = match (&known.path, &known.standing) {
         (Some(path), Standing::NotHashed { .. }) => Path::new(path),
@@ -169,8 +169,9 @@ fn first_reading(
             return Ok(output::Checked::Unreadable { step, why });
         }
     };
-    let id = job.map(|job| job.row.id);
-    let manifest = register::hash(path, None, step, id, &|n| bar.add(n))?;
+    let id = place.job.as_ref().map(|job| job.row.id);
+    let acting = place.acting.clone();
+    let manifest = register::hash(path, None, step, id, acting, &|n| bar.add(n))?;
     let (files, bytes) = (manifest.files.len(), manifest.bytes());
     Ok(output::Checked::Recorded { step, recorded: path.display().to_string(), files, bytes })
 }
@@ -226,12 +227,13 @@ fn copy_out(loaded: &Loaded, args: &RestoreArgs, bar: &Bar) -> Result<(), Export
     let moved = |n| bar.add(n);
     let to = Path::new(&args.to);
     if args.single {
-        return loaded.export(to, &moved);
+        return loaded.export(to, &Acting::Owner, &moved);
     }
     if loaded.manifest().kind == Kind::Foreign && !args.to.contains("://") {
-        return loaded.restore_files(to, &moved);
+        return loaded.restore_files(to, &Acting::Owner, &moved);
     }
-    Store::open(&args.to, Options::default())?.receive(loaded, &moved)?;
+    let options = Options { acting: Acting::Owner, ..Options::default() };
+    Store::open(&args.to, options)?.receive(loaded, &moved)?;
     Ok(())
 }
 

@@ -118,6 +118,16 @@ pub struct Daemon {
     log_from: u64,
 }
 
+/// Less than a page or two is left of the disk.
+fn has_no_room(dir: &Path) -> bool {
+    let disk = nix::sys::statvfs::statvfs(dir);
+    disk.is_ok_and(|disk| disk.blocks_available() * disk.fragment_size() < 64 << 10)
+}
+
+pub fn full_disk(dir: &Path) -> String {
+    format!("the disk of {} is full: free some space and start again", dir.display())
+}
+
 impl Daemon {
     /// `secrets` go by environment: command lines are for everybody to see.
     pub fn start(
@@ -197,7 +207,10 @@ impl Daemon {
         };
         let (error, hint) = self.last_error();
         let how = || status.map_or_else(|| "it is gone".to_owned(), |s| s.to_string());
-        let message = error.unwrap_or_else(how);
+        // Its last words may have found no room themselves.
+        let full = error.is_none() && has_no_room(&self.data_dir);
+        let full = full.then(|| full_disk(&self.data_dir));
+        let message = error.or(full).unwrap_or_else(how);
         let code = status.and_then(|s| s.code());
         let exit = code.and_then(|c| u8::try_from(c).ok()).filter(|&c| c != 0);
         let hint = hint.unwrap_or_else(|| format!("its log is {}", self.log.display()));

@@ -44,6 +44,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
             .exit(NOT_FOUND)
             .hint("name its data dir with --data-dir, --cluster or TUTTI_CLUSTER"));
     };
+    super::check_own(&dir)?;
     let record = UpRecord::read(&dir)?;
     let running = running(&dir, record.as_ref());
     if record.is_none() && running.is_empty() {

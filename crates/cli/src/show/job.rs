@@ -73,6 +73,7 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     add("ended", row.ended_at.map_or_else(String::new, |t| ago(t, now)));
     add("exit code", row.exit_code.map_or_else(String::new, |c| c.to_string()));
     add("attempt", attempts(job));
+    add("output", output(job.output_dropped));
     add("before", job.stopped_before.clone().unwrap_or_default());
     for (key, value) in row.progress.iter().flat_map(|p| progress::lines(p, history, now)) {
         add(key, value);
@@ -122,6 +123,15 @@ fn failed_task(task: &JobRow) -> Option<String> {
         None => task.note.clone(),
     };
     Some(format!("{index} ({how})"))
+}
+
+fn output(dropped: u64) -> String {
+    match dropped {
+        0 => String::new(),
+        bytes => format!(
+            "{bytes} bytes were dropped: a node's disk had no room; `tutti logs` shows where"
+        ),
+    }
 }
 
 /// What was planned for it beside what it does.
@@ -309,6 +319,7 @@ mod tests {
             held: false,
             checkpoints: Vec::new(),
             goodput: None,
+            output_dropped: 1234,
             suspensions: vec![SuspensionRow {
                 why: SuspendCause::Preempted { for_job: tutti_model::JobId(9) },
                 since: Time(1000),
@@ -330,6 +341,7 @@ mod tests {
             "(1m ago)",
             "attempt    2; restarts: 1 after node failures",
             "before     GPU 3 of n2 was broken",
+            "output     1234 bytes were dropped: a node's disk had no room",
             "endpoint   chat, revision 2",
             "run        python train.py …",
             "suspended  attempt 2, ",

@@ -188,6 +188,41 @@ fn an_agent_of_another_protocol_is_told_what_to_install() {
     assert!(matches!(answer, ToAgent::Welcome { .. }), "{answer:?}");
 }
 
+/// Whoever may submit asks root's agent for paths one by one, and must not learn from its answers which
+/// of them there are.
+#[test]
+#[allow(clippy::print_stderr)]
+fn a_working_directory_says_nothing_about_closed_directories() {
+    if !is_root() {
+        eprintln!("SKIPPED: an agent that is not root sees what its jobs see");
+        return;
+    }
+    let cluster = cluster(1);
+    let closed = cluster.scratch().join("closed");
+    std::fs::DirBuilder::new().mode(0o700).create(&closed).unwrap();
+    std::fs::create_dir(closed.join("there")).unwrap();
+    std::fs::write(closed.join("file"), "").unwrap();
+    let ask = |name: &str| {
+        let mut spec = JobSpec::shell("true");
+        spec.workdir = Some(closed.join(name).display().to_string());
+        let id = cluster.submit_as(spec, "nobody");
+        let row = cluster.wait_end(id);
+        let log = cluster.log_of(id, &LogQuery::default());
+        let log: Vec<String> = log.into_iter().map(|l| l.text.replace(name, "X")).collect();
+        (row.state, row.exit_code, row.note.replace(name, "X"), log)
+    };
+    let there = ask("there");
+    assert_eq!(there.0, JobState::Failed);
+    for name in ["none", "file", "none/deeper"] {
+        assert_eq!(ask(name), there, "{name}");
+    }
+    // What the user may see is still said at once.
+    let mut spec = JobSpec::shell("true");
+    spec.workdir = Some(cluster.scratch().join("none").display().to_string());
+    let row = cluster.wait_end(cluster.submit_as(spec, "nobody"));
+    assert!(row.note.contains("does not exist"), "{}", row.note);
+}
+
 #[test]
 #[allow(clippy::print_stderr)]
 fn jobs_run_as_their_user() {

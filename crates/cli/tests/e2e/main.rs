@@ -24,7 +24,8 @@
 //! | `errors` | every mistake says what to do |
 //! | `ckpt` | checkpoints of any job, and of nodes that are lost |
 //! | `dashboard`, `browser` | the dashboard in a real browser |
-//! | `disk` | a full disk |
+//! | `data_dir` | data dirs that somebody else has a hand in |
+//! | `disk` | a full disk, and output that would fill it |
 //! | `telemetry` | what GPUs do, seen by people and by a real Prometheus |
 //! | `top` | the cluster in a terminal: keys, sizes, ends |
 //! | `train` | ranks that meet, save, are asked to leave, and lose one another |
@@ -39,6 +40,7 @@ mod browser;
 mod burst;
 mod ckpt;
 mod dashboard;
+mod data_dir;
 mod disk;
 mod endpoints;
 mod errors;

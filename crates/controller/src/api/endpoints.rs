@@ -19,7 +19,7 @@ use super::body::{Named, Strict};
 use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::Problem;
-use super::submit::given_key;
+use super::submit::{given_key, sent_bytes};
 use crate::clock::now;
 use crate::core::{Stopped, World};
 use crate::serving::tell_served;
@@ -76,6 +76,7 @@ pub async fn serve(
     Strict(body): Strict<Serve>,
 ) -> Result<Response, Problem> {
     let key = given_key(&headers)?;
+    let _room = app.room.admit(sent_bytes(&headers))?;
     let (command, status) = match to_update(&app, &body)? {
         Some(name) => (update(caller.actor, name, body), StatusCode::OK),
         None => {

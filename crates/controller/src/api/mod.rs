@@ -47,6 +47,7 @@ use crate::clock::now;
 use crate::core::Core;
 use crate::dash::{self, Dash};
 use crate::links::Links;
+use crate::room::JournalRoom;
 use crate::serving::Routers;
 use crate::telemetry::Store;
 use crate::watch::Board;
@@ -73,6 +74,7 @@ pub struct App {
     pub execs: Execs,
     pub dash: Dash,
     pub data_dir: PathBuf,
+    pub room: JournalRoom,
     pub server_until: SystemTime,
     /// Becomes true when the controller is to stop.
     pub shutdown: watch::Sender<bool>,

@@ -31,6 +31,7 @@ impl IntoResponses for Problems {
             ("409", "Not in the state that things are in"),
             ("422", "Can never run on this cluster, or a policy that contradicts itself"),
             ("503", "The controller is stopping; repeat"),
+            ("507", "The controller's disk is almost full: nothing new is taken"),
         ];
         let schema = Ref::from_schema_name("ApiError");
         let response = |text: &str| {

@@ -8,6 +8,7 @@ use tutti_model::Impossible;
 use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
 
 use crate::core::{CallError, Stopped};
+use crate::room::NoRoom;
 
 /// Exit codes of the command line, fixed because scripts rely on them.
 pub mod exit {
@@ -92,6 +93,15 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(http::header::WWW_AUTHENTICATE, scheme);
         }
         response
+    }
+}
+
+impl From<NoRoom> for Problem {
+    fn from(no_room: NoRoom) -> Problem {
+        let status = StatusCode::INSUFFICIENT_STORAGE;
+        Problem::new(status, "no_room", exit::FAILED, no_room.to_string()).hint(
+            "an admin has to free some space on the disk of the controller's data dir; jobs that are here go on",
+        )
     }
 }
 

@@ -32,12 +32,19 @@ pub async fn submit(
     Strict(mut body): Strict<Submit>,
 ) -> Result<Response, Problem> {
     body.key = given_key(&headers)?.or(body.key);
+    let _room = app.room.admit(sent_bytes(&headers))?;
     let warnings = tutti_engine::warnings(&body.spec);
     let reply = app.core.call(command(&caller.actor, body)).await?;
     let submitted = submitted(reply, warnings);
     let status = if submitted.repeated { StatusCode::OK } else { StatusCode::CREATED };
     let target = Target(format!("job {}", submitted.id));
     Ok(target.of((status, Json(submitted))))
+}
+
+/// What the request takes; in pieces, its length is not known, and most are small.
+pub(super) fn sent_bytes(headers: &HeaderMap) -> u64 {
+    let length = headers.get(http::header::CONTENT_LENGTH).and_then(|v| v.to_str().ok());
+    length.and_then(|text| text.parse().ok()).unwrap_or(64 << 10)
 }
 
 /// Names this request for ever, if it is named.
@@ -53,8 +60,10 @@ pub(super) fn given_key(headers: &HeaderMap) -> Result<Option<String>, Problem> 
 pub async fn submit_batch(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     StrictBatch(batch): StrictBatch<Vec<Submit>>,
 ) -> Result<Response, Problem> {
+    let _room = app.room.admit(sent_bytes(&headers))?;
     if batch.len() > BATCH_MAX {
         return Err(Problem::invalid(format!(
             "{} jobs in one batch; at most {BATCH_MAX} are taken",

@@ -102,6 +102,7 @@ fn entry(
                 .map(|why| cause_words(names, why)),
             goodput: None,
             replica_of: job.replica_of.as_deref().cloned(),
+            output_dropped: ended.output_dropped,
         }),
         row,
     }

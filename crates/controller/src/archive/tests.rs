@@ -89,6 +89,7 @@ impl Past {
             gpus: 1,
             away: Span(0),
             last_ran: None,
+            output_dropped: 0,
         };
         self.put(Event::TaskEnded { task, ended });
     }
@@ -120,6 +121,7 @@ fn past() -> Past {
         gpus: 0,
         away: Span(0),
         last_ran: None,
+        output_dropped: 0,
     };
     past.put(Event::WaitingEnded { job: three, ended });
     past.job(4, JobSpec::shell("sleep 1"));

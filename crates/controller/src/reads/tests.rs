@@ -173,6 +173,7 @@ fn a_task_that_never_ran_spoils_the_code_of_its_array() {
         gpus: 0,
         last_ran: None,
         away: Span::default(),
+        output_dropped: 0,
     };
     let code = |tasks: &[(Outcome, Option<i32>)]| {
         let mut sums = ArraySums::default();

@@ -315,6 +315,10 @@ pub fn detail(
         suspensions: task.map_or_else(Vec::new, |t| suspensions(state, t)),
         goodput: Some(super::job_line(state, job.id, now)).filter(|line| line.held_hours > 0.0),
         replica_of: job.replica_of.as_deref().cloned(),
+        output_dropped: ended
+            .map(|e| e.output_dropped)
+            .or(task.map(|t| t.past().output_dropped))
+            .unwrap_or_default(),
         stopped_before: task
             .and_then(|t| t.past().stopped.as_deref())
             .map(|why| stopped_before(state, why)),

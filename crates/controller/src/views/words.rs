@@ -4,7 +4,22 @@ use tutti_model::{EndReason, Ended, State, StopCause};
 
 use super::job::{launch_failed, stopped_before, unhealthy};
 
+/// How it ended, and what is missing of its output.
 pub fn end_note(state: &State, ended: &Ended) -> String {
+    let why = reason(state, ended);
+    match (ended.output_dropped, why.is_empty()) {
+        (0, _) => why,
+        (bytes, true) => dropped_words(bytes),
+        (bytes, false) => format!("{why}; {}", dropped_words(bytes)),
+    }
+}
+
+/// For a job whose log does not have everything.
+pub fn dropped_words(bytes: u64) -> String {
+    format!("{bytes} bytes of its output were dropped: the node's disk had no room")
+}
+
+fn reason(state: &State, ended: &Ended) -> String {
     let code = ended.exit_code.map_or_else(String::new, |c| format!(" with exit code {c}"));
     match &ended.reason {
         EndReason::Finished => String::new(),
@@ -45,7 +60,7 @@ pub fn end_note(state: &State, ended: &Ended) -> String {
                 [] => String::new(),
                 names => format!(", on {}", names.join(", ")),
             };
-            let last = end_note(state, &Ended { reason: (**last).clone(), ..ended.clone() });
+            let last = reason(state, &Ended { reason: (**last).clone(), ..ended.clone() });
             format!("failed {attempts} times in a row and got nowhere{on}; the last time {last}")
         }
     }

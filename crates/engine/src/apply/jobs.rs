@@ -103,8 +103,10 @@ pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Tim
     let last_ran = state.job(task.job).and_then(|j| last_ran(j.task(task.index)?, at));
     let away = state.job(task.job).and_then(|j| Some(j.task(task.index)?.away(at)));
     let away = away.unwrap_or_default();
+    let dropped = state.job(task.job).and_then(|j| Some(j.task(task.index)?.past().output_dropped));
+    let output_dropped = dropped.unwrap_or_default();
     if let Some(job) = state.jobs_mut(task.job) {
-        let ended = Ended { last_ran, away, ..ended.clone() };
+        let ended = Ended { last_ran, away, output_dropped, ..ended.clone() };
         match (&mut job.tasks, task.index) {
             (Tasks::One(t), None) => {
                 t.keep_naps(at);

@@ -443,6 +443,7 @@ impl Ending<'_> {
             gpus: self.attempt.gpu_count(),
             last_ran: None,
             away: Span(0),
+            output_dropped: 0,
         };
         Event::TaskEnded { task: self.lease.task, ended }
     }

@@ -143,6 +143,7 @@ pub(crate) fn never_ran(reason: EndReason, now: Time) -> Ended {
         gpus: 0,
         last_ran: None,
         away: Span::default(),
+        output_dropped: 0,
     }
 }
 

@@ -78,7 +78,8 @@ fn changes(view: View<'_>, node: NodeId, reports: &[PartReport]) -> Vec<Event> {
         part.map_or_else(Vec::new, |part| suspend::heard(view, node, part, r))
     };
     let of = |r| {
-        let first = said(view, node, r).into_iter().chain(timed_out(view.state, node, r));
+        let first = said(view, node, r).into_iter().chain(dropped(view.state, node, r));
+        let first = first.chain(timed_out(view.state, node, r));
         let owned = port_owned(view.state, node, r);
         first.chain(change(view.state, node, r)).chain(sleeps(r)).chain(owned)
     };
@@ -140,6 +141,13 @@ fn said(view: View<'_>, node: NodeId, report: &PartReport) -> Vec<Event> {
         }
     }
     events
+}
+
+/// Output of a part that ends now which is in no log.
+fn dropped(state: &State, node: NodeId, report: &PartReport) -> Option<Event> {
+    let (lease, bytes) = (report.lease, report.output_dropped);
+    let news = bytes > 0 && is_done(report) && find_part(state, lease, node).is_some();
+    news.then_some(Event::OutputDropped { lease, node, bytes })
 }
 
 /// A newer step, or that the node which told of this one has it elsewhere now. Other nodes may have

@@ -102,6 +102,7 @@ fn a_hundred_thousand_ended_jobs_leave_the_state() {
             gpus: 0,
             away: Span(0),
             last_ran: None,
+            output_dropped: 0,
         };
         put(&mut state, Event::TaskEnded { task: TaskId::single(job), ended });
     }

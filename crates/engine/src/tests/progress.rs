@@ -1,8 +1,8 @@
 //! What ranks report of themselves, as far as it is remembered.
 
 use tutti_model::{
-    JobId, JobState, LeaseId, NodeId, Order, PartProgress, PartReport, SavedPoint, Span, Task,
-    TaskId, Time,
+    JobId, JobState, LeaseId, NodeId, Order, PartProgress, PartReport, Rank, RankExit,
+    ReportedPhase, SavedPoint, Span, Task, TaskId, Time,
 };
 
 use super::world::{World, ada, gang};
@@ -148,4 +148,24 @@ fn what_is_not_current_is_not_believed() {
     world.beat(N1, parts);
     assert_eq!(step_of(&world, job), None);
     assert_eq!(world.lease(TaskId::single(job)), lease);
+}
+
+#[test]
+fn output_that_is_in_no_log_is_counted_once_and_stays_with_the_job() {
+    let mut world = World::new(&[2, 2]);
+    let job = world.submit(gang(2, 2));
+    let lease = world.run(job);
+    let report = |rank: u32, bytes: u64| {
+        let status = tutti_model::ExitStatus::Code(0);
+        let exits = vec![RankExit { rank: Rank(rank), status, at: Time(1) }];
+        let phase = ReportedPhase::Done { exits, error: None };
+        PartReport { output_dropped: bytes, ..PartReport::new(lease, phase) }
+    };
+    world.report_all(N1, report(0, 100));
+    world.report_all(N1, report(0, 100));
+    assert_eq!(task(&world, job).past().output_dropped, 100);
+    world.report_all(N2, report(1, 23));
+    assert_eq!(world.state_of(job), JobState::Completed);
+    let ended = world.engine.state().job(job).unwrap().ended(None).unwrap();
+    assert_eq!(ended.output_dropped, 123);
 }

@@ -26,6 +26,14 @@ pub struct Ended {
     /// placed, and in snapshots from before this was kept.
     #[serde(default)]
     pub last_ran: Option<Span>,
+    /// Bytes of its output that were not kept, over all attempts, because a node's disk had no room;
+    /// known once the end is applied.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub output_dropped: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]

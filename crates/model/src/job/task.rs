@@ -75,6 +75,13 @@ pub struct Past {
     /// It was lost while a person kept it suspended, and waits until it is resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Box<Kept>>,
+    /// Bytes of its output that were not kept, because a node's disk had no room.
+    #[serde(skip_serializing_if = "is_no_byte")]
+    pub output_dropped: u64,
+}
+
+fn is_no_byte(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl Past {
@@ -134,6 +141,7 @@ static NO_PAST: Past = Past {
     fruitless: 0,
     failed_on: BTreeSet::new(),
     kept: None,
+    output_dropped: 0,
 };
 
 impl Task {

@@ -20,6 +20,7 @@ fn view(state: JobState) -> View {
         stopped_before: None,
         suspensions: Vec::new(),
         goodput: None,
+        output_dropped: 0,
         replica_of: None,
     };
     let progress = ProgressDetail {

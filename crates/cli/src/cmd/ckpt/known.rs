@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use tutti_checkpoint::{Options, Store};
+use tutti_checkpoint::{Acting, Options, Store};
 use tutti_model::{SavedPoint, Time};
 use tutti_wire::api::JobDetail;
 
@@ -41,7 +41,7 @@ impl Standing {
 }
 
 /// Where the manifests of a job are, or would be.
-pub fn home_of(job: &JobDetail) -> Option<String> {
+pub fn home_of(job: &JobDetail, acting: &Acting) -> Option<String> {
     let declared = job.spec.checkpoint.as_ref().map(|c| from_job(job, &c.dir));
     let reported = job.checkpoints.iter().rev().filter_map(|p| place(job, p));
     let mut candidates: Vec<String> = declared.iter().cloned().collect();
@@ -53,7 +53,7 @@ pub fn home_of(job: &JobDetail) -> Option<String> {
             }
         }
     }
-    let has_some = |at: &&String| holds_steps(at);
+    let has_some = |at: &&String| holds_steps(at, acting);
     let with_manifests = candidates.iter().find(has_some).cloned();
     with_manifests.or(declared).or_else(|| {
         let newest = job.checkpoints.iter().rev().find_map(|p| place(job, p))?;
@@ -61,8 +61,9 @@ pub fn home_of(job: &JobDetail) -> Option<String> {
     })
 }
 
-fn holds_steps(location: &str) -> bool {
-    let found = Store::open(location, Options::default()).and_then(|store| store.list());
+fn holds_steps(location: &str, acting: &Acting) -> bool {
+    let options = Options { acting: acting.clone(), ..Options::default() };
+    let found = Store::open(location, options).and_then(|store| store.list());
     found.is_ok_and(|listed| !listed.is_empty())
 }
 
@@ -91,38 +92,42 @@ fn from_job(job: &JobDetail, path: &str) -> String {
 
 /// What was reported and has no manifest among those listed, oldest first. Older ones that are gone
 /// are left out: their job has removed them.
-pub fn unlisted(job: &JobDetail, listed: &[u64]) -> Vec<Known> {
+pub fn unlisted(job: &JobDetail, listed: &[u64], acting: &Acting) -> Vec<Known> {
     let newest = job.checkpoints.iter().map(|p| p.step).max();
     let mut found: Vec<Known> = job
         .checkpoints
         .iter()
         .filter(|point| !listed.contains(&point.step))
-        .map(|point| look(job, point))
+        .map(|point| look(job, point, acting))
         .filter(|known| known.standing != Standing::Gone || Some(known.step) == newest)
         .collect();
     found.sort_by_key(|known| known.step);
     found
 }
 
-fn look(job: &JobDetail, point: &SavedPoint) -> Known {
+fn look(job: &JobDetail, point: &SavedPoint, acting: &Acting) -> Known {
     let path = place(job, point);
     let standing = match path.as_deref().filter(|p| !p.contains("://")).map(Path::new) {
         None => Standing::NotSeen,
-        Some(path) if holds_manifests(path) => Standing::Gone,
-        Some(path) => match measure(path) {
-            // What was in it was removed, or taken elsewhere.
-            Ok((0, _)) => Standing::Gone,
-            Ok((files, bytes)) => Standing::NotHashed { files, bytes },
-            Err(_) if path.parent().is_some_and(Path::is_dir) => Standing::Gone,
-            Err(_) => Standing::NotSeen,
-        },
+        Some(path) if holds_manifests(path, acting) => Standing::Gone,
+        Some(path) => acting.run(|| standing(path)).unwrap_or(Standing::NotSeen),
     };
     Known { step: point.step, at: point.at, path, node: point.node.clone(), standing }
 }
 
+fn standing(path: &Path) -> Standing {
+    match measure(path) {
+        // What was in it was removed, or taken elsewhere.
+        Ok((0, _)) => Standing::Gone,
+        Ok((files, bytes)) => Standing::NotHashed { files, bytes },
+        Err(_) if path.parent().is_some_and(Path::is_dir) => Standing::Gone,
+        Err(_) => Standing::NotSeen,
+    }
+}
+
 /// A place of ours: a step that it does not have was removed.
-fn holds_manifests(path: &Path) -> bool {
-    path.to_str().is_some_and(holds_steps)
+fn holds_manifests(path: &Path, acting: &Acting) -> bool {
+    path.to_str().is_some_and(|path| holds_steps(path, acting))
 }
 
 /// Files and bytes of a directory, or of a file.

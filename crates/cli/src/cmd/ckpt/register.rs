@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tutti_checkpoint::{Attempt, Manifest, Options, Store, Writer};
+use tutti_checkpoint::{Acting, Attempt, Manifest, Options, Store, Writer};
 use tutti_model::TaskId;
 
 use super::args::RegisterArgs;
@@ -69,7 +69,8 @@ fn hash_visibly(path: &Path, args: &RegisterArgs, job: Option<TaskId>) -> Result
         });
     }
     let bar = Bar::new("hashing", 0);
-    let manifest = hash(path, args.location.as_deref(), args.step, job, &|n| bar.add(n));
+    let location = args.location.as_deref();
+    let manifest = hash(path, location, args.step, job, Acting::Owner, &|n| bar.add(n));
     bar.done();
     manifest
 }
@@ -80,6 +81,7 @@ pub fn hash(
     location: Option<&Path>,
     step: u64,
     job: Option<TaskId>,
+    acting: Acting,
     reading: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest, Fail> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -87,7 +89,7 @@ pub fn hash(
     // By hand there is no attempt that could be replaced by another.
     let attempt = Attempt { owner: "registered".into(), generation: 0 };
     let writer = Some(Writer { rank: 0, world: 1, attempt });
-    let store = Store::open(&text(location)?, Options { writer, ..Options::default() })?;
+    let store = Store::open(&text(location)?, Options { writer, acting, ..Options::default() })?;
     let meta = job.map_or(Value::Null, |id| json!({ "job": id }));
     Ok(store.register(location, path, step, meta, reading)?)
 }

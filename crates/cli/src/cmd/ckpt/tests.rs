@@ -101,6 +101,133 @@ fn a_foreign_directory_is_taken_in() {
     assert_eq!(std::fs::read(to.join("model.bin")).unwrap(), b"weights");
 }
 
+/// A user of the machine who prepares directories for root to trip over.
+const MALLORY: u32 = 61_003;
+
+fn give_all(path: &Path, uid: u32) {
+    std::os::unix::fs::lchown(path, Some(uid), Some(uid)).unwrap();
+    if path.symlink_metadata().unwrap().is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            give_all(&entry.unwrap().path(), uid);
+        }
+    }
+}
+
+/// Checkpoints of root, and a directory of somebody else with checkpoints of theirs.
+fn two_users() -> Option<(tempfile::TempDir, std::path::PathBuf, std::path::PathBuf)> {
+    use std::os::unix::fs::PermissionsExt;
+    if !tutti_files::is_privileged() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let (victim, theirs) = (dir.path().join("victim"), dir.path().join("mallory/ckpt"));
+    saved(&victim, &[10, 20]);
+    saved(&theirs, &[10, 20]);
+    give_all(&dir.path().join("mallory"), MALLORY);
+    Some((dir, victim, theirs))
+}
+
+fn steps_of(dir: &Path) -> Vec<u64> {
+    let store = Store::open(dir.to_str().unwrap(), Options::default()).unwrap();
+    let listed = store.list().unwrap();
+    let whole = |l: &&Listed| store.verify(l.step, false, &|_| {}).unwrap().loads;
+    listed.iter().filter(whole).map(|l| l.step).collect()
+}
+
+/// The only directory in another.
+fn inner(dir: &Path) -> std::path::PathBuf {
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    entries.filter(|path| path.is_dir()).min().unwrap()
+}
+
+#[test]
+fn root_removes_nothing_through_links_of_others() {
+    let Some((dir, victim, theirs)) = two_users() else { return };
+    // What the manifest names is in a directory that is a link, to the same names elsewhere.
+    let attempt = inner(&theirs.join("step-000000000010"));
+    let meant = inner(&victim.join("step-000000000010"));
+    for file in std::fs::read_dir(&attempt).unwrap() {
+        std::fs::write(meant.join(file.unwrap().file_name()), "precious").unwrap();
+    }
+    let before = std::fs::read_dir(&meant).unwrap().count();
+    std::fs::remove_dir_all(&attempt).unwrap();
+    std::os::unix::fs::symlink(&meant, &attempt).unwrap();
+    std::os::unix::fs::lchown(&attempt, Some(MALLORY), Some(MALLORY)).unwrap();
+    let refused = tutti(&format!("tutti ckpt rm {} 10 --force", theirs.display())).unwrap_err();
+    assert!(refused.message.contains("is a link, and links are not followed"), "{refused:?}");
+    assert_eq!(std::fs::read_dir(&meant).unwrap().count(), before);
+
+    // The step itself is one, and so is the whole place.
+    let _ = tutti(&format!("tutti ckpt rm {} --keep-last 1", theirs.display()));
+    std::fs::remove_dir_all(theirs.join("step-000000000020")).unwrap();
+    let step = theirs.join("step-000000000020");
+    std::os::unix::fs::symlink(victim.join("step-000000000020"), step).unwrap();
+    assert!(tutti(&format!("tutti ckpt rm {} 20 --force", theirs.display())).is_err());
+    let link = dir.path().join("mallory/link");
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let refused = tutti(&format!("tutti ckpt rm {} 10 20 --force", link.display())).unwrap_err();
+    assert!(refused.message.contains("name the directory that is meant"), "{refused:?}");
+    assert_eq!(steps_of(&victim), [10, 20]);
+}
+
+#[test]
+fn root_acts_with_the_rights_of_who_owns_the_checkpoints() {
+    use std::os::unix::fs::MetadataExt;
+    let Some((dir, victim, theirs)) = two_users() else { return };
+    // Theirs are removed and copied as ever, and what is made there is theirs.
+    tutti(&format!("tutti ckpt rm {} 10", theirs.display())).unwrap();
+    assert_eq!(steps_of(&theirs), [20]);
+    let copy = dir.path().join("mallory/copy");
+    tutti(&format!("tutti ckpt restore {} 20 --to {}", victim.display(), copy.display())).unwrap();
+    assert_eq!(std::fs::metadata(inner(&inner(&copy))).unwrap().uid(), MALLORY);
+    // Root's own directory with a step of somebody else in it.
+    let shared = dir.path().join("shared");
+    std::fs::rename(&theirs, &shared).unwrap();
+    std::os::unix::fs::chown(&shared, Some(0), Some(0)).unwrap();
+    let refused = tutti(&format!("tutti ckpt rm {} 20 --force", shared.display())).unwrap_err();
+    assert!(refused.message.contains("sudo -u '#61003'"), "{refused:?}");
+    assert_eq!(steps_of(&shared), [20]);
+}
+
+#[test]
+fn root_writes_and_hashes_nothing_through_links_of_others() {
+    let Some((dir, victim, _)) = two_users() else { return };
+    let home = dir.path().join("mallory/foreign");
+    std::fs::create_dir_all(home.join("run/sub")).unwrap();
+    std::fs::write(home.join("run/sub/a.bin"), b"weights").unwrap();
+    give_all(&home, MALLORY);
+    tutti(&format!("tutti ckpt register {} --step 5", home.join("run").display())).unwrap();
+    // Where it is restored to, a directory on the way is a link.
+    let to = dir.path().join("mallory/to");
+    std::fs::create_dir(&to).unwrap();
+    std::os::unix::fs::symlink(&victim, to.join("run")).unwrap();
+    std::fs::create_dir(home.join("other")).unwrap();
+    std::fs::write(home.join("other/b.bin"), b"more").unwrap();
+    give_all(&dir.path().join("mallory"), MALLORY);
+    let both = format!(
+        "tutti ckpt register {} --step 6 --in {}",
+        home.display(),
+        dir.path().join("mallory").display()
+    );
+    tutti(&both).unwrap();
+    let at = dir.path().join("mallory");
+    let refused = tutti(&format!("tutti ckpt restore {} 6 --to {}", at.display(), to.display()));
+    assert!(refused.unwrap_err().message.contains("is a link"), "nothing is written through it");
+    let seen: Vec<_> = std::fs::read_dir(&victim).unwrap().collect();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    // A file that is a link to what only root may read is not hashed.
+    let secret = dir.path().join("secret");
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(secret.join("key"), "secret").unwrap();
+    std::os::unix::fs::symlink(secret.join("key"), home.join("run/key")).unwrap();
+    tutti(&format!("tutti ckpt register {} --step 7", home.join("run").display())).unwrap();
+    let store = Store::open(home.to_str().unwrap(), Options::default()).unwrap();
+    let files = store.published(7).unwrap().files;
+    assert_eq!(files.iter().map(|f| f.path.as_str()).collect::<Vec<_>>(), ["run/sub/a.bin"]);
+}
+
 #[test]
 fn advice_reads_well() {
     let question = Question {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tutti_checkpoint::Acting;
+use tutti_files::{UserIds, is_privileged};
 use tutti_model::TaskId;
 use tutti_wire::api::JobDetail;
 
@@ -24,6 +26,8 @@ pub struct Place {
     /// None if the job has said nothing of the kind.
     location: Option<String>,
     pub job: Option<JobDetail>,
+    /// With whose rights it is looked at and changed, should this be root.
+    pub acting: Acting,
 }
 
 impl Place {
@@ -46,16 +50,35 @@ impl Whereabouts {
     pub fn find(&self, cluster: Option<&str>) -> Result<Place, Fail> {
         let text = &self.place;
         if text.contains("://") || Path::new(text).exists() {
-            return Ok(Place { location: Some(text.clone()), job: None });
+            let location = Some(text.clone());
+            return Ok(Place { location, job: None, acting: Acting::Owner });
         }
         match text.parse::<TaskId>() {
             Ok(id) => {
                 let job = session::open(cluster)?.job(id)?;
-                Ok(Place { location: known::home_of(&job), job: Some(job) })
+                let acting = as_user_of(&job)?;
+                let location = known::home_of(&job, &acting);
+                Ok(Place { location, job: Some(job), acting })
             }
             Err(_) => Err(Fail::new(format!("there is no directory {text}"))
                 .exit(NOT_FOUND)
                 .hint("name a directory, a URL such as s3://bucket/run, or a job")),
         }
+    }
+}
+
+/// Where the checkpoints of a job are is its user's word: root goes there with that user's rights, or
+/// it would change what the user may not.
+fn as_user_of(job: &JobDetail) -> Result<Acting, Fail> {
+    if !is_privileged() {
+        return Ok(Acting::Myself);
+    }
+    let (id, user) = (job.row.id, &job.row.user);
+    let failed = |e| Fail::new(format!("user '{user}' of job {id} can't be looked up: {e}"));
+    match UserIds::of_name(user).map_err(failed)? {
+        Some(ids) => Ok(Acting::User(ids)),
+        None => Err(Fail::new(format!("this machine has no user '{user}', whose job {id} is"))
+            .exit(NOT_FOUND)
+            .hint("as root, checkpoints are handled with their user's rights; name the directory instead of the job")),
     }
 }

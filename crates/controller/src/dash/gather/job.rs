@@ -376,6 +376,7 @@ mod tests {
             stopped_before: None,
             suspensions: Vec::new(),
             goodput: None,
+            output_dropped: 0,
             replica_of: None,
         }
     }

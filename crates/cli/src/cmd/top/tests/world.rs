@@ -221,6 +221,7 @@ fn found(id: TaskId) -> Found {
         checkpoints: Vec::new(),
         suspensions: Vec::new(),
         goodput: None,
+        output_dropped: 0,
         stopped_before: Some("GPU 3 of n2 was broken".into()),
         replica_of: None,
     };
