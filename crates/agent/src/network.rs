@@ -10,7 +10,9 @@ use std::path::Path;
 
 use tutti_gpu::pci::{self, Place};
 use tutti_gpu::rdma::{self, Port};
-use tutti_model::{GpuIndex, Hardware};
+use tutti_model::{GpuIndex, Hardware, LoopbackOf};
+
+use crate::health::boot_id;
 
 /// Set in every rank unless the job sets its own.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -32,6 +34,19 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("GLOO_SOCKET_IFNAME", "the interface with the node's address"),
     ("UCX_NET_DEVICES", "the RDMA adapters as in `NCCL_IB_HCA`, else the interface"),
 ];
+
+/// Whose loopback this address is of, if it is a loopback address at all. Every network namespace has
+/// its own.
+pub fn loopback_of(address: &str) -> Option<LoopbackOf> {
+    let loopback = address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !loopback && address != "localhost" {
+        return None;
+    }
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let id = format!("{}/{}", boot_id(), namespace.display());
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+    Some(LoopbackOf { host: host.unwrap_or_else(|_| "this machine".to_owned()), id })
+}
 
 /// The operator's description of a machine that hides its PCI tree, such as a virtual one.
 const TOPO_FILE: &str = "etc/tutti/nccl-topo.xml";

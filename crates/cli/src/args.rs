@@ -103,6 +103,8 @@ pub enum Verb {
     Token(cmd::token::TokenArgs),
     /// Check the cluster, or a stopped cluster's journal
     Doctor(cmd::doctor::DoctorArgs),
+    /// Say of a data dir that was put back from a backup that it is meant, and what is in it
+    Restore(cmd::restore::RestoreArgs),
     /// Checkpoints: list, verify, keep, remove, copy, register
     Ckpt(cmd::ckpt::CkptArgs),
     /// From a model and a cluster to a layout, a time and a price

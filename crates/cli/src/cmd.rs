@@ -31,6 +31,7 @@ pub mod ps;
 pub mod quota;
 pub mod report;
 pub mod reservations;
+pub mod restore;
 pub mod router;
 pub mod run;
 pub mod serve;

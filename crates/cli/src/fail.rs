@@ -11,6 +11,8 @@ pub const USAGE: u8 = 2;
 pub const NOT_FOUND: u8 = 3;
 pub const DENIED: u8 = 4;
 pub const IMPOSSIBLE: u8 = 5;
+/// The controller's journal was deleted or replaced while it ran.
+pub const JOURNAL_GONE: u8 = 74;
 pub const UNREACHABLE: u8 = 75;
 /// Another rank of the gang died or hangs.
 pub const PEER_FAILED: u8 = 76;

@@ -22,7 +22,7 @@ mod supervise;
 mod sweep;
 
 use std::fs::DirBuilder;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,12 +31,12 @@ use serde::{Deserialize, Serialize};
 use tutti_controller::DEFAULT_PORT;
 use tutti_files::{OwnDir, OwnDirError};
 use tutti_model::{Grant, NodeState, Policy, Span};
-use tutti_wire::api::NewToken;
-use tutti_wire::client::Client;
+use tutti_wire::api::{Finding, FindingLevel, NewToken};
+use tutti_wire::client::{Client, Endpoint};
 
 use crate::cmd::agent::JOIN_VARIABLE;
 use crate::fail::Fail;
-use crate::session;
+use crate::{session, terminal};
 use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;
@@ -55,6 +55,8 @@ const ROUTER: &str = "router";
 /// Until the controller answers.
 const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
 const NODES_WAIT: Duration = Duration::from_secs(60);
+/// Nodes are ready within a moment; after this, somebody who waits is told for what.
+const NODES_WORD: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
@@ -87,12 +89,48 @@ pub fn imagined_nodes(count: u16, hardware: &Hardware) -> Vec<NodePlan> {
     (1..=count)
         .map(|i| NodePlan {
             name: format!("n{i}"),
-            address: format!("127.0.{}.{}", 1 + (i - 1) / 250, 1 + (i - 1) % 250),
+            address: imagined_address(usize::from(i - 1)),
             gpus: hardware.gpus.len() as u16,
             simulated_model: Some(model.to_owned()),
             rack: None,
         })
         .collect()
+}
+
+/// The address of the loopback range that an imagined node has, counted from 0.
+fn imagined_address(i: usize) -> String {
+    format!("127.0.{}.{}", 1 + i / 250, 1 + i % 250)
+}
+
+/// Where the controller is reached from other machines, nodes are to be reached from them as well:
+/// jobs may span them and nodes elsewhere.
+pub fn at_addresses(mut nodes: Vec<NodePlan>, listen: Option<SocketAddr>) -> Vec<NodePlan> {
+    let outer = listen.map(|at| at.ip()).filter(|ip| !ip.is_loopback());
+    let outer = outer.and_then(|ip| if ip.is_unspecified() { own_address(ip) } else { Some(ip) });
+    for (i, node) in nodes.iter_mut().enumerate() {
+        node.address = match (outer, &node.simulated_model) {
+            (Some(ip), _) => ip.to_string(),
+            (None, Some(_)) => imagined_address(i),
+            (None, None) => Ipv4Addr::LOCALHOST.to_string(),
+        };
+    }
+    nodes
+}
+
+/// One of this machine's that others may reach, of the same kind.
+fn own_address(like: IpAddr) -> Option<IpAddr> {
+    let ip = |i: nix::ifaddrs::InterfaceAddress| {
+        let address = i.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        let v6 = || address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(v6)
+    };
+    let outer = |ip: &IpAddr| match ip {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    let mut all = nix::ifaddrs::getifaddrs().ok()?.filter_map(ip).filter(outer);
+    all.find(|ip| ip.is_ipv4() == like.is_ipv4())
 }
 
 /// Puts them into racks `r1`, `r2`, ... in equal blocks, as far as the numbers allow. No racks leave
@@ -121,7 +159,8 @@ pub fn this_node(hardware: &Hardware) -> Result<NodePlan, Fail> {
 /// Handle on what was started. Dropping it stops nothing.
 pub struct RunningCluster {
     pub data_dir: PathBuf,
-    pub endpoint: String,
+    /// Where a browser on this machine finds it: plain HTTP is only spoken over loopback.
+    pub url: String,
     /// Where requests to endpoints go.
     pub router_url: Option<String>,
     pub nodes: Vec<NodePlan>,
@@ -167,7 +206,7 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     let mut setup = Setup { asked, listen, node_timeout, nodes, router };
     setup.write(&dir)?;
     let mut cluster = RunningCluster {
-        endpoint: client.endpoint().authority(),
+        url: url(&client.endpoint()),
         router_url: None,
         nodes: options.nodes.clone(),
         simulated: options.nodes.iter().any(|n| n.simulated_model.is_some()),
@@ -194,6 +233,11 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     }
     cluster.write_record(None)?;
     Ok(cluster)
+}
+
+fn url(at: &Endpoint) -> String {
+    let loopback = at.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    format!("{}://{}", if loopback { "http" } else { "https" }, at.authority())
 }
 
 /// The port is the one that was picked. The address is the one that was asked for: where a client
@@ -243,6 +287,7 @@ impl RunningCluster {
     /// Until every node can take work.
     pub fn wait_ready(&mut self, stop: &StopSignals) -> Result<(), Fail> {
         let deadline = Instant::now() + NODES_WAIT;
+        let mut word_at = Some(Instant::now() + NODES_WORD);
         loop {
             if let Some(dead) = self.agents.iter_mut().find_map(Daemon::death) {
                 return Err(dead);
@@ -260,13 +305,30 @@ impl RunningCluster {
             if stop.asked() {
                 return Err(Fail::new("interrupted").exit(130));
             }
-            if Instant::now() > deadline {
+            let now = Instant::now();
+            if now > deadline {
                 let logs = self.data_dir.join("logs");
-                return Err(Fail::new(format!("not ready in time: {}", waiting.join(", ")))
+                let late = self.with_reasons(&waiting);
+                return Err(Fail::new(format!("not ready in time: {late}"))
                     .hint(format!("their logs are in {}", logs.display())));
+            }
+            if word_at.take_if(|at| *at <= now).is_some() {
+                terminal::complain(&format!("waiting for {}", self.with_reasons(&waiting)));
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// The names, and what the controller knows to be wrong with them.
+    fn with_reasons(&self, names: &[&str]) -> String {
+        let findings = self.client.doctor().map_or_else(|_| Vec::new(), |report| report.findings);
+        let reason = |name: &str| {
+            let subject = format!("node {name}");
+            let error = |f: &&Finding| f.level == FindingLevel::Error && f.subject == subject;
+            findings.iter().find(error).map(|f| format!("\n  {name}: {}", f.message))
+        };
+        let reasons: String = names.iter().filter_map(|name| reason(name)).collect();
+        format!("{}{reasons}", names.join(", "))
     }
 
     /// When it did not come up. What ran before has jobs, and agents may have adopted some, so then
@@ -460,6 +522,22 @@ mod tests {
         assert_eq!(last(250), ("n251", "127.0.2.1"));
         assert_eq!(last(500), ("n501", "127.0.3.1"));
         assert!(nodes.iter().all(|n| n.gpus == 8));
+    }
+
+    #[test]
+    fn nodes_are_where_the_controller_is_reached() {
+        let hardware = Hardware::simulated(8, "h100");
+        let at = |listen: Option<&str>| -> Vec<String> {
+            let listen = listen.map(|l| l.parse().unwrap());
+            let nodes = at_addresses(imagined_nodes(2, &hardware), listen);
+            nodes.into_iter().map(|n| n.address).collect()
+        };
+        assert_eq!(at(None), ["127.0.1.1", "127.0.1.2"]);
+        assert_eq!(at(Some("127.0.0.1:0")), ["127.0.1.1", "127.0.1.2"]);
+        assert_eq!(at(Some("10.0.0.1:7171")), ["10.0.0.1", "10.0.0.1"]);
+        let again =
+            at_addresses(imagined_nodes(1, &hardware), Some("10.0.0.1:7171".parse().unwrap()));
+        assert_eq!(at_addresses(again, None)[0].address, "127.0.1.1", "back on loopback");
     }
 
     #[test]

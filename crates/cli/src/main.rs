@@ -58,6 +58,7 @@ fn client(cluster: Option<&str>, verb: Verb) -> Result<ExitCode, fail::Fail> {
     match verb {
         Verb::Up(args) => cmd::up::run(cluster, args),
         Verb::Down(args) => cmd::down::run(cluster, args),
+        Verb::Restore(args) => cmd::restore::run(cluster, args),
         Verb::Submit(args) => cmd::submit::run(cluster, args),
         Verb::Serve(args) => cmd::serve::run(cluster, args),
         Verb::Endpoints(args) => cmd::endpoints::run(cluster, args),

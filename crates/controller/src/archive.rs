@@ -238,7 +238,9 @@ fn is_time(state: &State, settings: &Settings, now: Time) -> bool {
     let Some(oldest) = forgettable(state, settings, now).next() else { return false };
     let keep = settings.keep_jobs_for;
     let overdue = |at: Time| now.since(at).0 >= keep.0.saturating_add(patience(keep).0);
-    let crowded = state.index.ended.len() > settings.jobs_kept + settings.jobs_kept / 20;
+    let bytes = settings.ended_bytes_kept.0;
+    let crowded = state.index.ended.len() > settings.jobs_kept + settings.jobs_kept / 20
+        || state.index.ended_specs.bytes > bytes + bytes / 20;
     crowded || state.job(oldest).and_then(Job::ended_at).is_some_and(overdue)
 }
 

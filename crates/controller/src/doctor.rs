@@ -1,11 +1,12 @@
 //! Looks for what is wrong or soon will be, in a running controller and in a data dir at rest.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use tutti_engine::{Record, invariants};
-use tutti_journal::{BoxError, Entry, Level, codec, verify};
-use tutti_model::{HealthAction, Node, NodeKeyRecord, NodeState, SharedKey, State};
+use tutti_journal::{BoxError, Entry, Level, What, codec, verify};
+use tutti_model::{HealthAction, Link, Node, NodeFacts, NodeState, State, NodeKeyRecord, SharedKey};
 use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
@@ -17,6 +18,8 @@ use crate::room::DiskRoom;
 use crate::views::trouble;
 
 const DISK_LOW_BYTES: u64 = 1 << 30;
+/// So many nodes are named in one finding.
+const NAMED_MAX: usize = 8;
 const EXPIRY_SOON: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Default)]
@@ -59,7 +62,7 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
     }
     // Of jobs and of the ledger a clone has only pointers; the checks then hold nobody up.
     let (state, suspects) = app.core.read(|w| (w.engine.state().clone(), suspects(w))).await?;
-    nodes(&mut found, &state);
+    nodes(&mut found, &state, &app.links.refused());
     for (node, trouble) in suspects {
         found.warn(&format!("node {node}"), format!("still takes work, but {trouble}"));
     }
@@ -83,8 +86,11 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
     Ok(found.report())
 }
 
-fn nodes(found: &mut Findings, state: &State) {
+fn nodes(found: &mut Findings, state: &State, refused: &BTreeMap<String, String>) {
     let mut ready = 0;
+    for (name, why) in refused {
+        found.error(&format!("node {name}"), format!("its agent is turned away: {why}"));
+    }
     for node in state.nodes.values() {
         let name = format!("node {}", node.facts.name);
         for lack in &node.facts.lacks {
@@ -108,6 +114,8 @@ fn nodes(found: &mut Findings, state: &State) {
                 found
                     .warn(&name, format!("stops {} leases that are not current", node.stale.len()));
             }
+            // Why is said above.
+            NodeState::Lost if refused.contains_key(&node.facts.name) => {}
             NodeState::Lost => found.error(
                 &name,
                 "not heard of: look at the machine, the network and `tutti agent` on it",
@@ -125,6 +133,7 @@ fn nodes(found: &mut Findings, state: &State) {
             found.add(level, &format!("node {name}"), text);
         }
     }
+    reach(found, state);
     match state.nodes.len() {
         0 => found.warn("nodes", "none has joined yet: `tutti token create --join` starts one"),
         all => found.ok("nodes", format!("{ready} of {all} are ready")),
@@ -138,6 +147,32 @@ fn two_holders(node: &str, shared: &SharedKey) -> String {
          started one machine from another's disk. `tutti nodes remove {node}` makes the key useless; \
          then let the right machine join again"
     )
+}
+
+/// A gang over nodes that do not reach each other would only time out, so there is none.
+fn reach(found: &mut Findings, state: &State) {
+    let mut groups: BTreeMap<Option<&str>, Vec<&NodeFacts>> = BTreeMap::new();
+    for node in state.nodes.values().filter(|n| !matches!(n.link, Link::Lost { .. })) {
+        groups.entry(node.facts.reach()).or_default().push(&node.facts);
+    }
+    if groups.len() < 2 {
+        return;
+    }
+    for facts in groups.values() {
+        let Some(of) = facts.first().and_then(|f| f.loopback.as_ref()) else { continue };
+        let names: Vec<&str> = facts.iter().map(|f| f.name.as_str()).take(NAMED_MAX).collect();
+        let more = if facts.len() > NAMED_MAX { ", …" } else { "" };
+        found.warn(
+            "network",
+            format!(
+                "{}{more} have addresses of the loopback of {}, which no other machine reaches: no \
+                 job spans them and other nodes. Start `tutti up` there with --listen ADDR, or \
+                 `tutti agent` with --address ADDR",
+                names.join(", "),
+                of.host
+            ),
+        );
+    }
 }
 
 /// Nodes that would have been taken out, had not enough of them been.
@@ -215,10 +250,16 @@ fn certificate(found: &mut Findings, subject: &str, until: SystemTime) {
 pub fn examine_at_rest(data_dir: &Path) -> DoctorReport {
     let mut found = Findings::default();
     let path = data_dir.join(crate::start::JOURNAL_FILE);
+    let had_cluster = data_dir.join("ca.key").exists();
     match verify(&path, &mut decode) {
         Ok(report) => {
             for finding in &report.findings {
                 let level = match finding.level {
+                    Level::Note if finding.what == What::Empty && had_cluster => {
+                        let empty = "no record was ever written, though this data dir has a cluster's CA: if it was put back from a copy, the copy is not complete";
+                        found.error("journal", empty);
+                        continue;
+                    }
                     Level::Note => FindingLevel::Ok,
                     Level::Warning => FindingLevel::Warning,
                     Level::Error => FindingLevel::Error,

@@ -46,6 +46,11 @@ pub enum ControllerError {
         #[source]
         source: std::io::Error,
     },
+    #[error(
+        "{} is missing, though this data dir has had a cluster: put it back, or restore a copy of the whole directory; to begin a new cluster, choose another --data-dir",
+        path.display()
+    )]
+    JournalMissing { path: PathBuf },
     #[error("the journal can't be opened")]
     Journal(#[from] JournalError),
     #[error("the cluster's certificates can't be used")]
@@ -64,6 +69,22 @@ pub enum ControllerError {
         "stopped, because what is in memory could not be made durable; nothing that was acknowledged is lost. Clients that repeat with their idempotency key lose nothing. Repair the cause and start again"
     )]
     NotDurable(#[source] CoreError),
+    /// Nothing in it can be told from the outside, so it has an exit code of its own.
+    #[error(
+        "stopped, because its journal is gone, and with it everything that it had acknowledged"
+    )]
+    JournalGone(#[source] JournalError),
+}
+
+impl From<CoreError> for ControllerError {
+    fn from(error: CoreError) -> ControllerError {
+        match error {
+            CoreError::Append(gone @ JournalError::Gone { .. }) => {
+                ControllerError::JournalGone(gone)
+            }
+            error => ControllerError::NotDurable(error),
+        }
+    }
 }
 
 /// An error with all its causes on one line.

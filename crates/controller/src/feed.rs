@@ -15,11 +15,12 @@ use crate::core::Stopped;
 use crate::lock::lock;
 use crate::reads::jobs_of;
 
-/// Records kept for readers that come a little late.
+/// Records kept for readers that come a little late, and what they may take.
 const RING_MAX: usize = 16_384;
+const RING_BYTES_MAX: u64 = 16 << 20;
 
 pub struct Feed {
-    ring: Mutex<VecDeque<Arc<Record>>>,
+    ring: Mutex<Ring>,
     waiting: Mutex<HashMap<JobId, watch::Sender<Seq>>>,
     durable: watch::Sender<Durable>,
 }
@@ -40,6 +41,23 @@ pub enum Pulled {
     Lagged {
         first: Seq,
     },
+}
+
+#[derive(Default)]
+struct Ring {
+    records: VecDeque<Arc<Record>>,
+    bytes: u64,
+}
+
+impl Ring {
+    fn push(&mut self, record: Record) {
+        self.bytes += record.event.bytes();
+        self.records.push_back(Arc::new(record));
+        while self.records.len() > RING_MAX || self.bytes > RING_BYTES_MAX {
+            let Some(oldest) = self.records.pop_front() else { return };
+            self.bytes -= oldest.event.bytes();
+        }
+    }
 }
 
 impl Feed {
@@ -88,9 +106,7 @@ impl Feed {
         self.wake_waiting(&records);
         {
             let mut ring = lock(&self.ring);
-            ring.extend(records.into_iter().map(Arc::new));
-            let surplus = ring.len().saturating_sub(RING_MAX);
-            ring.drain(..surplus);
+            records.into_iter().for_each(|record| ring.push(record));
         }
         self.durable.send_modify(|d| d.seq = last);
     }
@@ -114,7 +130,7 @@ impl Feed {
 
     /// At most `max` records after `position`; empty when there are none yet.
     pub fn pull(&self, position: Seq, max: usize) -> Pulled {
-        let ring = lock(&self.ring);
+        let ring = &lock(&self.ring).records;
         let durable = self.durable.borrow().seq;
         let Some(first) = ring.front().map(|r| r.seq) else {
             return match position < durable {
@@ -165,6 +181,20 @@ mod tests {
         feed.publish((1..=RING_MAX as u64 + 10).map(record).collect());
         assert_eq!(feed.pull(Seq(0), 1), Pulled::Lagged { first: Seq(11) });
         assert_eq!(seqs(feed.pull(Seq(10), 1)), [11]);
+    }
+
+    #[test]
+    fn the_ring_keeps_no_more_than_its_bytes() {
+        let feed = Feed::new(Seq(0));
+        let large = |seq: u64| {
+            let run = tutti_model::Command::Shell("x".repeat(1 << 20)).into();
+            let digest = tutti_model::TextDigest(seq.to_string());
+            let event = Event::TextKept { digest, text: tutti_model::StoredText::Run(run) };
+            Record { seq: Seq(seq), at: Time(seq), event }
+        };
+        feed.publish((1..=100).map(large).collect());
+        assert_eq!(feed.pull(Seq(0), 1), Pulled::Lagged { first: Seq(86) });
+        assert_eq!(seqs(feed.pull(Seq(85), 100)).len(), 15);
     }
 
     #[test]

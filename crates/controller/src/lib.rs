@@ -44,11 +44,13 @@ mod idle;
 pub mod links;
 mod listener;
 mod lock;
+mod memory;
 pub mod metrics;
 mod progress;
 pub mod reads;
+pub mod restore;
 pub mod room;
-mod serving;
+pub mod serving;
 mod stage;
 mod start;
 pub mod telemetry;
@@ -59,4 +61,6 @@ pub use config::{ControllerConfig, DEFAULT_PORT};
 pub use core::SnapshotRule;
 pub use error::{ControllerError, chain};
 pub use stage::{Stage, run_stage, stage};
-pub use start::{AUDIT_FILE, ENDPOINT_FILE, Handle, JOURNAL_FILE, NODES_DIR, PID_FILE, run, start};
+pub use start::{
+    AUDIT_FILE, ENDPOINT_FILE, Handle, JOURNAL_FILE, NODES_DIR, PID_FILE, RESTORED_FILE, run, start,
+};

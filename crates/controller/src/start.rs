@@ -45,6 +45,8 @@ pub const PID_FILE: &str = "controller.pid";
 pub const AUDIT_FILE: &str = "audit.log";
 /// Data dirs of agents on the same machine, who look after them.
 pub const NODES_DIR: &str = "nodes";
+/// Its presence says that the journal is a copy that was put back.
+pub const RESTORED_FILE: &str = "restored";
 
 /// How long requests may go on after a stop was asked for.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
@@ -166,11 +168,23 @@ async fn open_journal(path: &Path) -> Result<RedbJournal, JournalError> {
     }
 }
 
+/// The journal is made before the CA. So a CA without one means that the journal was lost, and a
+/// controller that began anew would know nobody and forget everything in silence.
+fn check_not_missing(journal: &Path) -> Result<(), ControllerError> {
+    let had_cluster = journal.parent().is_some_and(|dir| dir.join("ca.key").exists());
+    if had_cluster && !journal.exists() {
+        return Err(ControllerError::JournalMissing { path: journal.to_owned() });
+    }
+    Ok(())
+}
+
 /// Starts a controller in the current tokio runtime, which must have several threads. It serves when
 /// this returns.
 pub async fn start(config: ControllerConfig) -> Result<Handle, ControllerError> {
     prepare_dir(&config.data_dir)?;
-    let journal = open_journal(&config.data_dir.join(JOURNAL_FILE)).await?;
+    let path = config.data_dir.join(JOURNAL_FILE);
+    check_not_missing(&path)?;
+    let journal = open_journal(&path).await?;
     let identity = Identity::load_or_create(&config)?;
     let links = Arc::new(Links::new(GangKeys::new(&identity.ca)));
     let Started { core, ended } = start_engine(&config, Box::new(journal), Arc::clone(&links))?;
@@ -267,7 +281,19 @@ async fn first_records(
     identity: &Identity,
     config: &ControllerConfig,
 ) -> Result<(), ControllerError> {
+    let mark = config.data_dir.join(RESTORED_FILE);
+    let restored = fs::exists(&mark).unwrap_or(false);
+    if restored {
+        core.call(Command::Restored).await?;
+    }
     core.call(Command::Start).await?;
+    if restored {
+        // If it stays, the next start only jumps once more.
+        match fs::remove_file(&mark) {
+            Ok(()) => tracing::info!("goes on from a journal that was restored"),
+            Err(error) => tracing::warn!(%error, "can't remove {}", mark.display()),
+        }
+    }
     if let Some(policy) = &config.policy {
         apply_policy(core, policy).await?;
     }
@@ -295,7 +321,7 @@ async fn own_reason(
 ) -> ControllerError {
     match error {
         ControllerError::Start(CallError::Stopped(_)) => match ended.await {
-            Ok(Err(cause)) => ControllerError::NotDurable(cause),
+            Ok(Err(cause)) => cause.into(),
             Ok(Ok(())) => error,
             Err(_) => ControllerError::NotDurable(CoreError::Panicked),
         },
@@ -360,7 +386,7 @@ impl Running {
                 tracing::debug!("a connection is still open");
             }
         }
-        result.map_err(ControllerError::NotDurable)
+        result.map_err(ControllerError::from)
     }
 
     /// What routers said last is in the journal as well.
@@ -438,6 +464,12 @@ fn write_files(dir: &Path, addr: SocketAddr) -> Result<(), ControllerError> {
 }
 
 fn remove_files(dir: &Path) {
+    // When the data dir was replaced under us, these are another controller's.
+    let pid = fs::read_to_string(dir.join(PID_FILE)).ok();
+    if pid.and_then(|pid| pid.trim().parse().ok()) != Some(std::process::id()) {
+        tracing::warn!("{} is not this controller's any more; left as it is", dir.display());
+        return;
+    }
     for name in [PID_FILE, ENDPOINT_FILE] {
         if let Err(error) = fs::remove_file(dir.join(name)) {
             tracing::warn!(%error, "can't remove {name}");

@@ -40,12 +40,22 @@ fn change(state: &mut State, record: &Record) {
     let at = record.at;
     match &record.event {
         Event::ControllerStarted { epoch } => state.epoch = *epoch,
+        Event::JournalRestored { epoch, next_job, next_generation } => {
+            state.epoch = state.epoch.max(*epoch);
+            skip_numbers(state, *next_job, *next_generation);
+        }
+        Event::NumbersSkipped { next_job, next_generation } => {
+            skip_numbers(state, *next_job, *next_generation);
+        }
         Event::PolicyChanged { policy, .. } => accounts::policy_changed(state, policy, at),
 
-        Event::JobSubmitted { job, user, spec, key, team, replica_of } => {
+        Event::TextKept { digest, text } => {
+            state.texts.insert(digest.clone(), text.clone());
+        }
+        Event::JobSubmitted { job, user, spec, key, team, replica_of, texts } => {
             let (team, key) = (team.as_deref(), key.as_deref());
             let who = jobs::Submitter { user, team, key, replica_of: replica_of.as_deref() };
-            jobs::submitted(state, *job, &who, spec, at);
+            jobs::submitted(state, *job, &who, (spec, texts), at);
             let of = replica_of.as_deref().into_iter();
             of.for_each(|of| endpoints::replica_submitted(state, *job, of, at));
         }
@@ -161,6 +171,11 @@ fn change(state: &mut State, record: &Record) {
         | Event::EndpointGone { .. }
         | Event::EndpointServed { .. } => endpoints::changed(state, &record.event, at),
     }
+}
+
+fn skip_numbers(state: &mut State, next_job: u64, next_generation: u64) {
+    state.next_job = state.next_job.max(next_job);
+    state.next_generation = state.next_generation.max(next_generation);
 }
 
 fn suspension_changed(state: &mut State, event: &Event, at: Time) {

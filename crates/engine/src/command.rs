@@ -20,6 +20,8 @@ pub struct Actor {
 pub enum Command {
     /// A controller took over: the first command after every start.
     Start,
+    /// The journal is an older copy that was put back. Comes before [`Command::Start`].
+    Restored,
     Submit {
         actor: Actor,
         spec: Box<JobSpec>,

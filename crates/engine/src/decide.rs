@@ -9,6 +9,7 @@ mod keys;
 mod ledger;
 mod nodes;
 mod policy;
+mod restored;
 mod service;
 mod spec;
 mod stranded;
@@ -50,6 +51,7 @@ pub type Decision = Result<(Reply, Vec<Event>), Rejected>;
 pub fn decide(view: View<'_>, command: &Command) -> Decision {
     match command {
         Command::Start => Ok(tick::start(view)),
+        Command::Restored => Ok((Reply::Done, vec![restored::restored(view)])),
         Command::Tick => Ok((Reply::Done, tick::tick(view))),
         Command::Forget { jobs } => Ok(forget::forget(view, jobs)),
         Command::Submit { actor, spec, user, key } => {

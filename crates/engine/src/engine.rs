@@ -25,6 +25,7 @@ use crate::reject::Rejected;
 use crate::serve;
 use crate::settings::Settings;
 use crate::stall::{self, Stalled};
+use crate::texts;
 
 /// What a step brought. The records are applied in memory already; they must be durable before
 /// an effect or the reply leaves.
@@ -61,6 +62,7 @@ impl Engine {
 
     /// Goes on from a snapshot. [`Engine::replay`] the records after it, then [`Command::Start`].
     pub fn restore(mut state: State, settings: Settings) -> Engine {
+        texts::unpack(&mut state);
         index::rebuild(&mut state);
         Engine {
             agenda: Agenda::of(&state),
@@ -214,7 +216,12 @@ impl Engine {
     /// Applies events and all that follows from them.
     fn run(&mut self, events: Vec<Event>, now: Time, step: &mut Step) {
         let mut todo = VecDeque::from(events);
-        while let Some(event) = todo.pop_front() {
+        while let Some(mut event) = todo.pop_front() {
+            if let Some(text) = texts::share(&self.state, &mut event) {
+                todo.push_front(event);
+                todo.push_front(text);
+                continue;
+            }
             // Several nodes may be lost in one moment, and few of them may be taken out.
             if let Event::NodeDrained { node, drain } = &event
                 && drain.auto
@@ -362,6 +369,9 @@ fn opens_room(state: &State, event: &Event) -> bool {
         | Event::TokenRevoked { .. }
         | Event::NodeKeyKnown { .. }
         | Event::NodeKeyShared { .. }
+        | Event::TextKept { .. }
+        | Event::JournalRestored { .. }
+        | Event::NumbersSkipped { .. }
         | Event::GpusIdle { .. }
         | Event::LedgerSettled
         | Event::LedgerDropped { .. } => false,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
-    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey, JobUpdate,
+    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey, JobUpdate, StoredText, TextDigest, TextRefs,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,18 @@ pub enum Event {
     ControllerStarted {
         epoch: Epoch,
     },
+    /// The journal is an older copy that was put back. What was given away after the copy was made is
+    /// not known, so every number goes on above it.
+    JournalRestored {
+        epoch: Epoch,
+        next_job: u64,
+        next_generation: u64,
+    },
+    /// A node has leases of jobs or generations that this journal never gave away.
+    NumbersSkipped {
+        next_job: u64,
+        next_generation: u64,
+    },
 
     JobSubmitted {
         job: JobId,
@@ -37,6 +49,14 @@ pub enum Event {
         /// An endpoint has submitted it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replica_of: Option<Box<ReplicaOf>>,
+        /// What of the spec is stored by hash. Then the journal has the spec without it.
+        #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+        texts: TextRefs,
+    },
+    /// A text that large specs after this refer to. It goes with the last job or endpoint that has it.
+    TextKept {
+        digest: TextDigest,
+        text: StoredText,
     },
     JobHeld {
         job: JobId,
@@ -338,6 +358,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
         want: u32,
+        /// What of the spec is stored by hash. Then the journal has the spec without it.
+        #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+        texts: TextRefs,
     },
     EndpointRevised {
         endpoint: String,
@@ -350,6 +373,9 @@ pub enum Event {
         /// The way there. None if there is nothing to exchange.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rollout: Option<Rollout>,
+        /// What of the spec is stored by hash. Then the journal has the spec without it.
+        #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+        texts: TextRefs,
     },
     /// A person has set other bounds than the job file's, or none any more.
     EndpointBounded {
@@ -426,6 +452,18 @@ pub enum Event {
 }
 
 impl Event {
+    /// About what it takes in memory, as far as users decide about it.
+    pub fn bytes(&self) -> u64 {
+        const USUAL: u64 = 256;
+        match self {
+            Event::TextKept { text, .. } => USUAL + text.bytes(),
+            Event::JobSubmitted { spec, texts, .. }
+            | Event::EndpointCreated { spec, texts, .. }
+            | Event::EndpointRevised { spec, texts, .. } => USUAL + spec.bytes_beside(texts),
+            _ => USUAL,
+        }
+    }
+
     /// The task that it changes the standing of.
     pub fn task(&self) -> Option<TaskId> {
         match self {

@@ -4,9 +4,11 @@
 //! against each other.
 
 use tutti_model::{
-    Attempt, AttemptPhase, DependOn, Dependency, IndexRanges, Job, JobId, Lane, LeaseId, Outcome,
-    Part, Phase, QueueKey, State, Task, TaskId, Tasks, Time, Used,
+    Attempt, AttemptPhase, DependOn, Dependency, Endpoint, Index, IndexRanges, Job, JobId, Lane,
+    LeaseId, Outcome, Part, Phase, QueueKey, Revision, State, Task, TaskId, Tasks, Time, Used,
 };
+
+use crate::texts;
 
 /// Rebuilds every index, after a snapshot was read.
 pub fn rebuild(state: &mut State) {
@@ -19,8 +21,35 @@ pub fn rebuild(state: &mut State) {
     for &id in &ids {
         take_leases(state, id);
         job_added(state, id);
-        note_over(state, id);
+        enter_ended(state, id);
     }
+    let State { endpoints, index, .. } = state;
+    endpoints.values().for_each(|endpoint| specs_added(index, endpoint));
+}
+
+/// What the specs of an endpoint's revisions take.
+pub fn specs_added(index: &mut Index, endpoint: &Endpoint) {
+    for Revision { spec, texts, .. } in endpoint.revisions.values() {
+        let own = spec.bytes_beside(texts);
+        index.spec_bytes.add(&endpoint.user, &endpoint.team, own, texts);
+    }
+}
+
+pub fn specs_removed(index: &mut Index, endpoint: &Endpoint) {
+    for Revision { spec, texts, .. } in endpoint.revisions.values() {
+        let own = spec.bytes_beside(texts);
+        index.spec_bytes.remove(&endpoint.user, &endpoint.team, own, texts);
+    }
+}
+
+fn spec_added(index: &mut Index, job: &Job) {
+    let own = job.spec.bytes_beside(&job.texts);
+    index.spec_bytes.add(&job.user, &job.team, own, &job.texts);
+}
+
+fn spec_removed(index: &mut Index, job: &Job) {
+    let own = job.spec.bytes_beside(&job.texts);
+    index.spec_bytes.remove(&job.user, &job.team, own, &job.texts);
 }
 
 fn take_leases(state: &mut State, id: JobId) {
@@ -62,6 +91,9 @@ pub fn give_back(used: &mut Used, lease: LeaseId, part: &Part) {
 pub fn job_added(state: &mut State, id: JobId) {
     let Some(job) = state.jobs.get(&id).cloned() else { return };
     add_dependencies(state, &job);
+    if !job.is_over() {
+        spec_added(&mut state.index, &job);
+    }
     add_all(state, &job);
 }
 
@@ -69,8 +101,11 @@ pub fn job_removed(state: &mut State, id: JobId) {
     let Some(job) = state.jobs.get(&id).cloned() else { return };
     remove_all(state, &job);
     drop_dependencies(state, &job);
-    if let Some(at) = job.ended_at() {
-        state.index.ended.remove(&(at, id));
+    match job.ended_at() {
+        Some(at) if state.index.ended.remove(&(at, id)) => {
+            state.index.ended_specs.remove(job.spec.bytes_beside(&job.texts), &job.texts);
+        }
+        _ => spec_removed(&mut state.index, &job),
     }
 }
 
@@ -78,12 +113,20 @@ pub fn job_removed(state: &mut State, id: JobId) {
 pub fn change_job(state: &mut State, id: JobId, change: impl FnOnce(&mut Job)) {
     let Some(before) = state.jobs.get(&id).cloned() else { return };
     remove_all(state, &before);
+    let counts = !before.is_over();
+    if counts {
+        spec_removed(&mut state.index, &before);
+    }
     drop(before);
     if let Some(job) = state.jobs_mut(id) {
         change(job);
     }
     if let Some(after) = state.jobs.get(&id).cloned() {
         add_all(state, &after);
+        // Also if it is over now: it leaves when that is noted.
+        if counts {
+            spec_added(&mut state.index, &after);
+        }
     }
 }
 
@@ -119,8 +162,25 @@ fn remove_all(state: &mut State, job: &Job) {
 /// Called after the last task of a job may have ended: those that waited for it can go on.
 pub fn note_over(state: &mut State, id: JobId) {
     let Some(job) = state.jobs.get(&id).cloned() else { return };
-    let (true, Some(at)) = (job.is_over(), job.ended_at()) else { return };
-    state.index.ended.insert((at, id));
+    let Some(at) = job.ended_at().filter(|_| job.is_over()) else { return };
+    if !state.index.ended.contains(&(at, id)) {
+        spec_removed(&mut state.index, &job);
+    }
+    enter_ended(state, id);
+    texts::drop_unused(state, job.texts.iter());
+}
+
+/// A job that is over stands among those that are.
+fn enter_ended(state: &mut State, id: JobId) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    let Some(at) = job.ended_at().filter(|_| job.is_over()) else { return };
+    if state.index.ended.insert((at, id)) {
+        texts::cut_ended(state, id);
+        if let Some(job) = state.jobs.get(&id) {
+            let own = job.spec.bytes_beside(&job.texts);
+            state.index.ended_specs.add(own, &job.texts);
+        }
+    }
     drop_dependencies(state, &job);
     let waiting: Vec<JobId> =
         state.index.dependents.get(&id).into_iter().flatten().copied().collect();

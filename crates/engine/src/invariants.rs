@@ -18,6 +18,7 @@
 //! | Every GPU-second is in one class, and the books say what is the case | `goodput_sums` |
 //! | Jobs that serve and the replicas of endpoints are the same | `replicas_known` |
 //! | Endpoints want what they may have, of revisions that there are | `endpoints_sane` |
+//! | Every stored text is there as long as a spec has it | `texts_known` |
 //! | Ended is final, time and sequence go forward | `history_forward` (between two states) |
 //! | What a person suspended does not run before it is resumed | `suspension_kept` (over a journal) |
 //! | Who is stopped for a task is stopped for its start | `preemption_pays` (over a journal) |
@@ -41,6 +42,7 @@ mod retries_within_budget;
 mod shares_within_gpu;
 mod suspended_lends;
 mod suspension_kept;
+mod texts_known;
 
 pub use history_forward::history_forward;
 pub use preemption_pays::PreemptionPays;
@@ -58,7 +60,7 @@ pub struct Breach {
 type Check = (&'static str, fn(&State) -> Result<(), String>);
 
 pub fn check_all(state: &State) -> Vec<Breach> {
-    let checks: [Check; 16] = [
+    let checks: [Check; 17] = [
         ("shares_within_gpu", shares_within_gpu::check),
         ("gang_whole", gang_whole::check),
         ("generations_unique", generations_unique::check),
@@ -75,6 +77,7 @@ pub fn check_all(state: &State) -> Vec<Breach> {
         ("goodput_sums", goodput_sums::check),
         ("replicas_known", replicas_known::check),
         ("endpoints_sane", endpoints_sane::check),
+        ("texts_known", texts_known::check),
     ];
     let run = |(property, check): Check| check(state).err().map(|found| Breach { property, found });
     checks.into_iter().filter_map(run).collect()

@@ -33,6 +33,7 @@ mod reject;
 mod serve;
 mod settings;
 mod stall;
+mod texts;
 
 pub use apply::{apply, goodput_at, job_goodput_at, time_sums_at};
 pub use check::{Violation, check};
@@ -48,6 +49,7 @@ pub use reject::*;
 pub use serve::{address, route_table};
 pub use settings::*;
 pub use stall::Stalled;
+pub use texts::{packed_records, packed_state};
 
 #[cfg(test)]
 pub(crate) mod tests;

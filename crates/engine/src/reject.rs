@@ -1,5 +1,7 @@
 //! Why the engine refuses a command. Data first, words in one place.
 
+use std::fmt;
+
 use tutti_model::{BadSpec, Bytes, Impossible, JobId, NodeId, Role, TaskId, WrongService};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +40,12 @@ pub enum Rejected {
         "the ledger of {0} can't be dropped: the day is not over, or work of it is not judged yet"
     )]
     DayNotSealed(tutti_model::Day),
+    #[error(
+        "the commands and environments of {whose} {name} take {} of the controller's memory; this \
+         one adds {}, and {} are the most",
+        has.rounded(), adds.rounded(), limit.rounded()
+    )]
+    TooManySpecBytes { whose: SpecHolder, name: String, has: Bytes, adds: Bytes, limit: Bytes },
     #[error("after: there is no job {0} to wait for")]
     UnknownDependency(JobId),
     #[error("after: a job can't wait for itself ({0})")]
@@ -81,6 +89,22 @@ pub enum Rejected {
     NodeBusy { node: String, leases: usize },
     #[error(transparent)]
     Endpoint(#[from] EndpointRefused),
+}
+
+/// Whose job files are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecHolder {
+    User,
+    Team,
+}
+
+impl fmt::Display for SpecHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpecHolder::User => "user",
+            SpecHolder::Team => "team",
+        })
+    }
 }
 
 /// Why an endpoint is not made or changed.

@@ -46,6 +46,8 @@ pub struct Settings {
     /// Ended jobs are forgotten after this long, or when there are more than `jobs_kept`.
     pub keep_jobs_for: Span,
     pub jobs_kept: usize,
+    /// The same when their job files take more than this together.
+    pub ended_bytes_kept: Bytes,
     /// Somebody keeps ended jobs elsewhere: they are forgotten when [`crate::Command::Forget`] says that
     /// they are safe there, and never by the clock alone.
     pub archived: bool,
@@ -80,6 +82,7 @@ impl Default for Settings {
             resend_after: Span::secs(3),
             keep_jobs_for: Span::secs(7 * 86_400),
             jobs_kept: 200_000,
+            ended_bytes_kept: Bytes(256 << 20),
             archived: false,
             keys_kept_for: Span::secs(86_400),
             policy: Policy::default(),

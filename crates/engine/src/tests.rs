@@ -14,6 +14,7 @@ mod policy;
 mod preemption;
 mod progress;
 mod reasons;
+mod restored;
 mod serve;
 mod serve_between;
 mod serve_failing;

@@ -5,7 +5,8 @@
 //!  't'  version  body  crc32    MessagePack, plain or in an lz4 frame
 //! ```
 //! Field names cost space, but a newer tutti may add a field and still read what an older one
-//! wrote. The version changes only when that is not enough.
+//! wrote. The version changes only when that is not enough: version 2 is a snapshot whose jobs refer
+//! to texts that stand beside them.
 
 use std::io::Read;
 
@@ -13,8 +14,11 @@ use lz4_flex::frame::{FrameDecoder, FrameEncoder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The layout that this program writes, and the newest that it reads.
-pub const VERSION: u8 = 1;
+/// The newest layout that this program reads.
+pub const VERSION: u8 = 2;
+
+/// What most values are written as.
+const WRITTEN: u8 = 1;
 
 const MAGIC: u8 = b't';
 const PLAIN: u8 = 0;
@@ -52,7 +56,7 @@ pub enum EncodeError {
 
 /// For batches: quick to write, a few hundred bytes per record.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
-    let mut out = header(PLAIN);
+    let mut out = header(WRITTEN, PLAIN);
     rmp_serde::encode::write_named(&mut out, value).map_err(EncodeError::Value)?;
     seal(&mut out);
     Ok(out)
@@ -61,7 +65,16 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> 
 /// For snapshots: compressed while it is written, so that the plain form never exists as a whole.
 /// Field names repeat for every job, so it comes to a fraction of [`encode`].
 pub fn encode_packed<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
-    let mut frame = FrameEncoder::new(header(LZ4));
+    pack(WRITTEN, value)
+}
+
+/// The same for a value that a program which knows only version 1 would misread.
+pub fn encode_packed_2<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
+    pack(2, value)
+}
+
+fn pack<T: Serialize + ?Sized>(version: u8, value: &T) -> Result<Vec<u8>, EncodeError> {
+    let mut frame = FrameEncoder::new(header(version, LZ4));
     rmp_serde::encode::write_named(&mut frame, value).map_err(EncodeError::Value)?;
     let mut out = frame.finish().map_err(EncodeError::Compress)?;
     seal(&mut out);
@@ -83,8 +96,8 @@ pub fn check(bytes: &[u8]) -> Result<(), CodecError> {
     open(bytes).map(|_| ())
 }
 
-fn header(body: u8) -> Vec<u8> {
-    vec![MAGIC, VERSION, body, 0, 0, 0, 0]
+fn header(version: u8, body: u8) -> Vec<u8> {
+    vec![MAGIC, version, body, 0, 0, 0, 0]
 }
 
 fn seal(out: &mut [u8]) {
@@ -107,7 +120,7 @@ fn open(bytes: &[u8]) -> Result<&[u8], CodecError> {
         return Err(CodecError::NotOurs(head[0]));
     }
     // Before the checksum: a newer layout may well keep its checksum elsewhere.
-    if head[1] != VERSION {
+    if !(1..=VERSION).contains(&head[1]) {
         return Err(CodecError::UnknownVersion { found: head[1] });
     }
     let stored = u32::from_le_bytes([head[3], head[4], head[5], head[6]]);

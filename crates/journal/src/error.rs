@@ -36,6 +36,11 @@ pub enum JournalError {
         path.display()
     )]
     Damaged { path: PathBuf, what: String },
+    #[error(
+        "{} is no longer the journal that this controller writes: {what}; nothing more is accepted. Put the data dir back, or restore a copy of it, and start again",
+        path.display()
+    )]
+    Gone { path: PathBuf, what: &'static str },
     #[error("{doing} {}", path.display())]
     Io {
         doing: &'static str,

@@ -39,6 +39,20 @@ pub trait Journal: Send {
     fn write_snapshot(&mut self, seq: Seq, bytes: &[u8]) -> Result<(), JournalError>;
 
     fn stats(&self) -> Result<Stats, JournalError>;
+
+    /// Whether what is written goes where the next start will look for it. Cheap; [`append`] asks
+    /// this too before it answers.
+    ///
+    /// [`append`]: Journal::append
+    fn check_in_place(&self) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    /// Gives space back that nothing needs any more, if there is much of it: how much. May take as
+    /// long as writing down all that is still needed. As `append` after an error.
+    fn give_back(&mut self) -> Result<u64, JournalError> {
+        Ok(0)
+    }
 }
 
 /// Takes what a journal holds.

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, ReplicaOf, TaskId, Time};
+use crate::{
+    DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, ReplicaOf, TaskId, TextRefs, Time,
+};
 
 pub use attempt::*;
 pub use end::*;
@@ -39,6 +41,12 @@ pub struct Job {
     /// It serves an endpoint, which has submitted it and decides when it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_of: Option<Box<ReplicaOf>>,
+    /// What of its spec is stored by hash.
+    #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+    pub texts: TextRefs,
+    /// It is over, and of these texts only the beginning is kept.
+    #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+    pub cut: TextRefs,
     pub tasks: Tasks,
 }
 

@@ -50,6 +50,25 @@ pub struct NodeFacts {
     /// Files and directories that it has, as its operator says: models that are served, say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
+    /// Its address is one that only processes of the same machine reach. None: others reach it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loopback: Option<LoopbackOf>,
+}
+
+impl NodeFacts {
+    /// Nodes where this is the same reach each other.
+    pub fn reach(&self) -> Option<&str> {
+        self.loopback.as_ref().map(|of| of.id.as_str())
+    }
+}
+
+/// Whose loopback a node's address is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LoopbackOf {
+    /// The machine's name, for people.
+    pub host: String,
+    /// The same for all that share the loopback, and for nobody else.
+    pub id: String,
 }
 
 /// Something that should keep jobs apart, and why this host does not have it.

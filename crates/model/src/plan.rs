@@ -245,6 +245,9 @@ pub struct Blocked {
     /// Kept for a job that is before it in line, or as a spare.
     #[serde(default)]
     pub kept: u32,
+    /// Has room, but is not reached from the nodes that the rest would be on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unreachable: u32,
     /// Somebody there listens on the fixed port that it would listen on.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub port: u32,

@@ -74,6 +74,8 @@ pub struct Policy {
     pub goodput: GoodputRule,
     #[serde(skip_serializing_if = "WatchPolicy::is_default")]
     pub watch: WatchPolicy,
+    #[serde(skip_serializing_if = "SubmissionRule::is_default")]
+    pub submissions: SubmissionRule,
 }
 
 impl Default for Policy {
@@ -107,6 +109,7 @@ impl Default for Policy {
             prices: Prices::default(),
             goodput: GoodputRule::default(),
             watch: WatchPolicy::default(),
+            submissions: SubmissionRule::default(),
         }
     }
 }
@@ -131,6 +134,40 @@ impl Default for GoodputRule {
 impl GoodputRule {
     fn is_unset(&self) -> bool {
         *self == GoodputRule::default()
+    }
+}
+
+/// How much of the controller's memory and journal job files may take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SubmissionRule {
+    /// Command and environment of one job.
+    #[schema(value_type = String)]
+    pub job_bytes: Bytes,
+    /// All jobs of one user that are not over, and endpoints. What is the same counts once.
+    #[schema(value_type = String)]
+    pub user_bytes: Bytes,
+    /// The same of one team.
+    #[schema(value_type = String)]
+    pub team_bytes: Bytes,
+}
+
+impl SubmissionRule {
+    /// No request may have more than this, so more can't be allowed.
+    pub const JOB_BYTES_MAX: Bytes = Bytes(1 << 20);
+
+    fn is_default(&self) -> bool {
+        *self == SubmissionRule::default()
+    }
+}
+
+impl Default for SubmissionRule {
+    fn default() -> Self {
+        SubmissionRule {
+            job_bytes: Bytes(256 << 10),
+            user_bytes: Bytes(64 << 20),
+            team_bytes: Bytes(256 << 20),
+        }
     }
 }
 

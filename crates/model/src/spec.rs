@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, DeclaredPlan, DefaultTimeOf, JobId, JobWatch, ServiceSpec, Span, Stall};
+use crate::{Bytes, DeclaredPlan, DefaultTimeOf, JobId, JobWatch, ServiceSpec, Span, Stall, Shared, Variables};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -19,7 +19,8 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// A shell line, or a list of words that is executed without a shell.
-    pub run: Command,
+    #[schema(value_type = Command)]
+    pub run: Shared<Command>,
     /// How many nodes; 1 if neither this nor `gpus` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
@@ -77,8 +78,9 @@ pub struct JobSpec {
     pub launcher: Launcher,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "has_no_variables")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub env: Shared<Variables>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// Runs inside this image, by a container runtime of its nodes.
@@ -129,7 +131,7 @@ impl JobSpec {
     pub fn new(run: Command) -> JobSpec {
         JobSpec {
             name: None,
-            run,
+            run: run.into(),
             nodes: None,
             gpus: None,
             gpus_per_node: None,
@@ -152,7 +154,7 @@ impl JobSpec {
             topology: None,
             launcher: Launcher::None,
             after: Vec::new(),
-            env: BTreeMap::new(),
+            env: Shared::default(),
             workdir: None,
             image: None,
             array: None,
@@ -169,6 +171,12 @@ impl JobSpec {
         }
     }
 
+    /// As it was submitted: without what the policy added.
+    pub fn as_asked(&self) -> JobSpec {
+        let time = self.time.filter(|_| self.default_time_of.is_none());
+        JobSpec { time, default_time_of: None, ..self.clone() }
+    }
+
     /// The name shown to people: the given one, else the first word of the command.
     pub fn display_name(&self) -> &str {
         if let Some(name) = &self.name {
@@ -182,7 +190,7 @@ impl JobSpec {
 
     /// The first word of the command, without its directory.
     pub fn program(&self) -> &str {
-        let line = match &self.run {
+        let line = match &*self.run {
             Command::Shell(line) => line.as_str(),
             Command::Argv(words) => words.first().map_or("", String::as_str),
         };
@@ -202,6 +210,10 @@ impl JobSpec {
     pub fn task_count(&self) -> u64 {
         self.array.as_ref().map_or(1, |a| a.indices.len())
     }
+}
+
+fn has_no_variables(env: &Shared<Variables>) -> bool {
+    env.is_empty()
 }
 
 /// Between SIGTERM and SIGKILL, where nobody says otherwise.
@@ -497,6 +509,11 @@ pub struct IndexRanges {
 }
 
 impl IndexRanges {
+    /// About what they take in memory.
+    pub fn bytes(&self) -> usize {
+        self.ranges.len() * size_of::<(u32, u32)>()
+    }
+
     pub fn insert_range(&mut self, first: u32, last: u32) {
         let (mut first, mut last) = (first, last);
         let touching: Vec<u32> = self

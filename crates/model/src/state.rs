@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId,
-    NodeKeyRecord, PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token,
+    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, NodeKeyRecord, PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token, HolderBytes, SpecBytes, StoredText, TextDigest,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a
@@ -56,6 +55,9 @@ pub struct State {
     /// Where every GPU-second went.
     #[serde(default)]
     pub goodput: Goodput,
+    /// Large commands and environments, each once, as long as a job or endpoint has them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub texts: BTreeMap<TextDigest, StoredText>,
     #[serde(skip)]
     pub index: Index,
 }
@@ -85,6 +87,10 @@ pub struct Index {
     pub node_names: BTreeMap<String, NodeId>,
     /// Jobs that are over, oldest end first.
     pub ended: BTreeSet<(Time, JobId)>,
+    /// What their specs take.
+    pub ended_specs: HolderBytes,
+    /// What all other specs take, and of whom.
+    pub spec_bytes: SpecBytes,
 }
 
 impl State {

@@ -198,6 +198,18 @@ impl FromStr for Bytes {
     }
 }
 
+impl Bytes {
+    /// For people: its largest unit, and one digit after the point.
+    pub fn rounded(self) -> String {
+        for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if self.0 >= 1 << shift {
+                return format!("{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64);
+            }
+        }
+        format!("{} bytes", self.0)
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {

@@ -244,7 +244,8 @@ impl Page {
             (Spread::Nodes { .. }, Some((_, least))) => (least, self.tally.open_nodes >= least),
             _ => (0, self.tally.open_gpus >= self.ask.least_gpus()),
         };
-        let shortage = Shortage {
+        let unreachable = self.unreachable(cluster);
+        let mut shortage = Shortage {
             nodes_wanted,
             gpus_wanted: u32::try_from(self.ask.least_gpus()).unwrap_or(u32::MAX),
             nodes_total: cluster.slots.len() as u32,
@@ -253,16 +254,28 @@ impl Page {
             best_domain: self.best_domain(cluster),
             ..self.tally.shortage.clone()
         };
+        shortage.blocked.unreachable = unreachable;
+        shortage.nodes_fitting -= unreachable.min(shortage.nodes_fitting);
         if enough { Verdict::Busy(shortage) } else { Verdict::NodesUnavailable(shortage) }
+    }
+
+    /// Of the nodes that fit, those that are not reached from where most of them are. A task on one
+    /// node has nobody to reach.
+    fn unreachable(&self, cluster: &Cluster) -> u32 {
+        if self.ask.node_counts().is_some_and(|(_, least)| least <= 1) {
+            return 0;
+        }
+        let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
+        for &(_, no) in &self.order {
+            *nodes.entry(cluster.get(no).path.at(Topology::Any)).or_default() += 1;
+        }
+        nodes.values().sum::<u32>() - nodes.values().max().copied().unwrap_or(0)
     }
 
     /// The most nodes, or GPUs, free together in one domain that it may span.
     fn best_domain(&self, cluster: &Cluster) -> u32 {
         let gpus_count = self.ask.node_counts().is_none();
         let within = self.ask.within();
-        if within == Topology::Any && !gpus_count {
-            return self.tally.shortage.nodes_fitting;
-        }
         let mut sums: BTreeMap<u32, u32> = BTreeMap::new();
         for &(_, no) in &self.order {
             let slot = cluster.get(no);

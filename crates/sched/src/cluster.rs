@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use tutti_model::{
-    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, GpuQuota, Link, Milli, Node, NodeId, Part,
-    PartPlacement, Place, PlacementRule, Policy, State, TaskId, gpus_built,
+    Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, GpuQuota, Link, Milli, Node, NodeId, Part, PartPlacement, Place, PlacementRule, Policy, State, TaskId, gpus_built,
 };
 
 use crate::ask::{Ask, Need, Room};
-use crate::domains::{Path, paths};
+use crate::domains::{Path, Spot, paths};
 
 /// Position of a node in [`Cluster::slots`]; in the order of node ids.
 pub(crate) type SlotNo = u32;
@@ -24,6 +23,7 @@ pub(crate) struct Cluster {
     /// Sets of labels, by number.
     labels: Vec<BTreeMap<String, String>>,
     labels_known: BTreeMap<BTreeMap<String, String>, u32>,
+    reaches_known: BTreeMap<Option<String>, u32>,
     tenants: Vec<Tenants>,
     /// Guarantees that count for less than is written, because there are too few GPUs.
     pub scaled: BTreeMap<String, GpuQuota>,
@@ -61,6 +61,8 @@ pub(crate) struct Slot {
     /// back pays for this first.
     owed: Owed,
     labels: u32,
+    /// Nodes with the same number reach each other.
+    reach: u32,
     /// Into [`Policy::reservations`].
     pub reservations: Vec<u32>,
     /// Grows with every change.
@@ -251,8 +253,8 @@ impl Cluster {
     pub fn new(state: &State, policy: &Policy) -> Cluster {
         let is_flat = policy.placement != PlacementRule::Fragments;
         let mut cluster = Cluster { is_flat, ..Cluster::default() };
-        let places: Vec<Place> =
-            state.nodes.values().map(|n| policy.topology.place_of(n)).collect();
+        let places: Vec<Spot<'_>> =
+            state.nodes.values().map(|n| (n.facts.reach(), policy.topology.place_of(n))).collect();
         let paths = paths(&places);
         let ranks = ranks(state, &paths);
         let claims = Claims::of(state);
@@ -280,6 +282,7 @@ impl Cluster {
         // Labels may say where a node stands, and models are numbered as they are met.
         let same = |(a, b): (&Card, &Card)| (a.index, a.model) == (b.index, b.model);
         if old.labels != slot.labels
+            || old.reach != slot.reach
             || old.cards.len() != slot.cards.len()
             || !old.cards.iter().zip(&slot.cards).all(same)
         {
@@ -326,6 +329,7 @@ impl Cluster {
             claims: 0,
             owed,
             labels: self.label_set(&facts.labels),
+            reach: self.reach_number(facts.reach()),
             reservations: reservations(policy, &facts.name),
             stamp: 0,
         };
@@ -351,6 +355,11 @@ impl Cluster {
         let free = node.free_milli(gpu.index);
         let fenced = node.is_fenced(gpu.index);
         Card { index: gpu.index, model, mem: gpu.mem, island, free, owed: 0, fenced }
+    }
+
+    fn reach_number(&mut self, reach: Option<&str>) -> u32 {
+        let next = self.reaches_known.len() as u32;
+        *self.reaches_known.entry(reach.map(str::to_owned)).or_insert(next)
     }
 
     fn label_set(&mut self, labels: &BTreeMap<String, String>) -> u32 {

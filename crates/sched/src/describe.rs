@@ -280,6 +280,11 @@ fn reasons(b: &Blocked) -> Vec<Reason> {
         (b.away, "away", "lost, away or cleaning up"),
         (b.reserved, "reserved", "reserved for others or for maintenance"),
         (
+            b.unreachable,
+            "out of reach of the others",
+            "free, but not reached from the others: their addresses are of different machines' loopback",
+        ),
+        (
             b.port,
             "with its port taken",
             "with a replica on the same fixed `port`: without `port` one is picked for each",

@@ -28,10 +28,14 @@ pub fn impossible(state: &State, demand: &Demand) -> Result<(), Impossible> {
         return Ok(());
     }
     let all: u64 = rooms.iter().map(|(_, room)| gives(&ask, room)).sum();
-    if all >= wanted && demand.within != Topology::Any {
+    if all >= wanted {
         let (within, have) = (demand.within, sums.into_values().max().unwrap_or(0) as u32);
-        let of = if ask.node_counts().is_some() { "nodes" } else { "GPUs" };
-        let of = format!("{of} inside one {}", within.as_str());
+        let of = match (ask.node_counts().is_some(), within) {
+            (true, Topology::Any) => "nodes that reach each other".to_owned(),
+            (false, Topology::Any) => "GPUs on nodes that reach each other".to_owned(),
+            (true, within) => format!("nodes inside one {}", within.as_str()),
+            (false, within) => format!("GPUs inside one {}", within.as_str()),
+        };
         return Err(Impossible::TooFew { wanted: wanted as u32, have, of });
     }
     let rooms: Vec<Room> = rooms.into_iter().map(|(_, room)| room).collect();
@@ -47,17 +51,18 @@ fn gives(ask: &Ask, room: &Room) -> u64 {
 }
 
 /// A domain of the level that the ask may span.
-type Domain = (Place, Option<tutti_model::NodeId>);
+type Domain = (Option<String>, Place, Option<tutti_model::NodeId>);
 
 fn domain(state: &State, node: &Node, within: Topology) -> Domain {
     let place = || state.policy.topology.place_of(node);
-    match within {
+    let (place, one) = match within {
         Topology::Any => (Place::default(), None),
         Topology::Site => (Place { rack: None, rail: None, ..place() }, None),
         Topology::Rail => (Place { rack: None, ..place() }, None),
         Topology::Rack => (place(), None),
         Topology::Node | Topology::Island => (Place::default(), Some(node.id)),
-    }
+    };
+    (node.facts.reach().map(str::to_owned), place, one)
 }
 
 /// What nodes with a wanted model have for this ask when they are empty.

@@ -202,6 +202,11 @@ pub(crate) fn fenced(gpu: u16) -> Finding {
     }
 }
 
+/// The loopback of a machine.
+pub(crate) fn loopback_of(host: &str) -> LoopbackOf {
+    LoopbackOf { host: host.to_owned(), id: host.to_owned() }
+}
+
 impl Case {
     /// So many nodes with so many H100s each. Names and ids go on from n1.
     pub fn nodes(mut self, count: u32, gpus: usize) -> Case {
@@ -320,6 +325,8 @@ impl Case {
             held: spec.hold,
             rank: 0,
             replica_of: None,
+            texts: TextRefs::default(),
+            cut: TextRefs::default(),
             spec: Arc::new(spec),
             tasks,
         };

@@ -213,6 +213,7 @@ impl Bench {
             key: None,
             team,
             replica_of: None,
+            texts: Default::default(),
         });
     }
 
@@ -242,6 +243,7 @@ impl Bench {
             key: None,
             team: None,
             replica_of: None,
+            texts: Default::default(),
         });
         self.now = self.now.plus(Span(100));
         let start = Instant::now();

@@ -26,7 +26,7 @@ pub struct Fate {
 
 impl Fate {
     pub fn of(spec: &JobSpec) -> Fate {
-        let Command::Argv(words) = &spec.run else {
+        let Command::Argv(words) = &*spec.run else {
             return Fate {
                 runs_for: Span(0),
                 fails: 0,

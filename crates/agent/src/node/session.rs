@@ -19,6 +19,7 @@ use crate::config::AgentError;
 use crate::join;
 use crate::link::{self, BackOff, FromLink, LinkError, Session};
 use crate::machine::Input;
+use crate::network;
 use crate::telemetry::Samples;
 
 /// A controller that does not answer the greeting is tried again after this long.
@@ -313,6 +314,7 @@ impl Node {
             suspend_note: self.suspending.why_not(),
             share_note: self.sharing.why_not(),
             keeps_limits: true,
+            loopback: network::loopback_of(&config.address),
         }
     }
 

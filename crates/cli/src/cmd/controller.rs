@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_controller::ControllerConfig;
+use tutti_controller::{ControllerConfig, ControllerError};
 use tutti_model::Span;
 
-use crate::fail::{Fail, chain};
+use crate::fail::{Fail, JOURNAL_GONE, chain};
 use crate::session;
 
 #[derive(clap::Args)]
@@ -46,7 +46,10 @@ pub struct ControllerArgs {
 
 pub fn run(cluster: Option<&str>, args: ControllerArgs) -> Result<ExitCode, Fail> {
     super::log_to_stderr("info");
-    tutti_controller::run(config(cluster, args)?).map_err(|e| Fail::new(chain(&e)))?;
+    tutti_controller::run(config(cluster, args)?).map_err(|e| {
+        let gone = matches!(e, ControllerError::JournalGone(_));
+        Fail::new(chain(&e)).exit(if gone { JOURNAL_GONE } else { 1 })
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

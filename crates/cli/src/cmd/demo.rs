@@ -138,7 +138,7 @@ fn start(house: &mut House, view: &View, stop: &StopSignals) -> Result<ClusterFi
         "{NODES} nodes × {GPUS_PER_NODE} simulated {GPU_MODEL} GPUs up in {}, \
          controller at {}",
         summary::seconds_text(up_seconds),
-        cluster.endpoint
+        cluster.url
     ));
     Ok(ClusterFigures {
         nodes: NODES.into(),

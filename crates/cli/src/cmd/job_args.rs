@@ -195,8 +195,8 @@ impl JobArgs {
             _ => inherit,
         };
         let own = std::mem::take(&mut spec.env);
-        spec.env = inherited(&inherit, std::env::vars());
-        spec.env.extend(own);
+        spec.env = inherited(&inherit, std::env::vars()).into();
+        spec.env.extend(own.into_inner());
         spec.env.extend(self.env);
         Ok(())
     }

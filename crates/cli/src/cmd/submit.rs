@@ -124,7 +124,7 @@ fn give_arguments(
     if arguments.is_empty() {
         return Ok(());
     }
-    match &mut parsed.spec.run {
+    match &mut *parsed.spec.run {
         Command::Argv(words) if parsed.takes_arguments => {
             words.extend(arguments);
             Ok(())
@@ -190,7 +190,7 @@ mod tests {
     fn only_scripts_take_arguments() {
         let mut script = jobfile::parse(Some("x.sh"), b"#!/bin/sh\necho $1").unwrap();
         give_arguments(&mut script, vec!["a".into()], "x.sh".as_ref()).unwrap();
-        let Command::Argv(words) = script.spec.run else { panic!() };
+        let Command::Argv(words) = script.spec.run.into_inner() else { panic!() };
         assert_eq!(words[3..], ["x.sh", "a"]);
         let mut toml = jobfile::parse(Some("x.toml"), b"run = 'x'").unwrap();
         let fail = give_arguments(&mut toml, vec!["a".into()], "x.toml".as_ref()).unwrap_err();

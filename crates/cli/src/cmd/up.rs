@@ -64,12 +64,12 @@ pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
         cluster.leave()?;
         return Ok(ExitCode::SUCCESS);
     }
-    cluster.supervise(&stop)?;
+    let ended = cluster.supervise(&stop);
     terminal::complain("stopping");
     for name in cluster.stop() {
         terminal::complain(&format!("stopped {name}"));
     }
-    Ok(ExitCode::SUCCESS)
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
 /// What no flag says is as it was in this data dir.
@@ -88,6 +88,7 @@ fn options(cluster: Option<&str>, args: UpArgs) -> Result<UpOptions, Fail> {
         _ => nodes(&args)?,
     };
     let listen = args.listen.or(before.as_ref().and_then(|b| b.asked));
+    let nodes = local::at_addresses(nodes, listen);
     let node_timeout = args.node_timeout.or(before.as_ref().and_then(|b| b.node_timeout));
     let before = before.map_or_else(RouterSetup::usual, |b| b.router);
     let router = match (args.no_router, args.router_listen) {
@@ -138,18 +139,15 @@ fn nodes(args: &UpArgs) -> Result<Vec<NodePlan>, Fail> {
 fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
     let what = if cluster.simulated { " (simulated)" } else { "" };
     let dir = cluster.data_dir.display();
+    let url = &cluster.url;
     let mut lines = vec![
         format!(
-            "cluster is up: {}, {}{what}, http://{}",
+            "cluster is up: {}, {}{what}, {url}",
             count(cluster.nodes.len() as u64, "node"),
             count(cluster.gpus(), "GPU"),
-            cluster.endpoint
         ),
         format!("  data in {dir}"),
-        format!(
-            "  dashboard at http://{}/, log in with the token in {dir}/admin.token",
-            cluster.endpoint
-        ),
+        format!("  dashboard at {url}/, log in with the token in {dir}/admin.token"),
     ];
     if let Some(url) = &cluster.router_url {
         lines.push(format!("  endpoints at {url} (tutti serve FILE makes one)"));

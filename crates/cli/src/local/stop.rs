@@ -1,6 +1,6 @@
 //! Stopping: the router first, agents with their jobs, then the controller, and nothing that is not ours.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -39,14 +39,18 @@ pub fn stop_orphans(dir: &Path) -> Option<String> {
 
 /// Stops what `tutti up` started in this data dir, from any process.
 pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
-    let Ok(dir) = dir.canonicalize() else {
-        return Err(Fail::new(format!("there is no cluster in {}", dir.display()))
-            .exit(NOT_FOUND)
-            .hint("name its data dir with --data-dir, --cluster or TUTTI_CLUSTER"));
-    };
-    super::check_own(&dir)?;
+    let there = dir.canonicalize();
+    let is_there = there.is_ok();
+    // Of one that was deleted the processes still know where it was.
+    let Some(dir) = there.ok().or_else(|| where_it_was(dir)) else { return Err(no_cluster(dir)) };
+    if is_there {
+        super::check_own(&dir)?;
+    }
     let record = UpRecord::read(&dir)?;
     let running = running(&dir, record.as_ref());
+    if !is_there && running.is_empty() {
+        return Err(no_cluster(&dir));
+    }
     if record.is_none() && running.is_empty() {
         return Err(Fail::new(format!("nothing runs in {}", dir.display()))
             .exit(NOT_FOUND)
@@ -75,6 +79,20 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
     }
     UpRecord::remove(&dir);
     Ok(names)
+}
+
+fn no_cluster(dir: &Path) -> Fail {
+    Fail::new(format!("there is no cluster in {}", dir.display()))
+        .exit(NOT_FOUND)
+        .hint("name its data dir with --data-dir")
+}
+
+/// The path as `tutti up` wrote it on command lines while there was such a directory.
+fn where_it_was(dir: &Path) -> Option<PathBuf> {
+    let whole = std::path::absolute(dir).ok()?;
+    let there = whole.ancestors().skip(1).find_map(|a| Some((a, a.canonicalize().ok()?)));
+    let (above, real) = there?;
+    Some(real.join(whole.strip_prefix(above).ok()?))
 }
 
 /// By the record and by command line: either alone could miss one. The controller last.

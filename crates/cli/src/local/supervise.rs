@@ -8,7 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::process::{Daemon, Proc};
 use super::{CONTROLLER, ROUTER, RunningCluster};
-use crate::fail::Fail;
+use crate::fail::{Fail, JOURNAL_GONE};
 use crate::terminal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -77,13 +77,14 @@ impl Pause {
 }
 
 impl RunningCluster {
-    /// Until a signal comes.
+    /// Until a signal comes, or there is nothing left to start again.
     pub fn supervise(&mut self, stop: &StopSignals) -> Result<(), Fail> {
         let me = Proc::of(std::process::id());
         self.write_record(me)?;
         let mut pauses: Vec<Pause> =
             (0..self.agents.len() + 2).map(|_| Pause::new(Instant::now())).collect();
         while !stop.asked() {
+            self.check_journal()?;
             let mut changed = false;
             let daemons = std::iter::once(&mut self.controller).chain(&mut self.agents);
             let daemons = daemons.chain(&mut self.router);
@@ -96,6 +97,20 @@ impl RunningCluster {
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
+    }
+
+    /// A controller whose journal is gone would begin anew, with nothing and for nobody.
+    fn check_journal(&self) -> Result<(), Fail> {
+        let journal = self.data_dir.join(tutti_controller::JOURNAL_FILE);
+        match std::fs::symlink_metadata(&journal) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let gone = format!("{} was deleted or moved away", journal.display());
+                Err(Fail::new(format!("{gone} while the cluster ran, so it is stopped"))
+                    .exit(JOURNAL_GONE)
+                    .hint("put the data dir back, or restore a copy of it, and start again"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -12,6 +12,8 @@
 //! | `health` | a GPU that breaks: seen, fenced, jobs moved, resolved |
 //! | `partition` | a node cut off by the network |
 //! | `run` | `tutti run` is as if the command ran here |
+//! | `journal` | users who fill it, its loss, and a backup that is put back |
+//! | `reach` | nodes that can't reach each other are never one gang |
 //! | `jobs` | arrays, dependencies, hold, drain, cancel, limits, logs, exec |
 //! | `plan` | layouts, times and prices without a GPU; job files that are checked against one |
 //! | `progress` | jobs that say how far they are, over the death of agents and controller |
@@ -50,10 +52,12 @@ mod frozen;
 mod goodput;
 mod health;
 mod jobs;
+mod journal;
 mod launchers;
 mod partition;
 mod plan;
 mod progress;
+mod reach;
 mod run;
 mod serve;
 mod sharing;

@@ -112,15 +112,20 @@ fn shown<'a>(record: &'a Record, caller: &Caller) -> Option<Cow<'a, Record>> {
         {
             return None;
         }
+        // Whoever may see it has it in the event that refers to it.
+        Event::TextKept { .. } => return None,
         Event::TokenAdded { token } => {
             let mut token = token.clone();
             token.hash = String::new();
             Event::TokenAdded { token }
         }
-        Event::JobSubmitted { job, user, spec, key: _, team, replica_of } => {
-            let spec = spec_for(caller, user, spec);
-            let (user, team, replica_of) = (user.clone(), team.clone(), replica_of.clone());
-            Event::JobSubmitted { job: *job, user, spec, key: None, team, replica_of }
+        Event::JobSubmitted { user: author, .. } => {
+            let mut event = record.event.clone();
+            if let Event::JobSubmitted { spec, key, .. } = &mut event {
+                *spec = spec_for(caller, author, spec);
+                *key = None;
+            }
+            event
         }
         Event::EndpointCreated { user: author, .. } | Event::EndpointRevised { by: author, .. } => {
             let mut event = record.event.clone();
@@ -153,7 +158,7 @@ fn spec_for(caller: &Caller, author: &str, spec: &Arc<JobSpec>) -> Arc<JobSpec> 
 #[cfg(test)]
 mod tests {
     use tutti_engine::Actor;
-    use tutti_model::{Policy, Time};
+    use tutti_model::{Policy, TextRefs, Time};
 
     use super::*;
 
@@ -170,9 +175,12 @@ mod tests {
             by: by.clone(),
             key: Some("once".to_owned()),
             want: 1,
+            texts: TextRefs::default(),
         };
         let (same_as, rollout) = (None, None);
-        let revised = Event::EndpointRevised { endpoint, revision: 2, spec, by, same_as, rollout };
+        let texts = TextRefs::default();
+        let revised =
+            Event::EndpointRevised { endpoint, revision: 2, spec, by, same_as, rollout, texts };
         for event in [created, revised] {
             let record = Record { seq: Seq(1), at: Time(0), event };
             let seen_by = |user: &str, role| {

@@ -148,6 +148,12 @@ impl From<Rejected> for Problem {
                 moved,
                 Some("read it again, make your change to that, and send it with its new ETag"),
             ),
+            R::TooManySpecBytes { .. } => (
+                conflict,
+                Some(
+                    "cancel jobs or wait until some have ended, put scripts and data into files, or ask an admin to raise user_bytes or team_bytes in [submissions] of the policy",
+                ),
+            ),
             R::NotRunning(_) | R::DayNotSealed(_) => (conflict, None),
             R::NotSuspended(_) => (conflict, Some("`tutti ps` shows which jobs are suspended")),
             R::CantSuspend { why, .. } => (conflict, Some(instead_of_suspending(why))),

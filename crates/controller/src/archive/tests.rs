@@ -69,6 +69,7 @@ impl Past {
             key,
             team,
             replica_of: of.filter(|_| id == 2).map(Box::new),
+            texts: Default::default(),
         });
         job
     }

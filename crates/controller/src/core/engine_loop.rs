@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tutti_engine::{Command, Effect, Record, Rejected, Step};
+use tutti_engine::{Command, Effect, Record, Rejected, Step, packed_records};
 use tutti_journal::{Batch, Journal, codec};
 use tutti_model::Time;
 
@@ -63,6 +63,8 @@ pub fn start(
     let world = Arc::new(RwLock::new(world));
     let (wakeup, wakeup_rx) = watch::channel(None);
     let (ended_tx, ended) = oneshot::channel();
+    // Without it the first snapshot comes a little later.
+    let there = journal.stats().ok();
     let engine_loop = EngineLoop {
         world: Arc::clone(&world),
         queue,
@@ -70,7 +72,7 @@ pub fn start(
         feed: Arc::clone(&feed),
         links,
         wakeup,
-        snapshots: Snapshots::new(rule, queue_tx.downgrade()),
+        snapshots: Snapshots::new(rule, queue_tx.downgrade(), there),
         records: Vec::new(),
         owed: Vec::new(),
         stopping: false,
@@ -219,10 +221,13 @@ impl EngineLoop {
     fn commit(&mut self) -> Result<(), CoreError> {
         let records = std::mem::take(&mut self.records);
         if let (Some(first), Some(last)) = (records.first(), records.last()) {
-            let bytes = codec::encode(&records).map_err(CoreError::Encode)?;
+            let bytes = codec::encode(&*packed_records(&records)).map_err(CoreError::Encode)?;
             self.snapshots.count(records.len(), bytes.len());
             let batch = Batch { first: first.seq, last: last.seq, bytes };
             self.journal.append(&batch).map_err(CoreError::Append)?;
+        } else {
+            // Readers too must not be told what the next start will not know.
+            self.journal.check_in_place().map_err(CoreError::Append)?;
         }
         for owed in std::mem::take(&mut self.owed) {
             self.pay(owed);

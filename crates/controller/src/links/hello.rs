@@ -77,7 +77,7 @@ enum Refusal {
     )]
     OtherName { certified: String, claimed: String },
     #[error(
-        "the agent has followed a newer controller (epoch {agent}; this one has {ours}): this data dir is an old copy, start the controller on the newest"
+        "the agent has followed a newer controller (epoch {agent}; this one has {ours}): this data dir is an older copy. Start the controller on the newest one; if this copy was put back on purpose, stop the controller, say so with `tutti restore`, and start it again"
     )]
     OldController { agent: Epoch, ours: Epoch },
     #[error(
@@ -134,6 +134,7 @@ where
         Err(HelloError::Refused(refusal)) => {
             let reason = crate::error::chain(&refusal);
             tracing::warn!(node = certified, reason, "refused an agent");
+            config.links.note_refused(&certified, &reason);
             let refused = ToAgent::Refused { reason };
             let told = tokio::time::timeout(REFUSE_TIMEOUT, frame::write(&mut writer, &refused));
             if !matches!(told.await, Ok(Ok(()))) {

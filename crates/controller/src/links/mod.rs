@@ -15,7 +15,7 @@ mod pump;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
 pub use hello::{AgentConfig, Certified, serve, turn_away};
+use crate::lock::lock;
 pub use keys::GangKeys;
 pub use link::{Answer, Answers, Link, LinkGone};
 
@@ -35,14 +36,16 @@ pub struct Links {
     by_node: RwLock<HashMap<NodeId, Arc<Link>>>,
     keys: GangKeys,
     turns: Mutex<StreamTurns>,
+    /// Why agents were turned away the last time, by node; until they are taken.
+    refused: Mutex<BTreeMap<String, String>>,
     /// Counts changes, for those who wait for a node to come back.
     changes: watch::Sender<u64>,
 }
 
 impl Links {
     pub fn new(keys: GangKeys) -> Links {
-        let (by_node, turns) = Default::default();
-        Links { by_node, keys, turns, changes: watch::Sender::new(0) }
+        let (by_node, turns, refused) = Default::default();
+        Links { by_node, keys, turns, refused, changes: watch::Sender::new(0) }
     }
 
     pub fn get(&self, node: NodeId) -> Option<Arc<Link>> {
@@ -67,8 +70,19 @@ impl Links {
         }
     }
 
+    /// Names are those of certificates of this cluster, so they are not many.
+    fn note_refused(&self, name: &str, why: &str) {
+        lock(&self.refused).insert(name.to_owned(), why.to_owned());
+    }
+
+    /// Nodes that were turned away and have not been taken since, and why.
+    pub fn refused(&self) -> BTreeMap<String, String> {
+        lock(&self.refused).clone()
+    }
+
     /// From now on this is the stream of the node; an older one is closed.
     pub fn attach(&self, node: NodeId, link: Arc<Link>) {
+        lock(&self.refused).remove(&link.name);
         link.welcome(node);
         let old = self.write().insert(node, link);
         if let Some(old) = old {

@@ -126,7 +126,7 @@ fn revision_row(revision: &Revision) -> RevisionRow {
         number: revision.number,
         at: revision.at,
         by: revision.by.clone(),
-        command: match &revision.spec.run {
+        command: match &*revision.spec.run {
             Command::Shell(line) => line.trim().to_owned(),
             Command::Argv(words) => words.join(" "),
         },

@@ -6,15 +6,35 @@ use std::sync::Arc;
 
 use tutti_model::{
     Endpoint, JobId, JobSpec, PastEndpoint, REVISIONS_MAX, Replica, ReplicaOf, ReplicaPhase,
-    Revision, Rollout, RolloutStage, Served, State, Time, WARM_NODES_MAX,
+    Revision, Rollout, RolloutStage, Served, State, TextRefs, Time, WARM_NODES_MAX,
 };
 
 use crate::event::Event;
+use crate::{index, texts};
 
 pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
+    let (Event::EndpointCreated { endpoint, .. }
+    | Event::EndpointRevised { endpoint, .. }
+    | Event::EndpointGone { endpoint }) = event
+    else {
+        return change_any(state, event, at);
+    };
+    // These bring specs, or take them.
+    let before = state.endpoints.get(endpoint).cloned();
+    before.iter().for_each(|e| index::specs_removed(&mut state.index, e));
+    change_any(state, event, at);
+    if let Some(after) = state.endpoints.get(endpoint) {
+        index::specs_added(&mut state.index, after);
+    }
+    let before = before.iter().flat_map(|e| e.revisions.values());
+    texts::drop_unused(state, before.flat_map(|revision| revision.texts.iter()));
+}
+
+fn change_any(state: &mut State, event: &Event, at: Time) {
     match event {
-        Event::EndpointCreated { endpoint, user, team, spec, by, key, want } => {
-            let revision = revision(1, spec, by, at);
+        Event::EndpointCreated { endpoint, user, team, spec, by, key, want, texts } => {
+            let spec = texts::whole(state, spec, texts);
+            let revision = revision(1, (&spec, texts), by, at);
             let mut new = Endpoint {
                 name: endpoint.clone(),
                 user: user.clone(),
@@ -47,6 +67,11 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
         Event::ReplicaChanged { endpoint, job, phase, why } => {
             replica_changed(state, endpoint, *job, *phase, why.as_deref(), at);
         }
+        Event::EndpointRevised { endpoint, spec, texts, .. } => {
+            let spec = texts::whole(state, spec, texts);
+            let endpoint = state.endpoints.get_mut(endpoint);
+            endpoint.into_iter().for_each(|endpoint| revised(endpoint, event, &spec, at));
+        }
         event => {
             let endpoint = event.endpoint().and_then(|name| state.endpoints.get_mut(name));
             endpoint.into_iter().for_each(|endpoint| change(endpoint, event, at));
@@ -56,7 +81,6 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
 
 fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
     match event {
-        Event::EndpointRevised { .. } => revised(endpoint, event, at),
         Event::EndpointBounded { bounds, by, .. } => {
             endpoint.bounds = *bounds;
             endpoint.note(
@@ -140,11 +164,17 @@ fn served(state: &mut State, name: &str, more: &Served) {
     served.into_iter().for_each(|served| served.add(more));
 }
 
-fn revision(number: u32, spec: &Arc<JobSpec>, by: &str, at: Time) -> Revision {
+fn revision(
+    number: u32,
+    (spec, texts): (&Arc<JobSpec>, &TextRefs),
+    by: &str,
+    at: Time,
+) -> Revision {
     let by = by.to_owned();
     Revision {
         number,
         spec: Arc::clone(spec),
+        texts: texts.clone(),
         at,
         by,
         taken_back: None,
@@ -153,15 +183,15 @@ fn revision(number: u32, spec: &Arc<JobSpec>, by: &str, at: Time) -> Revision {
     }
 }
 
-fn revised(endpoint: &mut Endpoint, event: &Event, at: Time) {
-    let Event::EndpointRevised { revision: number, spec, by, same_as, rollout, .. } = event else {
+fn revised(endpoint: &mut Endpoint, event: &Event, spec: &Arc<JobSpec>, at: Time) {
+    let Event::EndpointRevised { revision: number, by, same_as, rollout, texts, .. } = event else {
         return;
     };
     let files = |spec: &JobSpec| spec.service.as_deref().and_then(|s| s.files.clone());
     if files(spec) != endpoint.service().files {
         endpoint.warm.clear();
     }
-    endpoint.revisions.insert(*number, revision(*number, spec, by, at));
+    endpoint.revisions.insert(*number, revision(*number, (spec, texts), by, at));
     if let Some(old) = same_as {
         let same = endpoint.replicas.values_mut().filter(|r| r.revision == *old);
         same.for_each(|replica| replica.revision = *number);

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State,
-    Task, TaskId, Tasks, Time,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State, Task, TaskId, Tasks, Time, TextRefs,
 };
 
 use super::{accounts, claims, health};
-use crate::index;
+use crate::{index, texts};
 
 pub(super) struct Submitter<'a> {
     pub user: &'a str,
@@ -21,9 +20,10 @@ pub(super) fn submitted(
     state: &mut State,
     id: JobId,
     who: &Submitter<'_>,
-    spec: &Arc<JobSpec>,
+    (spec, texts): (&Arc<JobSpec>, &TextRefs),
     at: Time,
 ) {
+    let spec = &texts::whole(state, spec, texts);
     let tasks = match &spec.array {
         None => Tasks::One(Task::pending(at)),
         Some(array) => {
@@ -43,6 +43,8 @@ pub(super) fn submitted(
         priority: spec.priority,
         held: spec.hold,
         replica_of: who.replica_of.cloned().map(Box::new),
+        texts: texts.clone(),
+        cut: TextRefs::default(),
         tasks,
     };
     if let Some(key) = who.key {
@@ -88,7 +90,9 @@ pub(super) fn waiting_ended(state: &mut State, id: JobId, ended: &Ended) {
 
 pub(super) fn forget(state: &mut State, id: JobId) {
     index::job_removed(state, id);
-    state.jobs.remove(&id);
+    if let Some(job) = state.jobs.remove(&id) {
+        texts::drop_unused(state, job.texts.iter());
+    }
 }
 
 pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Time) {

@@ -127,13 +127,17 @@ fn gpu<'n>(node: &'n Node, part: &PartPlacement, index: u16) -> Option<&'n Gpu> 
     node.facts.gpus.iter().find(|g| g.index.0 == index)
 }
 
-/// All parts are inside one domain of the level that the spec names.
+/// All parts reach each other, and are inside one domain of the level that the spec names.
 fn near_enough(
     state: &State,
     spec: &JobSpec,
     id: TaskId,
     parts: &[PartPlacement],
 ) -> Result<(), Violation> {
+    let reach = |p: &PartPlacement| state.node(p.node).map(|n| n.facts.reach());
+    if let Some(pair) = parts.windows(2).find(|pair| reach(&pair[0]) != reach(&pair[1])) {
+        return Err(Violation::Unreachable(id, pair[0].node, pair[1].node));
+    }
     let Some(level) = spec.topology else { return Ok(()) };
     let places: Vec<Place> = parts
         .iter()

@@ -33,6 +33,8 @@ pub enum Violation {
     PortTaken(TaskId, NodeId, u16, TaskId),
     #[error("{0}: node {1} has or lacks a label that it must not")]
     WrongLabels(TaskId, NodeId),
+    #[error("{0}: nodes {1} and {2} do not reach each other")]
+    Unreachable(TaskId, NodeId, NodeId),
     #[error("{0}: spans more than one {1}")]
     TooWide(TaskId, &'static str),
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tutti_model::{
     Endpoint, JobSpec, Replicas, Role, Rollout, RolloutRule, RolloutStage, SERVING_CLASS, Served,
-    ServiceSpec,
+    ServiceSpec, TextRefs,
 };
 
 use super::service::check_service;
@@ -43,6 +43,7 @@ pub(super) fn serve(
         spec: Arc::new(spec.clone()),
         by: actor.user.clone(),
         key: key.map(str::to_owned),
+        texts: TextRefs::default(),
     };
     Ok((
         Reply::Endpoint { name: name.to_owned(), revision: 1, passed_over: Vec::new() },
@@ -146,8 +147,8 @@ pub(super) fn update(
     let passed_over = back_to.map_or_else(Vec::new, |to| endpoint.passed_over(to, revision));
     let by = actor.user.clone();
     let endpoint = name.to_owned();
-    let event =
-        Event::EndpointRevised { endpoint, revision, spec: Arc::new(spec), by, same_as, rollout };
+    let (spec, texts) = (Arc::new(spec), TextRefs::default());
+    let event = Event::EndpointRevised { endpoint, revision, spec, by, same_as, rollout, texts };
     Ok((Reply::Endpoint { name: name.to_owned(), revision, passed_over }, vec![event]))
 }
 

@@ -18,8 +18,14 @@ pub fn forgettable<'a>(
 ) -> impl Iterator<Item = JobId> + 'a {
     let index = &state.index;
     let surplus = index.ended.len().saturating_sub(settings.jobs_kept);
+    let mut bytes = index.ended_specs.bytes.saturating_sub(settings.ended_bytes_kept.0);
     let keep = settings.keep_jobs_for;
-    let due = move |(n, (at, _)): &(usize, &(Time, JobId))| *n < surplus || now.since(*at) >= keep;
+    let due = move |(n, (at, id)): &(usize, &(Time, JobId))| {
+        let due = *n < surplus || bytes > 0 || now.since(*at) >= keep;
+        let takes = |job: &Job| job.spec.bytes_beside(&job.texts);
+        bytes = bytes.saturating_sub(state.job(*id).filter(|_| bytes > 0).map_or(0, takes));
+        due
+    };
     let due = index.ended.iter().enumerate().take_while(due);
     due.map(|(_, (_, id))| *id).filter(|id| !index.dependents.contains_key(id))
 }

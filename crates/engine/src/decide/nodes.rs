@@ -9,7 +9,7 @@ use tutti_model::{
     PortOwner, ReportedPhase, Role, SavedPoint, Span, State, StopCause, Time,
 };
 
-use super::{Decision, View, done, findings, keys, need_role, suspend};
+use super::{Decision, View, done, findings, keys, need_role, suspend, restored};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
 use crate::effects::{find_attempt, find_part, order_for, time_limit};
@@ -23,6 +23,7 @@ pub(super) fn hello(view: View<'_>, greeting: &Greeting, key: Option<&str>) -> D
     let node = known.unwrap_or(NodeId(view.state.next_node.max(1)));
     let mut events: Vec<Event> =
         keys::admitted(view.state, &facts.name, key)?.into_iter().collect();
+    events.extend(restored::skipped(view, &greeting.parts));
     if known.is_none() {
         events.push(Event::NodeJoined { node, facts: Box::new(facts.clone()) });
     }

@@ -1,12 +1,11 @@
 //! What can be known to be wrong with a job spec, whatever the cluster.
 
-use tutti_model::{Command as Run, JobSpec, Launcher, PreemptMode, Topology};
+use tutti_model::{Command as Run, JobSpec, Launcher, PreemptMode, SubmissionRule, Topology};
 
 use super::bad;
 use crate::reject::Rejected;
 
-/// Bounds on what one spec may carry: every job costs memory on the controller.
-const SPEC_BYTES_MAX: usize = 1 << 20;
+/// Bounds on what one spec may carry, beside those of the policy.
 const RANKS_PER_NODE_MAX: u32 = 4096;
 const NAME_CHARS_MAX: usize = 200;
 const IMAGE_BYTES_MAX: usize = 1000;
@@ -16,8 +15,8 @@ const LABELS_MAX: usize = 64;
 /// Signals that ask a program to save. Stopping and killing signals would not.
 const SAVE_SIGNALS: [&str; 8] = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH"];
 
-pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
-    check_command(spec)?;
+pub(super) fn check_spec(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> {
+    check_command(spec, rule)?;
     check_counts(spec)?;
     check_share(spec)?;
     check_elastic(spec)?;
@@ -37,8 +36,8 @@ pub(super) fn check_spec(spec: &JobSpec) -> Result<(), Rejected> {
     Ok(())
 }
 
-fn check_command(spec: &JobSpec) -> Result<(), Rejected> {
-    let words: Vec<&str> = match &spec.run {
+fn check_command(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> {
+    let words: Vec<&str> = match &*spec.run {
         Run::Shell(line) => vec![line],
         Run::Argv(words) => words.iter().map(String::as_str).collect(),
     };
@@ -54,13 +53,15 @@ fn check_command(spec: &JobSpec) -> Result<(), Rejected> {
         }
         total += text.len();
     }
-    if total > SPEC_BYTES_MAX {
-        return Err(bad(
-            "run",
-            format!(
-                "command and environment have {total} bytes, at most {SPEC_BYTES_MAX} are taken: put them into a file"
-            ),
-        ));
+    let most = rule.job_bytes;
+    if total as u64 > most.0 {
+        let problem = format!(
+            "command and environment have {total} bytes, and at most {} ({most}) are taken: put \
+             them into a file that the job reads, or ask an admin to raise job_bytes in \
+             [submissions] of the policy",
+            most.0
+        );
+        return Err(bad("run", problem));
     }
     if let Some(name) = spec.env.keys().find(|k| k.is_empty() || k.contains('=')) {
         return Err(bad("env", format!("'{name}' can't be the name of a variable")));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Demand, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS, Spread,
+    Demand, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS, Spread, Bytes, HolderBytes, TextRefs,
 };
 
 use super::spec::check_spec;
@@ -11,7 +11,8 @@ use super::{Decision, View, bad, on_behalf};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
 use crate::index::{DependencyState, dependency};
-use crate::reject::{EndpointRefused, Rejected};
+use crate::reject::{EndpointRefused, Rejected, SpecHolder};
+use crate::texts::{is_of, refs_of};
 
 pub(super) fn submit(
     view: View<'_>,
@@ -39,6 +40,7 @@ pub(super) fn submit(
         key: key.map(str::to_owned),
         team: Some(team),
         replica_of: None,
+        texts: TextRefs::default(),
     };
     Ok((Reply::Submitted { job, repeated: false }, vec![event]))
 }
@@ -62,12 +64,6 @@ fn with_time_limit(view: View<'_>, spec: &JobSpec, team: &str) -> JobSpec {
     spec
 }
 
-/// As it was submitted: without what the policy added.
-fn as_asked(spec: &JobSpec) -> JobSpec {
-    let time = spec.time.filter(|_| spec.default_time_of.is_none());
-    JobSpec { time, default_time_of: None, ..spec.clone() }
-}
-
 /// What holds for everything that is to run. Says who pays.
 pub(super) fn check(
     view: View<'_>,
@@ -76,11 +72,12 @@ pub(super) fn check(
     spec: &JobSpec,
 ) -> Result<String, Rejected> {
     check_priority(actor, spec)?;
-    check_spec(spec)?;
+    check_spec(spec, &view.state.policy.submissions)?;
     check_class(view, actor, spec)?;
     let team = team_of(view, actor, user, spec)?;
     tutti_sched::impossible(view.state, &Demand::of(spec))?;
     within_team_limit(&view.state.policy, &team, spec)?;
+    within_bytes(view, user, &team, spec)?;
     Ok(team)
 }
 
@@ -108,6 +105,27 @@ pub(crate) fn within_team_limit(
     Ok(())
 }
 
+/// Every job costs memory on the controller, and one user must not take all of it.
+fn within_bytes(view: View<'_>, user: &str, team: &str, spec: &JobSpec) -> Result<(), Rejected> {
+    let (rule, held) = (&view.state.policy.submissions, &view.state.index.spec_bytes);
+    let texts = refs_of(spec);
+    let own = spec.bytes_beside(&texts);
+    let holders = [
+        (SpecHolder::User, user, held.users.get(user), rule.user_bytes),
+        (SpecHolder::Team, team, held.teams.get(team), rule.team_bytes),
+    ];
+    let nothing = HolderBytes::default();
+    for (whose, name, holder, limit) in holders {
+        let holder = holder.unwrap_or(&nothing);
+        let (has, adds) = (Bytes(holder.bytes), Bytes(holder.adds(own, &texts)));
+        if has.0 + adds.0 > limit.0 {
+            let name = name.to_owned();
+            return Err(Rejected::TooManySpecBytes { whose, name, has, adds, limit });
+        }
+    }
+    Ok(())
+}
+
 /// A repeated submission gets the job it made the first time.
 fn known_key(
     view: View<'_>,
@@ -123,7 +141,7 @@ fn known_key(
         return Ok(None);
     };
     match view.state.job(*job) {
-        Some(known) if as_asked(&known.spec) != as_asked(spec) => Err(Rejected::KeyReused(*job)),
+        Some(known) if !is_of(known, spec) => Err(Rejected::KeyReused(*job)),
         _ => Ok(Some(*job)),
     }
 }

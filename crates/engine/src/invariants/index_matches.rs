@@ -8,6 +8,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
     let mut rebuilt = State {
         jobs: state.jobs.clone(),
         nodes: state.nodes.clone(),
+        endpoints: state.endpoints.clone(),
         policy: state.policy.clone(),
         ..State::default()
     };

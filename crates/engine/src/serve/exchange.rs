@@ -176,6 +176,7 @@ fn submitted(look: &Look<'_>, job: JobId, revision: u32) -> Option<Event> {
         job,
         user: endpoint.user.clone(),
         spec: endpoint.revision(revision)?.spec.clone(),
+        texts: endpoint.revision(revision)?.texts.clone(),
         key: None,
         team: Some(endpoint.team.clone()),
         replica_of: Some(Box::new(ReplicaOf { endpoint: look.name(), revision })),

@@ -88,7 +88,15 @@ fn a_hundred_thousand_ended_jobs_leave_the_state() {
         let (job, user, spec) = (JobId(id), "ada".to_owned(), spec.clone());
         put(
             &mut state,
-            Event::JobSubmitted { job, user, spec, key: None, team: None, replica_of: None },
+            Event::JobSubmitted {
+                job,
+                user,
+                spec,
+                key: None,
+                team: None,
+                replica_of: None,
+                texts: Default::default(),
+            },
         );
         let ended = tutti_model::Ended {
             outcome: tutti_model::Outcome::Cancelled,

@@ -75,7 +75,7 @@ fn nonsense_is_refused_by_key() {
     let mut world = World::new(&[8]);
     let base = || gang(1, 1);
     let cases = [
-        ("run", JobSpec { run: tutti_model::Command::Shell("  ".into()), ..base() }),
+        ("run", JobSpec { run: tutti_model::Command::Shell("  ".into()).into(), ..base() }),
         ("nodes", JobSpec { nodes: Some(0), ..base() }),
         ("gpus", JobSpec { gpus: Some(2), ..base() }),
         ("time", JobSpec { time: Some(Span(0)), ..base() }),

@@ -13,6 +13,9 @@ mod tables;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use redb::{Database, Durability, ReadableDatabase, ReadableTable};
@@ -34,7 +37,24 @@ pub struct RedbJournal {
     recovery: Recovery,
     /// Snapshots that a load could not use: the next one replaces them, not the good one.
     damaged: BTreeSet<Seq>,
+    /// Which file it is. None: no file at all.
+    identity: Option<FileIdentity>,
 }
+
+/// Device and inode: the same for as long as the file is open, whatever becomes of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileIdentity(u64, u64);
+
+impl FileIdentity {
+    pub fn of(metadata: &Metadata) -> FileIdentity {
+        FileIdentity(metadata.dev(), metadata.ino())
+    }
+}
+
+/// A smaller file is not worth the trouble.
+const SLACK_FROM: u64 = 32 << 20;
+/// A file this many times as large as what it holds is made smaller.
+const SLACK_FACTOR: u64 = 3;
 
 impl RedbJournal {
     /// Opens the journal, or makes a new one where there is no file. Its mode is 0600.
@@ -69,7 +89,8 @@ impl RedbJournal {
             Ok((last, newest))
         })?;
         let order = Order::new(last_batch, newest);
-        Ok(RedbJournal { db: Some(db), guard, order, recovery, damaged: BTreeSet::new() })
+        let damaged = BTreeSet::new();
+        Ok(RedbJournal { db: Some(db), guard, order, recovery, damaged, identity: None })
     }
 
     /// The newest snapshot that can be read and that `replay` accepts.
@@ -154,6 +175,7 @@ impl Journal for RedbJournal {
             txn.open_table(LOG)?.insert((batch.first.0, batch.last.0), batch.bytes.as_slice())?;
             Ok(txn.commit()?)
         });
+        let written = written.and_then(|()| self.check_in_place());
         match written {
             Ok(()) => self.order.appended(batch),
             Err(_) => self.order.broke(),
@@ -170,6 +192,7 @@ impl Journal for RedbJournal {
             tables::drop_covered(&txn, seq, &self.damaged)?;
             Ok(txn.commit()?)
         });
+        let written = written.and_then(|()| self.check_in_place());
         match written {
             Ok(()) => {
                 self.order.snapshot_written(seq);
@@ -186,6 +209,35 @@ impl Journal for RedbJournal {
         stats.snapshot = self.order.newest_snapshot;
         stats.disk_bytes = std::fs::metadata(self.path()).map_or(stats.bytes, |m| m.len());
         Ok(stats)
+    }
+
+    fn check_in_place(&self) -> Result<(), JournalError> {
+        let Some(identity) = self.identity else { return Ok(()) };
+        let gone = |what| JournalError::Gone { path: self.path().to_owned(), what };
+        match std::fs::metadata(self.path()) {
+            Ok(there) if FileIdentity::of(&there) == identity => Ok(()),
+            Ok(_) => Err(gone("another file has its name")),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(gone("the file was deleted or moved away"))
+            }
+            Err(e) => Err(self.guard.of_io("looking at", e)),
+        }
+    }
+
+    fn give_back(&mut self) -> Result<u64, JournalError> {
+        let before = self.stats()?;
+        if before.disk_bytes < SLACK_FROM || before.disk_bytes < SLACK_FACTOR * before.bytes {
+            return Ok(0);
+        }
+        let RedbJournal { db, guard, .. } = self;
+        let compacted = guard
+            .run("compacting", || Ok(db.as_mut().ok_or(redb::Error::DatabaseClosed)?.compact()?));
+        if let Err(error) = compacted {
+            self.order.broke();
+            return Err(error);
+        }
+        self.check_in_place()?;
+        Ok(before.disk_bytes.saturating_sub(self.stats()?.disk_bytes))
     }
 }
 

@@ -10,7 +10,7 @@ use redb::{Builder, Database, DatabaseError};
 use serde::Serialize;
 
 use super::overlay::Overlay;
-use super::{Guard, RedbJournal};
+use super::{FileIdentity, Guard, RedbJournal};
 use crate::JournalError;
 
 #[derive(Clone, Debug)]
@@ -77,8 +77,10 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<RedbJournal, Journa
         Header::Unfinished => file.set_len(0).map_err(|e| guard.of_io("writing", e))?,
         _ => {}
     }
+    let identity = file.metadata().map_err(|e| guard.of_io("opening", e))?;
     let (db, recovery) = create(&guard, options, |b| b.create_file(file))?;
-    let journal = RedbJournal::from_database(db, path.to_owned(), recovery)?;
+    let mut journal = RedbJournal::from_database(db, path.to_owned(), recovery)?;
+    journal.identity = Some(FileIdentity::of(&identity));
     if !matches!(header, Header::Redb { .. }) {
         sync_parent(path, &guard)?;
     }

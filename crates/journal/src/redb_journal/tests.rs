@@ -318,3 +318,53 @@ fn a_killed_owner_is_noticed() {
     assert_eq!(again.recovery(), Recovery::Checked);
     assert_eq!(load(&mut again).0.batches, vec![batch(1, 2)]);
 }
+
+/// `rm -rf` of a data dir leaves the controller with a file that nobody will find again.
+#[test]
+fn nothing_is_appended_to_a_journal_that_is_gone() {
+    let folder = Folder::new();
+    let mut journal = folder.journal();
+    journal.append(&batch(1, 1)).unwrap();
+    journal.check_in_place().unwrap();
+    std::fs::remove_file(folder.path()).unwrap();
+    let gone = journal.check_in_place().unwrap_err();
+    assert!(gone.to_string().contains("deleted or moved away"), "{gone}");
+    assert!(matches!(journal.append(&batch(2, 2)), Err(JournalError::Gone { .. })));
+    assert!(matches!(journal.append(&batch(2, 2)), Err(JournalError::Broken)));
+}
+
+#[test]
+fn nothing_is_appended_to_a_journal_that_was_replaced() {
+    let folder = Folder::new();
+    let mut journal = folder.journal();
+    journal.append(&batch(1, 1)).unwrap();
+    let copy = folder.0.path().join("copy");
+    std::fs::copy(folder.path(), &copy).unwrap();
+    std::fs::rename(&copy, folder.path()).unwrap();
+    let gone = journal.append(&batch(2, 2)).unwrap_err();
+    assert!(matches!(gone, JournalError::Gone { .. }), "{gone}");
+    assert!(gone.to_string().contains("another file has its name"), "{gone}");
+}
+
+#[test]
+fn a_file_shrinks_when_what_it_held_is_gone() {
+    let folder = Folder::new();
+    let mut journal = folder.journal();
+    for seq in 1..=100 {
+        let bytes = vec![seq as u8; 1 << 20];
+        journal.append(&Batch { first: Seq(seq), last: Seq(seq), bytes }).unwrap();
+    }
+    assert_eq!(journal.give_back().unwrap(), 0, "all of it is needed");
+    let full = journal.stats().unwrap().disk_bytes;
+    assert!(full > 100 << 20, "{full}");
+    journal.write_snapshot(Seq(99), b"small").unwrap();
+    journal.write_snapshot(Seq(100), b"small").unwrap();
+    let given_back = journal.give_back().unwrap();
+    let now = journal.stats().unwrap().disk_bytes;
+    assert_eq!(given_back, full.saturating_sub(now).max(given_back));
+    assert!(now < 16 << 20, "{full} to {now}, {given_back} given back");
+    journal.append(&batch(101, 102)).unwrap();
+    drop(journal);
+    let (seen, loaded) = load(&mut folder.journal());
+    assert_eq!((seen.snapshot, loaded.last), (Some((Seq(100), b"small".to_vec())), Seq(102)));
+}

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BadPolicy, Class, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, Team};
-use crate::{Span, Topology};
+use super::{
+    BadPolicy, Class, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, SubmissionRule, Team,
+};
+use crate::{Bytes, Span, Topology};
 
 /// Bounds on what one policy may carry: it is part of every snapshot, and every pass walks it.
 const TEAMS_MAX: usize = 10_000;
@@ -32,6 +34,7 @@ impl Policy {
         found.add_if(self.goodput.idle_after < Span::secs(2), "goodput.idle_after", || {
             "must be at least 2s: samples come once a second".to_owned()
         });
+        self.check_submissions(&mut found);
         self.check_watch(&mut found);
         found.0
     }
@@ -72,6 +75,26 @@ impl Policy {
         for (model, weight) in &self.gpu_weights {
             found.add_if(*weight == 0, format!("gpu_weights.{model}"), || {
                 "must be more than 0: time on a GPU is never free".to_owned()
+            });
+        }
+    }
+
+    fn check_submissions(&self, found: &mut Found) {
+        let rule = &self.submissions;
+        let (path, most) = ("submissions.job_bytes", SubmissionRule::JOB_BYTES_MAX);
+        found.add_if(rule.job_bytes > most, path, || {
+            format!("must be at most {most}: no request may be larger")
+        });
+        found.add_if(rule.job_bytes < Bytes(1024), path, || {
+            "must be at least 1KiB: a command has to fit".to_owned()
+        });
+        let wider = [
+            ("submissions.user_bytes", rule.user_bytes, "job_bytes", rule.job_bytes),
+            ("submissions.team_bytes", rule.team_bytes, "user_bytes", rule.user_bytes),
+        ];
+        for (path, value, name, least) in wider {
+            found.add_if(value < least, path, || {
+                format!("must be at least {name}, which is {least}")
             });
         }
     }

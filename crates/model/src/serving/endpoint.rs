@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{JobId, JobSpec, NodeId, Replicas, ServiceSpec, Span, Time};
+use crate::{JobId, JobSpec, NodeId, Replicas, ServiceSpec, Span, TextRefs, Time};
 
 /// Revisions that are remembered, so that one can go back to them.
 pub const REVISIONS_MAX: usize = 10;
@@ -63,6 +63,9 @@ pub struct Endpoint {
 pub struct Revision {
     pub number: u32,
     pub spec: Arc<JobSpec>,
+    /// What of its spec is stored by hash.
+    #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
+    pub texts: TextRefs,
     pub at: Time,
     pub by: String,
     /// It was taken back, and why.

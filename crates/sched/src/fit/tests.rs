@@ -138,3 +138,45 @@ fn plain_first_fit_and_best_fit_know_no_racks() {
     let within_rack = c(PlacementRule::FirstFit).submit(within(Topology::Rack, gang(2, 2)));
     assert_eq!(within_rack.placed(), "2@n2:0,1+n4:0,1", "unless the job says so");
 }
+
+/// `tutti up` with loopback addresses on one machine, an agent on another.
+fn two_machines() -> Case {
+    let on = |host: &'static str| move |n: &mut Node| n.facts.loopback = Some(loopback_of(host));
+    let c = case().nodes(4, 4).change_node(1, on("x")).change_node(2, on("x"));
+    c.change_node(3, on("y"))
+}
+
+#[test]
+fn nodes_that_do_not_reach_each_other_are_never_one_gang() {
+    assert_eq!(two_machines().submit(gang(2, 4)).placed(), "1@n1:0,1,2,3+n2:0,1,2,3");
+    assert_eq!(two_machines().submit(total(8)).placed(), "1@n1:0,1,2,3+n2:0,1,2,3");
+    let c = two_machines().running(gpus(4), &[(1, &[0, 1, 2, 3])]).submit(gang(2, 4));
+    assert_eq!(c.placed(), "", "n2, n3 and n4 are free, and each is alone");
+    let Some(Verdict::Busy(s)) = c.verdict("2") else { panic!("{:?}", c.verdict("2")) };
+    assert_eq!((s.nodes_fitting, s.blocked.unreachable, s.blocked.gpus_busy), (1, 2, 1));
+    let c = two_machines().running(gpus(4), &[(1, &[0, 1, 2, 3])]).submit(total(8));
+    assert_eq!(c.placed(), "");
+    // One node has nobody to reach.
+    let c =
+        two_machines().submit(gang(1, 4)).submit(gang(1, 4)).submit(gang(1, 4)).submit(gang(1, 4));
+    assert_eq!(c.plan().placements.len(), 4);
+    for rule in [PlacementRule::FirstFit, PlacementRule::BestFit] {
+        let c = two_machines().running(gpus(4), &[(1, &[0, 1, 2, 3])]).submit(gang(2, 4));
+        assert_eq!(c.policy(|p| p.placement = rule).placed(), "");
+    }
+    let c = two_machines().submit(elastic(1, 4, 4));
+    assert_eq!(c.plan().placements[0].parts.len(), 2);
+}
+
+#[test]
+fn a_gang_over_nodes_that_never_reach_each_other_is_refused() {
+    let state = two_machines().state();
+    let refused =
+        |spec: &JobSpec| crate::impossible(&state, &Demand::of(spec)).unwrap_err().to_string();
+    assert_eq!(
+        refused(&gang(3, 4)),
+        "asks for 3 nodes that reach each other; the cluster has room for 2"
+    );
+    assert!(refused(&total(12)).contains("12 GPUs on nodes that reach each other"));
+    assert!(crate::impossible(&state, &Demand::of(&gang(2, 4))).is_ok());
+}

@@ -140,6 +140,8 @@ fn change(state: &mut State, scheduler: &mut Scheduler, what: (u8, u32, u32)) {
                 held: false,
                 rank: 0,
                 replica_of: None,
+                texts: TextRefs::default(),
+                cut: TextRefs::default(),
                 spec: std::sync::Arc::new(spec),
                 tasks: Tasks::One(Task::pending(NOW)),
             };

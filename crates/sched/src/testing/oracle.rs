@@ -126,13 +126,15 @@ fn suits(d: &Demand, gpu: &Gpu) -> bool {
 fn domain(state: &State, node: &Node, level: Topology) -> String {
     let place = state.policy.topology.place_of(node);
     let (site, rail, rack) = (place.site, place.rail, place.rack);
-    match level {
-        Topology::Island | Topology::Node => node.facts.name.clone(),
-        Topology::Rack => format!("{site:?}/{rail:?}/{rack:?}"),
-        Topology::Rail => format!("{site:?}/{rail:?}"),
-        Topology::Site => format!("{site:?}"),
-        Topology::Any => String::new(),
-    }
+    let reach = node.facts.reach().unwrap_or_default().to_owned();
+    reach
+        + &match level {
+            Topology::Island | Topology::Node => node.facts.name.clone(),
+            Topology::Rack => format!("{site:?}/{rail:?}/{rack:?}"),
+            Topology::Rail => format!("{site:?}/{rail:?}"),
+            Topology::Site => format!("{site:?}"),
+            Topology::Any => String::new(),
+        }
 }
 
 /// Parts are all that was asked for, on nodes and GPUs that will do.

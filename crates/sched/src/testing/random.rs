@@ -15,10 +15,13 @@ fn any_node() -> impl Strategy<Value = (Node, u32)> {
         1 => vec(select(vec!["h100", "a100"]), 1..5),
     ];
     let net = select(vec!["ib", "eth"]);
-    let marks = (0..10u32, 0..2u16, 0..3u32, net, 0..12u16, any::<bool>());
+    // Most nodes are reached from everywhere, some only on their own machine.
+    let host = select(vec!["", "", "", "", "a", "b"]);
+    let marks = (0..10u32, 0..2u16, 0..3u32, net, 0..12u16, any::<bool>(), host);
     (gpus, 2..12u32, 8..24u64, marks).prop_map(|(gpus, cpus, mem, marks)| {
-        let (standing, split, rack, net, broken, can_move) = marks;
+        let (standing, split, rack, net, broken, can_move, host) = marks;
         let mut n = node(0, &gpus);
+        n.facts.loopback = (!host.is_empty()).then(|| loopback_of(host));
         (n.facts.can_suspend, n.facts.can_move) = (true, can_move);
         (n.facts.cpus, n.facts.mem) = (cpus, Bytes::gib(mem));
         n.facts.labels.insert("net".to_owned(), net.to_owned());

@@ -53,6 +53,8 @@ impl World {
             held: false,
             rank: 0,
             replica_of: None,
+            texts: TextRefs::default(),
+            cut: TextRefs::default(),
             spec: Arc::new(spec),
             tasks: Tasks::One(Task::pending(self.now)),
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{Fate, JobRun, Run, Sample, Stint};
 use tutti_model::{
     DEFAULT_TEAM, GpuRequest, Job, JobId, JobSpec, Lane, Like, Link, Node, NodeId, PlacementRule,
-    Policy, Priority, QueueKey, QueueOrder, Span, State, Task, TaskId, Tasks, Time, Used,
+    Policy, Priority, QueueKey, QueueOrder, Span, State, Task, TaskId, Tasks, TextRefs, Time, Used,
 };
 
 use crate::cluster::NodeBuilder;
@@ -258,6 +258,8 @@ impl<'a> World<'a> {
             rank: self.state.learned.service.rank(like, id),
             held: false,
             replica_of: None,
+            texts: TextRefs::default(),
+            cut: TextRefs::default(),
             tasks: Tasks::One(Task::pending(submitted_at)),
         };
         self.state.jobs.insert(id, Arc::new(record));

@@ -247,5 +247,5 @@ impl World {
 
 fn for_ever(spec: &JobSpec) -> JobSpec {
     let words = ["sim".to_owned(), FOR_EVER_MS.to_string(), "0".to_owned()];
-    JobSpec { run: Run::Argv(words.to_vec()), ..spec.clone() }
+    JobSpec { run: Run::Argv(words.to_vec()).into(), ..spec.clone() }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tutti_engine::{Engine, Event, Record, Settings};
 use tutti_model::{
-    Ended, IndexRanges, Job, JobSpec, Phase, Policy, Span, State, Task, TaskId, Tasks, Time,
+    Ended, IndexRanges, Job, JobSpec, Phase, Policy, Shared, Span, State, Task, TaskId, Tasks, Time,
 };
 
 use super::{Manner, Trace, TraceJob};
@@ -106,7 +106,7 @@ impl History {
             array: None,
             hold: false,
             stdin: false,
-            env: BTreeMap::new(),
+            env: Shared::default(),
             ..JobSpec::clone(&job.spec)
         };
         let (name, user) = (id.to_string(), job.user.clone());

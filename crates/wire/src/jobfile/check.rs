@@ -39,14 +39,14 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
         let at = root.get(key).map_or(root.at, |e| e.node.at);
         Err(FileError::of_key(at, key, Problem::BadValue(why.to_owned())))
     };
-    let empty = match &spec.run {
+    let empty = match &*spec.run {
         Command::Shell(line) => line.trim().is_empty(),
         Command::Argv(words) => words.first().is_none_or(|w| w.is_empty()),
     };
     if empty {
         return refuse("run", "the command is empty");
     }
-    if let Command::Shell(line) = &spec.run
+    if let Command::Shell(line) = &*spec.run
         && line.len() > SCRIPT_BYTES_MAX
     {
         let at = root.get("run").map_or(root.at, |e| e.node.at);

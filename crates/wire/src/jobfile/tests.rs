@@ -435,7 +435,7 @@ fn slurm_options_that_can_t_be_followed() {
 
 #[test]
 fn interpreters() {
-    let argv = |first: &str| match spec("x.sh", &format!("{first}\n1")).run {
+    let argv = |first: &str| match spec("x.sh", &format!("{first}\n1")).run.into_inner() {
         Command::Argv(words) => words,
         Command::Shell(line) => panic!("{line}"),
     };
@@ -449,10 +449,8 @@ fn interpreters() {
 
 #[test]
 fn an_interpreter_that_wants_a_file_gets_one() {
-    let Command::Argv(mut words) = spec("x.sh", "#!/usr/bin/awk -f\nBEGIN { print ARGV[1] }\n").run
-    else {
-        panic!()
-    };
+    let awk = spec("x.sh", "#!/usr/bin/awk -f\nBEGIN { print ARGV[1] }\n");
+    let Command::Argv(mut words) = awk.run.into_inner() else { panic!() };
     words.push("an argument".to_owned());
     let out = std::process::Command::new(&words[0]).args(&words[1..]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "an argument\n", "{out:?}");

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     BadPolicy, Budget, Class, DEFAULT_CLASS, DurationRule, GoodputRule, Place, PlacementRule,
-    Policy, PreemptionRule, Price, Prices, QueueOrder, Reservation, Span, Spare, Team, TopologyMap,
-    WatchPolicy,
+    Policy, PreemptionRule, Price, Prices, QueueOrder, Reservation, Span, Spare, SubmissionRule,
+    Team, TopologyMap, WatchPolicy,
 };
 
 use super::hosts;
@@ -48,6 +48,7 @@ pub(super) struct PolicyShape {
     #[serde(skip_serializing_if = "PricesShape::is_unset")]
     prices: PricesShape,
     goodput: GoodputRule,
+    submissions: SubmissionRule,
     #[serde(skip_serializing_if = "WatchPolicy::is_default")]
     watch: WatchPolicy,
 }
@@ -85,6 +86,7 @@ impl PolicyShape {
             reservations: policy.reservations.iter().map(ReservationShape::of).collect(),
             prices: PricesShape::of(&policy.prices),
             goodput: policy.goodput.clone(),
+            submissions: policy.submissions.clone(),
             watch: policy.watch.clone(),
         }
     }
@@ -131,6 +133,7 @@ impl PolicyShape {
             spares: self.spares,
             prices,
             goodput: self.goodput,
+            submissions: self.submissions,
             watch: self.watch,
         })
     }

@@ -50,7 +50,7 @@ fn recipes_are_endpoints() {
         let parsed = read(&path).unwrap_or_else(|fail| panic!("{fail}"));
         need_service(&parsed.spec, &path).unwrap();
         assert_eq!(parsed.warnings, Vec::<String>::new(), "{}", path.display());
-        let tutti_model::Command::Shell(line) = &parsed.spec.run else { panic!("{path:?}") };
+        let tutti_model::Command::Shell(line) = &*parsed.spec.run else { panic!("{path:?}") };
         let knows = line.contains("$PORT") || line.contains("tutti infer");
         assert!(knows, "{path:?} listens where nobody asks");
         names.push(name(None, &parsed.spec, &path).unwrap());

@@ -1,4 +1,4 @@
-use tutti_model::{Drain, GpuRequest, Reservation, Topology};
+use tutti_model::{Drain, GpuRequest, LoopbackOf, Reservation, Topology};
 
 use super::*;
 
@@ -313,4 +313,18 @@ fn nobody_meets_on_a_fixed_port() {
     c.carry_out(place(a, vec![part(N1, &[0])]));
     let there = place(d, vec![part(N1, &[1])]);
     assert_eq!(c.refuses(&there), Violation::PortTaken(d, N1, 8000, a));
+}
+
+#[test]
+fn nodes_of_a_gang_reach_each_other() {
+    let mut c = case();
+    let task = c.waiting(gang(2, 4));
+    let plan = place(task, vec![part(N1, &[0, 1, 2, 3]), part(N2, &[0, 1, 2, 3])]);
+    c.accepts(&plan);
+    let loopback = |s: &mut State, id: NodeId| {
+        let of = LoopbackOf { host: "x".to_owned(), id: "x".to_owned() };
+        s.nodes.get_mut(&id).unwrap().facts.loopback = Some(of);
+    };
+    let wrong = Violation::Unreachable(task, N1, N2);
+    assert_eq!(c.refuses_if(&plan, |s| loopback(s, N2)), wrong);
 }
