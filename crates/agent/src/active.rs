@@ -136,7 +136,8 @@ impl Checker {
             return "simulated: only fire drills fail".to_owned();
         }
         let (due, all) = (self.due().len(), self.gpus.iter().filter(|g| self.can(g.index)).count());
-        format!("{} of {all} GPUs passed since the machine was started", all - due)
+        let of = tutti_model::count(all as u64, "GPU");
+        format!("{} of {of} passed since the machine was started", all - due)
     }
 
     /// Checks those of these GPUs that nobody uses. Blocks for as long as that takes. `taken`: GPUs

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use tutti_model::{GpuIndex, Hardware, Lack, Launch, LeaseId, PartError};
+use tutti_model::{Command, GpuIndex, Hardware, Lack, Launch, LeaseId, PartError};
 
 use crate::cgroup::{Cgroups, PartCgroup, Wanted};
 use crate::config::AgentConfig;
@@ -184,6 +184,7 @@ impl Isolation {
         let value = |var: &str| Some(var.split_once('=')?.1.to_owned());
         let named = plan.env.iter().filter(|var| NAMED.iter().any(|n| var.starts_with(n)));
         let named = named.filter_map(|var| value(var)).chain([workdir.to_owned()]);
+        let named = named.chain(command_path(&launch.spec.run));
         let named = named.map(|path| Keep { path: path.into(), named: true });
         // Those that share a GPU find each other's server there.
         let memory = launch.spec.gpu_share.is_none_or(|share| share >= 1.0);
@@ -224,6 +225,15 @@ impl Isolation {
     pub fn groups(&self, lease: LeaseId) -> Option<PartCgroup> {
         self.cgroups.as_ref().map(|cgroups| cgroups.of_part(lease))
     }
+}
+
+/// The program that a command names by its path. What else it names may be meant to be its own.
+fn command_path(run: &Command) -> Option<String> {
+    let word = match run {
+        Command::Argv(words) => words.first()?.as_str(),
+        Command::Shell(line) => line.split_whitespace().find(|word| *word != "exec")?,
+    };
+    word.starts_with('/').then(|| word.to_owned())
 }
 
 /// Closing all GPUs but those whose files are known would close a part's own.

@@ -206,11 +206,13 @@ fn what_a_killed_runtime_left_is_removed_as_the_parts_user() {
 fn what_removes_leftovers_is_held_like_the_part() {
     let mut controller = Controller::start();
     let dir = TempDir::new();
-    let name = dir.path().file_name().unwrap();
-    // Where the test sees the same files as jobs, which have a /tmp of their own.
-    let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut agent = agent_with(&mut controller, &shared, &["podman"], OF_A_USER, &["cgroups"]);
-    let launch = part("1", &shared, "echo runs; sleep 1000");
+    let shared = dir.path();
+    let mut agent = agent_with(&mut controller, shared, &["podman"], OF_A_USER, &["cgroups"]);
+    let mut launch = part("1", shared, "echo runs; sleep 1000");
+    // Jobs have a /tmp of their own: there the test sees the same files as they.
+    let mut spec = (*launch.spec).clone();
+    spec.workdir = Some(shared.display().to_string());
+    launch.spec = spec.into();
     let lease = launch.lease;
     controller.run(&launch);
     controller.wait_for_log(lease.task, 0, "runs");
@@ -224,10 +226,9 @@ fn what_removes_leftovers_is_held_like_the_part() {
     controller.stop(lease, 0);
     controller.wait_until_done(lease);
     let log = controller.whole_log(lease.task, 0);
-    assert_eq!(said(&shared, "removed"), "rm --force --time=0 --ignore c0ffee\n", "{log}");
-    let groups = said(&shared, "groups-rm").replace("/leftovers\n", "\n");
-    assert_eq!(groups, said(&shared, "groups---cgroup-manager=cgroupfs"), "the part's own");
+    assert_eq!(said(shared, "removed"), "rm --force --time=0 --ignore c0ffee\n", "{log}");
+    let groups = said(shared, "groups-rm").replace("/leftovers\n", "\n");
+    assert_eq!(groups, said(shared, "groups---cgroup-manager=cgroupfs"), "the part's own");
     assert_ne!(groups, "");
     agent.terminate();
-    let _ = std::fs::remove_dir_all(&shared);
 }

@@ -140,21 +140,45 @@ fn a_part_has_its_own_tmp_and_finds_what_it_needs() {
     for dir in ["/tmp", "/var/tmp", "/dev/shm"] {
         assert!(!std::path::Path::new(dir).join(&mine).exists(), "{dir}");
     }
-    // The next one starts with nothing, and nothing stays behind.
-    assert_eq!(
-        n.controller.status_of(&part(
-            "2",
-            &[0],
-            "test -z \"$(ls -A /tmp | grep -v tutti-agent-test)\""
-        )),
-        ExitStatus::Code(0)
-    );
+    // The next one starts with nothing but the agent's own program, and nothing stays behind.
+    let agent = std::path::Path::new(env!("CARGO_BIN_EXE_agent-for-tests"));
+    let kept = agent.strip_prefix("/tmp").ok().and_then(|path| path.components().next());
+    let kept = kept.map_or("tutti-agent-test", |top| top.as_os_str().to_str().unwrap());
+    let line = format!("test -z \"$(ls -A /tmp | grep -v -e tutti-agent-test -e {kept})\"");
+    assert_eq!(n.controller.status_of(&part("2", &[0], &line)), ExitStatus::Code(0));
     n.agent.terminate();
     let left = std::fs::read_dir("/tmp").unwrap().flatten().map(|e| e.file_name());
     let data = n.dir.path().join("node");
     let mark = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
     let own = format!(".tutti-{}", &mark[..16]);
     assert!(left.into_iter().all(|name| name != own.as_str()), "{own}");
+}
+
+/// A program that was built below /tmp, as in a clone that somebody tries out.
+#[test]
+fn a_part_finds_the_program_that_its_command_names() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut n) = node(&[], &["private-tmp"]) else { return };
+    let (bin, data) = (n.dir.path().join("built/bin"), n.dir.path().join("built/data"));
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::write(&data, "").unwrap();
+    let program = bin.join("train");
+    let text = format!("#!/bin/sh\ntest ! -e {} && echo trains $1\n", data.display());
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let words = vec![program.display().to_string(), "7".to_owned()];
+    let specs = [
+        JobSpec::new(tutti_model::Command::Argv(words)),
+        JobSpec::shell(format!("{} 7", program.display())),
+        JobSpec::shell(format!("exec {} 7", program.display())),
+    ];
+    for (spec, task) in specs.into_iter().zip(["1", "2", "3"]) {
+        let mut launch = with_spec(task, task.parse().unwrap(), spec);
+        launch.gpus = vec![GpuIndex(0)];
+        let status = n.controller.status_of(&launch);
+        let log = n.controller.whole_log(launch.lease.task, 0);
+        assert_eq!((status, log.as_str()), (ExitStatus::Code(0), "trains 7\n"));
+    }
 }
 
 #[test]

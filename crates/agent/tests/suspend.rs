@@ -5,27 +5,23 @@ mod support;
 use std::path::Path;
 
 use support::*;
-use tutti_model::{Bytes, ExitStatus, GpuIndex, Launch, LeaseId, Order, PartReport, Suspension};
+use tutti_model::{
+    Bytes, ExitStatus, GpuIndex, JobSpec, Launch, LeaseId, Order, PartReport, Suspension,
+};
 use tutti_wire::stream::{ExecOutput, ToAgent, ToController};
 
 struct Node {
     controller: Controller,
     dir: TempDir,
-    /// Where jobs and the test see the same files, though jobs may have a /tmp of their own.
+    /// The working directory of jobs: there they and the test see the same files, though jobs may have a
+    /// /tmp of their own.
     shared: std::path::PathBuf,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.shared);
-    }
 }
 
 impl Node {
     fn new() -> Node {
         let dir = TempDir::new();
-        let name = dir.path().file_name().unwrap();
-        let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let shared = dir.path().join("shared");
         std::fs::create_dir_all(&shared).unwrap();
         Node { controller: Controller::start(), dir, shared }
     }
@@ -44,7 +40,9 @@ impl Node {
             "echo pid $$; (i=0; while :; do i=$((i+1)); echo $i >> {}; sleep 0.01; done); exit 3",
             count.display()
         );
-        let launch = shell(task, generation, &line);
+        let mut spec = JobSpec::shell(line);
+        spec.workdir = Some(self.shared.display().to_string());
+        let launch = with_spec(task, generation, spec);
         self.controller.run(&launch);
         self.controller.wait_until_running(launch.lease);
         self.wait_for_more(task);

@@ -20,7 +20,7 @@ impl Fold {
         let first = entry.row.clone();
         let mut row = JobRow { id: TaskId::single(first.id.job), note: String::new(), ..first };
         row.node_names.clear();
-        row.suspended_for = Default::default();
+        (row.suspended_for, row.between_attempts) = Default::default();
         (row.restarts, row.exit_code) = (0, None);
         let mut fold = Fold { row, array: Some(ArrayCounts::default()) };
         fold.add(&entry);

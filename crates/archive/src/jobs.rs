@@ -150,6 +150,7 @@ impl Row for JobEntry {
         may("gpu_micros_idle", Kind::Int),
         may("gpu_micros_reserved", Kind::Int),
         may("restarts_health", Kind::Int),
+        may("between_attempts_ms", Kind::Int),
     ];
 
     fn key(&self) -> Key {
@@ -199,6 +200,7 @@ impl Row for JobEntry {
         let time = |class| self.time.as_ref().map_or(Cell::Null, |t| Cell::large(t.of(class)));
         cells.extend(TIMES.map(|(class, _)| time(class)));
         cells.push(Cell::int(self.restarts.health));
+        cells.push(Cell::large(row.between_attempts.0));
         cells
     }
 
@@ -279,6 +281,8 @@ fn job_row(c: &Columns, row: usize, restarts: Restarts) -> Result<JobRow, BadCon
         started_at: c.number_or_none("started", row)?.map(Time),
         ended_at: Some(Time(c.number("ended", row)?)),
         suspended_for: Span(c.number("suspended_ms", row)?),
+        // Files of before do not have it.
+        between_attempts: Span(c.number_or_none("between_attempts_ms", row)?.unwrap_or(0)),
         exit_code: c.number_or_none("exit_code", row)?,
         restarts: restarts.total(),
         verdict: None,

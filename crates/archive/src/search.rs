@@ -297,8 +297,6 @@ fn find_in(
     index: Option<u32>,
 ) -> Result<Option<JobDetail>, BadContent> {
     let mut whole: Option<(Fold, Spot)> = None;
-    // The rows of a job are one after the other.
-    let mut first: Option<(Key, Spot)> = None;
     for group in 0..reader.groups() {
         let (min, max) = reader.range(group, "job").unwrap_or((i64::MIN, i64::MAX));
         if job < min || max < job {
@@ -318,14 +316,9 @@ fn find_in(
         reader.read(group, |f| !HEAVY.contains(&f.name), &mut columns)?;
         for row in rows {
             let entry = JobEntry::read(&columns, row)?;
-            let begins = match first {
-                Some((key, spot)) if key == entry.key() => spot,
-                _ => (group, row),
-            };
-            first = Some((entry.key(), begins));
             match index {
                 Some(index) if is_task(&entry, index) => {
-                    return task_detail(reader, (group, row), begins, index).map(Some);
+                    return task_detail(reader, (group, row), index).map(Some);
                 }
                 Some(_) => {}
                 None => match &mut whole {
@@ -343,19 +336,15 @@ fn is_task(entry: &JobEntry, index: u32) -> bool {
     entry.row.id.index == Some(index) || entry.indices.as_ref().is_some_and(|i| i.contains(index))
 }
 
-/// What the whole job made of its GPUs is with the first of its rows.
 fn task_detail(
     reader: &Reader<JobEntry>,
-    spot: Spot,
-    first: Spot,
+    (group, row): Spot,
     index: u32,
 ) -> Result<JobDetail, BadContent> {
-    let mut detail = reader.one(spot.0, spot.1)?.detail()?;
+    let mut detail = reader.one(group, row)?.detail()?;
     detail.row.id.index = Some(index);
-    if first != spot {
-        let more = reader.one(first.0, first.1)?.more;
-        detail.goodput = more.and_then(|more| more.goodput);
-    }
+    // What the whole array made of its GPUs is with the first of its rows. It is no task's own.
+    detail.goodput = None;
     Ok(detail)
 }
 

@@ -36,6 +36,7 @@ fn entry(job: u64, index: Option<u32>, state: JobState) -> JobEntry {
             started_at: Some(Time(ended.0 - 5_000)),
             ended_at: Some(ended),
             suspended_for: Span(12),
+            between_attempts: Span(7),
             exit_code: (state == JobState::Failed).then_some(137),
             restarts: 4,
             verdict: None,
@@ -158,21 +159,19 @@ fn arrays_are_put_together_again() {
 }
 
 #[test]
-fn a_task_says_what_its_whole_array_made_of_its_gpus() {
+fn only_the_whole_array_says_what_it_made_of_its_gpus() {
     let dir = tempfile::tempdir().unwrap();
     let table = Table::at(dir.path());
     let mut rows: Vec<JobEntry> = (0..3).map(|i| entry(5, Some(i), JobState::Completed)).collect();
     let line = ReportLine { held_hours: 4.0, ..ReportLine::default() };
     rows[0].more.as_mut().unwrap().goodput = Some(line.clone());
-    // Another cluster had a job 5 before.
-    let mut other = entry(5, None, JobState::Completed);
-    other.row.submitted_at = Time(1);
-    rows.insert(0, other);
     add(&table, rows).unwrap();
     for index in 0..3 {
         let found = table.find(TaskId::of_array(JobId(5), index)).unwrap().unwrap();
-        assert_eq!(found.goodput.as_ref(), Some(&line), "task {index}");
+        assert_eq!(found.goodput, None, "task {index}");
     }
+    let whole = table.find(TaskId::single(JobId(5))).unwrap().unwrap();
+    assert_eq!(whole.goodput, Some(line));
 }
 
 #[test]

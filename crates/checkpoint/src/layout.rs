@@ -24,8 +24,15 @@ pub struct Attempt {
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owner = if self.owner.is_empty() { "nobody in particular" } else { &self.owner };
-        write!(f, "generation {} of {owner}", self.generation)
+        let generation = self.generation;
+        match self.owner.as_str() {
+            "" => write!(f, "generation {generation} without an owner"),
+            // A task's id: "generation 2 of 1" would read as a count.
+            task if task.starts_with(|c: char| c.is_ascii_digit()) => {
+                write!(f, "job {task} (generation {generation})")
+            }
+            owner => write!(f, "{owner} (generation {generation})"),
+        }
     }
 }
 

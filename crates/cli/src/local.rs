@@ -13,7 +13,10 @@ mod breaking;
 mod file;
 mod found;
 pub mod hardware;
+mod memory;
+mod names;
 mod process;
+mod ready;
 mod record;
 mod router;
 mod setup;
@@ -21,6 +24,7 @@ mod stop;
 mod supervise;
 mod sweep;
 
+use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
@@ -41,6 +45,7 @@ use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;
 
+pub use names::{list as short_list, stopped as stopped_in_words};
 pub use router::RouterSetup;
 pub use setup::Setup;
 pub use stop::down;
@@ -54,9 +59,6 @@ const ROUTER: &str = "router";
 
 /// Until the controller answers.
 const CONTROLLER_WAIT: Duration = Duration::from_secs(30);
-const NODES_WAIT: Duration = Duration::from_secs(60);
-/// Nodes are ready within a moment; after this, somebody who waits is told for what.
-const NODES_WORD: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
@@ -180,6 +182,8 @@ pub struct RunningCluster {
 pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     let dir = make_dir(&options.data_dir)?;
     let found = found::look(&dir, options)?;
+    let new = options.nodes.iter().filter(|node| !found.agents.contains_key(&node.name));
+    memory::check(new.count())?;
     let listen = found.listen.or(options.listen).unwrap_or_else(usual_or_free_port);
     let args = controller_args(&dir, listen, options.node_timeout)?;
     let mut controller = match found.controller {
@@ -253,9 +257,9 @@ impl RunningCluster {
 
     /// Names of what `start` has started.
     pub fn started(&self) -> Vec<&str> {
+        let ran: BTreeSet<&str> = self.ran_already.iter().map(String::as_str).collect();
         let all = self.agents.iter().chain([&self.controller]).chain(&self.router);
-        let all = all.map(|d| d.name.as_str());
-        all.filter(|name| !self.ran_already.iter().any(|r| r == name)).collect()
+        all.map(|d| d.name.as_str()).filter(|name| !ran.contains(name)).collect()
     }
 
     /// The one that runs, or a new one.
@@ -276,59 +280,13 @@ impl RunningCluster {
 
     /// Nodes of an earlier start in this data dir that are not part of this one.
     pub fn left_over(&self) -> Result<Vec<String>, Fail> {
-        let ours = |name: &str| self.nodes.iter().any(|n| n.name == name);
+        let ours: BTreeSet<&str> = self.nodes.iter().map(|n| n.name.as_str()).collect();
         let was_here =
             |name: &str| self.data_dir.join(tutti_controller::NODES_DIR).join(name).is_dir();
         let nodes = self.client.nodes()?.into_iter();
-        let left = nodes.filter(|n| !usable(n.state) && !ours(&n.name) && was_here(&n.name));
+        let left = nodes
+            .filter(|n| !usable(n.state) && !ours.contains(n.name.as_str()) && was_here(&n.name));
         Ok(left.map(|n| n.name).collect())
-    }
-
-    /// Until every node can take work.
-    pub fn wait_ready(&mut self, stop: &StopSignals) -> Result<(), Fail> {
-        let deadline = Instant::now() + NODES_WAIT;
-        let mut word_at = Some(Instant::now() + NODES_WORD);
-        loop {
-            if let Some(dead) = self.agents.iter_mut().find_map(Daemon::death) {
-                return Err(dead);
-            }
-            let nodes = self.client.nodes()?;
-            let waiting: Vec<&str> = self
-                .nodes
-                .iter()
-                .map(|n| n.name.as_str())
-                .filter(|name| !nodes.iter().any(|n| n.name == *name && usable(n.state)))
-                .collect();
-            if waiting.is_empty() {
-                return Ok(());
-            }
-            if stop.asked() {
-                return Err(Fail::new("interrupted").exit(130));
-            }
-            let now = Instant::now();
-            if now > deadline {
-                let logs = self.data_dir.join("logs");
-                let late = self.with_reasons(&waiting);
-                return Err(Fail::new(format!("not ready in time: {late}"))
-                    .hint(format!("their logs are in {}", logs.display())));
-            }
-            if word_at.take_if(|at| *at <= now).is_some() {
-                terminal::complain(&format!("waiting for {}", self.with_reasons(&waiting)));
-            }
-            std::thread::sleep(POLL);
-        }
-    }
-
-    /// The names, and what the controller knows to be wrong with them.
-    fn with_reasons(&self, names: &[&str]) -> String {
-        let findings = self.client.doctor().map_or_else(|_| Vec::new(), |report| report.findings);
-        let reason = |name: &str| {
-            let subject = format!("node {name}");
-            let error = |f: &&Finding| f.level == FindingLevel::Error && f.subject == subject;
-            findings.iter().find(error).map(|f| format!("\n  {name}: {}", f.message))
-        };
-        let reasons: String = names.iter().filter_map(|name| reason(name)).collect();
-        format!("{}{reasons}", names.join(", "))
     }
 
     /// When it did not come up. What ran before has jobs, and agents may have adopted some, so then

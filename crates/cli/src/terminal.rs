@@ -4,7 +4,9 @@
 pub mod safe;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -53,8 +55,17 @@ pub fn complain_in_colour(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// Once, however many find it out: the reader of a file, the controller, and a check of the plan may
+/// all say the same of one job.
 pub fn warn(text: &str) {
-    complain(&format!("warning: {text}"));
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if is_news(&SAID, text) {
+        complain(&format!("warning: {text}"));
+    }
+}
+
+fn is_news(said: &Mutex<BTreeSet<String>>, text: &str) -> bool {
+    said.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned())
 }
 
 pub fn json<T: serde::Serialize>(value: &T) -> Result<(), crate::fail::Fail> {
@@ -79,4 +90,16 @@ pub fn stderr_is_live() -> bool {
 
 pub fn stdin_is_terminal() -> bool {
     std::io::stdin().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_warning_is_said_once() {
+        let said = Mutex::default();
+        let news: Vec<bool> = ["a", "b", "a", "a"].map(|text| is_news(&said, text)).into();
+        assert_eq!(news, [true, true, false, false]);
+    }
 }

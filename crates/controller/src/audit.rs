@@ -9,7 +9,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +36,11 @@ pub struct Line {
     pub user: Option<String>,
     /// The public part of the token.
     pub token: Option<String>,
-    pub peer: Option<SocketAddr>,
+    /// Address and port, or `local` for the socket of the data dir.
+    pub peer: Option<String>,
+    /// The user of this machine who connected to that socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     pub action: String,
     pub target: String,
     /// `ok`, or the code of the error.
@@ -205,6 +208,7 @@ impl Writer {
             user: None,
             token: None,
             peer: None,
+            uid: None,
             action: "refuse".to_owned(),
             target: format!("{count} refusals not written"),
             result: "denied".to_owned(),
@@ -272,6 +276,7 @@ mod tests {
             user: Some("ada".into()),
             token: None,
             peer: None,
+            uid: None,
             action: "POST /api/v1/jobs".into(),
             target: format!("job {n}\nwith a newline"),
             result: "ok".into(),

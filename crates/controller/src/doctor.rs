@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use tutti_engine::{Record, invariants};
 use tutti_journal::{BoxError, Entry, Level, What, codec, verify};
-use tutti_model::{HealthAction, Link, Node, NodeFacts, NodeState, State, NodeKeyRecord, SharedKey};
+use tutti_model::{
+    HealthAction, Link, Node, NodeFacts, NodeKeyRecord, NodeState, SharedKey, State, count,
+};
 use tutti_wire::api::{DoctorReport, Finding, FindingLevel};
 use tutti_wire::pki::{Ca, Validity};
 
@@ -52,10 +54,10 @@ pub async fn examine(app: &App) -> Result<DoctorReport, Stopped> {
         Ok(stats) => found.ok(
             "journal",
             format!(
-                "{} records, newest snapshot at {}, {} bytes on disk",
-                stats.last,
+                "{}, newest snapshot at {}, {} on disk",
+                count(stats.last.0, "record"),
                 stats.snapshot.unwrap_or_default(),
-                stats.disk_bytes
+                count(stats.disk_bytes, "byte")
             ),
         ),
         Err(error) => found.error("journal", crate::error::chain(&error)),
@@ -189,7 +191,10 @@ fn drained(node: &Node) -> String {
 
 fn state_checks(found: &mut Findings, breaches: &[invariants::Breach], state: &State) {
     if breaches.is_empty() {
-        found.ok("state", format!("every invariant holds over {} jobs", state.jobs.len()));
+        found.ok(
+            "state",
+            format!("every invariant holds over {}", count(state.jobs.len() as u64, "job")),
+        );
     }
     for breach in breaches {
         found.error("state", format!("{breach}: this is a bug, please report it"));
@@ -223,7 +228,10 @@ fn archive(found: &mut Findings, archive: &Archive) {
     match archive.span() {
         Ok(None) => found.ok("archive", format!("nothing has left memory for {folder} yet")),
         Ok(Some((first, last, days))) => {
-            found.ok("archive", format!("{days} days from {first} to {last} in {folder}"));
+            found.ok(
+                "archive",
+                format!("{} from {first} to {last} in {folder}", count(days as u64, "day")),
+            );
         }
         Err(error) => found.error("archive", crate::error::chain(&error)),
     }
@@ -239,9 +247,9 @@ fn certificate(found: &mut Findings, subject: &str, until: SystemTime) {
     if left.is_zero() {
         found.error(subject, format!("has expired: {renew}"));
     } else if left < EXPIRY_SOON {
-        found.warn(subject, format!("ends in {days} days: {renew}"));
+        found.warn(subject, format!("ends in {}: {renew}", count(days, "day")));
     } else {
-        found.ok(subject, format!("holds for {days} more days"));
+        found.ok(subject, format!("holds for {}", count(days, "more day")));
     }
 }
 
@@ -267,7 +275,7 @@ pub fn examine_at_rest(data_dir: &Path) -> DoctorReport {
                 found.add(level, "journal", finding.to_string());
             }
             if let Some(stats) = report.stats.filter(|_| report.findings.is_empty()) {
-                found.ok("journal", format!("{} records, all readable", stats.last));
+                found.ok("journal", format!("{}, all readable", count(stats.last.0, "record")));
             }
         }
         Err(error) => found.error("journal", crate::error::chain(&error)),

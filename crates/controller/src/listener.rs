@@ -145,7 +145,7 @@ impl Listener {
 
     async fn handshake(&self, mut socket: TcpStream, peer: SocketAddr) -> io::Result<Kind> {
         socket.set_nodelay(true)?;
-        let ends = Ends { peer, local: socket.local_addr()?, tls: false };
+        let ends = Ends { peer, local: socket.local_addr()?, tls: false, uid: None };
         let mut first = [0];
         if timeout(SILENCE_MAX, socket.peek(&mut first)).await?? == 0 {
             return Ok(Kind::Refused);
@@ -216,6 +216,7 @@ mod tests {
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
             tls: false,
+            uid: None,
         };
         for (peer, local, fine) in [
             ("127.0.0.1:1", "127.0.0.1:2", true),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tutti_model::{
     BurnInFigures, Day, EndpointLoad, Finding, Generation, GpuBenchFigures, GpuIndex, Greeting,
     JobId, JobSpec, JobUpdate, NodeId, PartReport, Policy, Priority, Replicas, Role, Served,
-    TaskId, Token, WatchRule,
+    TaskId, Time, Token, WatchRule,
 };
 
 /// Who asks.
@@ -160,10 +160,11 @@ pub enum Command {
     },
 
     /// GPUs of the node that hardly do anything for a while, as its samples say. A level: all of
-    /// them, each time.
+    /// them, each time. Those that are new have been so since then.
     Activity {
         node: NodeId,
         idle: BTreeSet<GpuIndex>,
+        since: Option<Time>,
     },
     /// The rows of a sealed day of the ledger are durable somewhere else and may go.
     DropLedger {

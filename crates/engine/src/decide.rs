@@ -96,7 +96,7 @@ pub fn decide(view: View<'_>, command: &Command) -> Decision {
         Command::GpusMeasured { actor, node, figures } => {
             nodes::gpus_measured(view, actor, node, figures)
         }
-        Command::Activity { node, idle } => ledger::activity(view, *node, idle),
+        Command::Activity { node, idle, since } => ledger::activity(view, *node, idle, *since),
         Command::DropLedger { day } => ledger::drop_day(view, *day),
         Command::AddToken { actor, token } => tokens::add(actor, token),
         Command::RevokeToken { actor, id } => tokens::revoke(view, actor, id),

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
-    GpuIndex, JobId, JobSpec, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, StopCause, SuspendCause, TaskId, Time, Token, WakePart, SharedKey, JobUpdate, StoredText, TextDigest, TextRefs,
+    GpuIndex, JobId, JobSpec, JobUpdate, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError,
+    PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase,
+    Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, SharedKey, StopCause, StoredText,
+    SuspendCause, TaskId, TextDigest, TextRefs, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -320,6 +323,9 @@ pub enum Event {
     GpusIdle {
         node: NodeId,
         gpus: BTreeSet<GpuIndex>,
+        /// Those that were not among them before have been so since then: it takes a while to tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Time>,
     },
     /// Every book of the ledger is closed, so that the rows of a day that is over are complete.
     LedgerSettled,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
     Drain, Finding, HealthAction, JobId, Mishap, Node, NodeId, NodeState, State, Strike, Time,
+    count,
 };
 
 use crate::settings::Settings;
@@ -23,8 +24,8 @@ pub fn trouble(state: &State, settings: &Settings, node: &Node, now: Time) -> Op
     let lost: Vec<&Strike> = recent().filter(|s| s.what == Mishap::Lost).collect();
     if lost.len() >= enough {
         let when: Vec<String> = lost.iter().map(|s| ago(now, s.at)).collect();
-        let (times, window) = (lost.len(), settings.strike_window);
-        return Some(format!("lost {times} times within {window}: {}", when.join(", ")));
+        let (times, window) = (count(lost.len() as u64, "time"), settings.strike_window);
+        return Some(format!("lost {times} within {window}: {}", when.join(", ")));
     }
     let failures = Failures::of(recent());
     let proven = failures.only_proven();
@@ -80,8 +81,8 @@ impl<'a> Failures<'a> {
         let jobs: Vec<String> = self.jobs.iter().map(job).collect();
         let window = settings.strike_window;
         format!(
-            "{} jobs failed here and not elsewhere within {window}: {}",
-            jobs.len(),
+            "{} failed here and not elsewhere within {window}: {}",
+            count(jobs.len() as u64, "job"),
             jobs.join(", ")
         )
     }
@@ -90,7 +91,7 @@ impl<'a> Failures<'a> {
 fn ago(now: Time, at: Time) -> String {
     match now.since(at) {
         span if span.0 < 1000 => "just now".to_owned(),
-        span => format!("{} ago", tutti_model::Span(span.0 / 1000 * 1000)),
+        span => format!("{} ago", span.short()),
     }
 }
 

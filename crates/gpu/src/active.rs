@@ -21,7 +21,7 @@ mod sum;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tutti_model::{ActiveFigures, ActiveOutcome, ActivePart, ActiveSum, GpuIndex};
+use tutti_model::{ActiveFigures, ActiveOutcome, ActivePart, ActiveSum, GpuIndex, count};
 
 use crate::cuda::{CudaError, GpuUuid};
 use api::{Api, Arg, Attribute, Context, Kernel};
@@ -193,8 +193,8 @@ pub fn measure(asked: &[Asked], say: Say<'_>) -> Result<(), CudaError> {
     say(Line::Step { gpu: None, part: None, what });
     let api = Api::start()?;
     if api.device_count()? as usize != asked.len() {
-        let words = format!("{} GPUs were asked for", asked.len());
-        let name = format!("{} GPUs are there", api.device_count()?);
+        let words = format!("{} asked for", count(asked.len() as u64, "GPU"));
+        let name = format!("{} found", count(api.device_count()? as u64, "GPU"));
         return Err(CudaError::Driver { call: "cuDeviceGetCount", code: 101, name, words });
     }
     let factors = Factors::new();

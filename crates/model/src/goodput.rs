@@ -292,6 +292,23 @@ impl Goodput {
         self.runs.insert(lease, shared);
     }
 
+    /// So much of what an attempt has on a node did nothing since then. What of that time is judged
+    /// already stays as it is; the rest was no work.
+    pub fn was_idle(&mut self, lease: LeaseId, node: NodeId, model: &str, milli: u32, since: Time) {
+        let Some(mut shared) = self.runs.remove(&lease) else { return };
+        let run = Arc::make_mut(&mut shared);
+        let its = |slice: &&mut Slice| slice.node == node && slice.model == model;
+        for slice in run.slices.iter_mut().filter(its) {
+            let (team, user) = (run.team.clone(), run.user.clone());
+            let key = RowKey { team, user, model: model.to_owned() };
+            let bill = Bill { key, node, job: Some(lease.task.job) };
+            for (day, amount) in slice.take_idle(milli, since) {
+                self.book(&bill, day, TimeClass::Idle, amount);
+            }
+        }
+        self.runs.insert(lease, shared);
+    }
+
     /// The day is over, every book was closed since, and no work of it is still undecided: its rows
     /// do not change any more.
     pub fn is_sealed(&self, day: Day) -> bool {

@@ -45,6 +45,7 @@ pub mod units;
 pub mod update;
 pub mod usage;
 pub mod watch;
+pub mod words;
 
 pub use access::*;
 pub use active::*;
@@ -80,3 +81,4 @@ pub use units::*;
 pub use update::*;
 pub use usage::*;
 pub use watch::*;
+pub use words::*;

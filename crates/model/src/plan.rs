@@ -413,11 +413,11 @@ pub struct TeamShare {
 pub enum Impossible {
     #[error("no node has joined the cluster yet")]
     NoNodes,
-    #[error("asks for {wanted} nodes; the cluster has {have}{}", suffix(.model))]
+    #[error("asks for {}; the cluster has {have}{}", count(*.wanted, "node"), suffix(.model))]
     TooManyNodes { wanted: u32, have: u32, model: Option<String> },
-    #[error("asks for {wanted} GPUs on one node; the largest node has {have}{}", suffix(.model))]
+    #[error("asks for {} on one node; the largest node has {have}{}", count(*.wanted, "GPU"), suffix(.model))]
     TooManyGpusPerNode { wanted: u32, have: u32, model: Option<String> },
-    #[error("asks for {wanted} GPUs; the cluster has {have}{}", suffix(.model))]
+    #[error("asks for {}; the cluster has {have}{}", count(*.wanted, "GPU"), suffix(.model))]
     TooManyGpus { wanted: u32, have: u32, model: Option<String> },
     #[error("asks for GPU model '{wanted}'; the cluster has {}", list(.have))]
     NoSuchModel { wanted: String, have: Vec<String> },
@@ -425,15 +425,19 @@ pub enum Impossible {
     GpusTooSmall { wanted: Bytes, have: Bytes, model: Option<String> },
     #[error("asks for nodes with {wanted}; the cluster has none")]
     NoSuchLabels { wanted: String },
-    #[error("asks for {wanted} CPUs on one node; the largest suitable node has {have}")]
+    #[error("asks for {} on one node; the largest suitable node has {have}", count(*.wanted, "CPU"))]
     TooManyCpus { wanted: u32, have: u32 },
     #[error("asks for {wanted} of memory on one node; the largest suitable node has {have}")]
     TooMuchMemory { wanted: Bytes, have: Bytes },
-    #[error("asks for {wanted} GPUs; team {team} may have {limit} at once")]
+    #[error("asks for {}; team {team} may have {limit} at once", count(*.wanted, "GPU"))]
     OverTeamLimit { team: String, limit: u32, wanted: u32 },
     /// Each need alone is met somewhere, but not on enough nodes together.
     #[error("asks for {wanted} {of}; the cluster has room for {have}")]
     TooFew { wanted: u32, have: u32, of: String },
+}
+
+fn count(n: u32, thing: &str) -> String {
+    crate::count(n.into(), thing)
 }
 
 fn of_gpu(model: &Option<String>) -> String {

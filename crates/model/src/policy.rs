@@ -267,7 +267,7 @@ impl GpuQuota {
 /// `8 GPUs + 4 h100`.
 impl fmt::Display for GpuQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} GPUs", self.any)?;
+        f.write_str(&crate::count(self.any.into(), "GPU"))?;
         self.models.iter().try_for_each(|(model, n)| write!(f, " + {n} {model}"))
     }
 }

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::text_serde;
-use crate::{Bytes, DeclaredPlan, DefaultTimeOf, JobId, JobWatch, ServiceSpec, Span, Stall, Shared, Variables};
+use crate::{
+    Bytes, DeclaredPlan, DefaultTimeOf, JobId, JobWatch, ServiceSpec, Shared, Span, Stall,
+    Variables, count, thousands,
+};
 
 /// What a person asks for. Every key is optional but `run`.
 ///
@@ -243,6 +246,14 @@ pub enum BadSpec {
     Dependency(String),
     #[error("'{0}' is no array: write 0-999, 1,3,5 or 0-99:2, with %N for at most N at once")]
     Array(String),
+    #[error("'{range}' runs backwards: write {last}-{first}")]
+    ArrayReversed { range: String, first: u32, last: u32 },
+    #[error(
+        "'{array}' has {}; at most {} are accepted: split it into several arrays",
+        count(*.tasks, "task"),
+        thousands(MAX_ARRAY_TASKS)
+    )]
+    ArrayTooLarge { array: String, tasks: u64 },
 }
 
 impl FromStr for GpuRequest {
@@ -468,8 +479,7 @@ impl FromStr for ArraySpec {
             Some((l, n)) => (l, Some(n.parse::<u32>().ok().filter(|&n| n > 0).ok_or_else(bad)?)),
             None => (s, None),
         };
-        let mut indices = IndexRanges::default();
-        let mut budget = MAX_ARRAY_TASKS;
+        let mut ranges = Vec::new();
         for item in list.split(',') {
             let (range, step) = match item.split_once(':') {
                 Some((r, n)) => (r, n.parse::<u32>().ok().filter(|&n| n > 0).ok_or_else(bad)?),
@@ -479,10 +489,18 @@ impl FromStr for ArraySpec {
             let (a, b): (u32, u32) =
                 (a.trim().parse().map_err(|_| bad())?, b.trim().parse().map_err(|_| bad())?);
             if b < a {
-                return Err(bad());
+                let range = range.to_owned();
+                return Err(BadSpec::ArrayReversed { range, first: a, last: b });
             }
-            let count = u64::from((b - a) / step) + 1;
-            budget = budget.checked_sub(count).ok_or_else(bad)?;
+            ranges.push((a, b, step));
+        }
+        // Before any is kept: a set of four thousand million would not fit.
+        let tasks: u64 = ranges.iter().map(|(a, b, step)| u64::from((b - a) / step) + 1).sum();
+        if tasks > MAX_ARRAY_TASKS {
+            return Err(BadSpec::ArrayTooLarge { array: s.to_owned(), tasks });
+        }
+        let mut indices = IndexRanges::default();
+        for (a, b, step) in ranges {
             if step == 1 {
                 indices.insert_range(a, b);
             } else {
@@ -651,6 +669,23 @@ mod tests {
         for text in ["", "5-1", "0-4000000000", "a", "1-5%0", "0-9:0", "1,,2"] {
             assert!(text.parse::<ArraySpec>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_refused_array_says_why() {
+        let why = |text: &str| text.parse::<ArraySpec>().unwrap_err().to_string();
+        for (text, want) in [
+            ("0-4000000000", "has 4,000,000,001 tasks; at most 1,000,000 are accepted"),
+            ("0-1000000%4", "has 1,000,001 tasks; at most 1,000,000"),
+            ("0-999999,7", "has 1,000,001 tasks"),
+            ("0-4294967295,0-4294967295", "has 8,589,934,592 tasks"),
+            ("1,5-1", "'5-1' runs backwards: write 1-5"),
+            ("x", "is no array: write 0-999"),
+            ("0-99999999999", "is no array"),
+        ] {
+            assert!(why(text).contains(want), "{text}: {}", why(text));
+        }
+        assert_eq!("0-999999".parse::<ArraySpec>().unwrap().indices.len(), MAX_ARRAY_TASKS);
     }
 
     #[test]

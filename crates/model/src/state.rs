@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Claim, Endpoint, Epoch, Generation, Goodput, Job, JobId, Learned, Ledger, Node, NodeId, NodeKeyRecord, PastEndpoints, Policy, Queue, Seq, TaskId, Time, Token, HolderBytes, SpecBytes, StoredText, TextDigest,
+    Claim, Endpoint, Epoch, Generation, Goodput, HolderBytes, Job, JobId, Learned, Ledger, Node,
+    NodeId, NodeKeyRecord, PastEndpoints, Policy, Queue, Seq, SpecBytes, StoredText, TaskId,
+    TextDigest, Time, Token,
 };
 
 /// Jobs are behind `Arc` so that a clone for a snapshot costs pointers, not jobs; `apply` copies a

@@ -124,6 +124,17 @@ impl Span {
         };
         Span(self.0 - self.0 % grain)
     }
+
+    /// [`Span::short`] of a wait, rounded up: what is not over is not nothing.
+    pub fn short_up(self) -> Span {
+        Span(self.0.saturating_add(999)).short()
+    }
+
+    /// [`Span::short`] of what is measured and often below a second, such as a step: with
+    /// milliseconds as long as these say something.
+    pub fn fine(self) -> Span {
+        if self.0 < 10_000 { self } else { self.short() }
+    }
 }
 
 impl fmt::Display for Span {
@@ -299,6 +310,18 @@ mod tests {
         for text in ["", "h", "2x", "1:2:3:4", "-5m", "99999999999999999d", "m5", "2h 3"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn people_read_no_milliseconds_after_hours() {
+        let long: Span = "2h3m4s784ms".parse().unwrap();
+        let texts = [long.short(), long.short_up(), long.fine()].map(|s| s.to_string());
+        assert_eq!(texts, ["2h3m"; 3]);
+        let texts = [Span(1784).short(), Span(1784).short_up(), Span(1784).fine()];
+        assert_eq!(texts.map(|s| s.to_string()), ["1s", "2s", "1s784ms"]);
+        let texts = [Span(62_784).short(), Span(1).short_up(), Span(12_784).fine()];
+        assert_eq!(texts.map(|s| s.to_string()), ["1m2s", "1s", "12s"]);
+        assert_eq!(Span(u64::MAX).short_up(), Span(u64::MAX).short());
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Desk<'_> {
     }
 
     fn after_reservation(&mut self, name: &str, until: Time) -> Option<String> {
-        let wait = until.since(self.case.now);
+        let wait = until.since(self.case.now).short_up();
         let words = || format!("wait for reservation '{name}' to end: in {wait}");
         self.starts(until).then(words)
     }

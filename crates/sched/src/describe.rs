@@ -310,7 +310,7 @@ pub(crate) fn gpus(n: u32, model: Option<&str>) -> String {
 
 /// `1 GPU`, `2 GPUs`.
 pub(crate) fn count(n: u32, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+    tutti_model::count(n.into(), what)
 }
 
 #[cfg(test)]

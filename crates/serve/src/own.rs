@@ -65,7 +65,13 @@ fn ready(shared: &Shared, routes: &Routes) -> Answer {
     }
     let now = Instant::now();
     let ready = routes.entries.iter().filter(|e| e.desk.any_ready(now)).count();
-    Answer::text(200, &format!("ok: {ready} of {} endpoints\n", routes.entries.len()))
+    Answer::text(
+        200,
+        &format!(
+            "ok: {ready} of {}\n",
+            tutti_model::count(routes.entries.len() as u64, "endpoint")
+        ),
+    )
 }
 
 /// Prometheus' text format.

@@ -110,7 +110,10 @@ fn whoever_is_being_served_makes_room_for_addresses_that_have_less() {
         }
         let mut small = router.connect_from(crowd.local(9)).await;
         assert!(ask_on(&mut small).await.starts_with("HTTP/1.1 200 OK"));
-        assert!(soon(greedy[0].read(&mut [0])).await.is_err(), "cut, so that it looks like no answer");
+        assert!(
+            soon(greedy[0].read(&mut [0])).await.is_err(),
+            "cut, so that it looks like no answer"
+        );
         drop(small);
         router.until("m", |m| m.in_flight == 6).await;
         greedy.push(hang(1).await);

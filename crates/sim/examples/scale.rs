@@ -297,6 +297,7 @@ impl Bench {
             nodes: attempt.parts.iter().map(|p| p.node).collect(),
             gpus: attempt.gpu_count(),
             last_ran: None,
+            between: Span(0),
             away: Span(0),
             output_dropped: 0,
         };

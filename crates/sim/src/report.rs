@@ -23,6 +23,7 @@ pub use series::{Series, series};
 pub struct Figures {
     pub policy: String,
     pub seed: u64,
+    /// All that came, each task of an array as one: completed, failed, refused, stuck or hopeless.
     pub jobs: u64,
     pub completed: u64,
     pub failed: u64,

@@ -445,7 +445,9 @@ impl World {
         let node = NodeId(1 + (turn % u64::from(self.storm.nodes)) as u32);
         let is_idle = |gpu: &u16| turn >> (gpu % 4) & 1 == 1;
         let idle = (0..self.storm.gpus_per_node).filter(is_idle).map(GpuIndex).collect();
-        self.command(Command::Activity { node, idle })?;
+        // Some are known to have done nothing for a while.
+        let since = (turn % 3 > 0).then(|| Time(self.now.0.saturating_sub(turn % 7 * 1000)));
+        self.command(Command::Activity { node, idle, since })?;
         Ok(())
     }
 

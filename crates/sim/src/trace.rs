@@ -77,6 +77,11 @@ impl Trace {
         Trace { jobs, skipped, epoch }
     }
 
+    /// How many jobs come, where each task of an array is one, as in every figure of a run.
+    pub fn job_count(&self) -> u64 {
+        self.jobs.iter().map(|job| job.spec.task_count()).sum()
+    }
+
     /// Jobs come `factor` times as fast.
     pub fn scale_load(&mut self, factor: f64) {
         for job in &mut self.jobs {

@@ -17,6 +17,7 @@ use tutti_checkpoint::{
     Writer, chain,
 };
 use tutti_collectives::{Error as PeerError, Group};
+use tutti_model::count;
 
 use meet::Word;
 
@@ -37,7 +38,7 @@ pub enum CheckpointError {
         #[source]
         source: Box<StoreError>,
     },
-    #[error("{ranks} other ranks can't read the checkpoints in {location}: see their own messages")]
+    #[error("{} can't read the checkpoints in {location}: see their own messages", count(*.ranks as u64, "other rank"))]
     Others { location: String, ranks: usize },
     #[error(
         "the checkpoint of step {step} in {location} is of another model: {theirs}; this run has {ours}. Use the same sizes, or another --checkpoint"
@@ -324,8 +325,9 @@ impl Checkpoints {
         let known = self.known_step.filter(|&known| known > step)?;
         let again = known - step;
         Some(format!(
-            "step {known} was saved, but {step} is the newest that was found in {}: {again} steps are done again",
-            self.location
+            "step {known} was saved, but {step} is the newest that was found in {}: {} again",
+            self.location,
+            count(again, "step")
         ))
     }
 

@@ -1,6 +1,6 @@
 //! The rules: whether what is seen is bad, and in which words.
 
-use tutti_model::{Period, Span, Terms, Time, WatchRule};
+use tutti_model::{Period, Span, Terms, Time, WatchRule, count};
 
 use crate::seen::{
     Certificate, CertificateSeen, CirclingSeen, DiskSeen, GpuSeen, NodeSeen, Steps, TaskSeen,
@@ -110,8 +110,9 @@ fn stalled(terms: &Terms, steps: &Steps) -> Judged {
     if steps.age < terms.limit.time() {
         return Judged::BETWEEN;
     }
-    let usual = steps.pace.map_or_else(String::new, |pace| format!(", usually one in {pace}"));
-    Judged::bad(format!("no step for {}{usual}", whole(steps.age)))
+    let usual =
+        steps.pace.map_or_else(String::new, |pace| format!(", usually one in {}", pace.fine()));
+    Judged::bad(format!("no step for {}{usual}", steps.age.short()))
 }
 
 fn straggler(terms: &Terms, steps: &Steps) -> Judged {
@@ -127,7 +128,7 @@ fn straggler(terms: &Terms, steps: &Steps) -> Judged {
 }
 
 fn steps_of(n: u64) -> String {
-    if n == 1 { "1 step".to_owned() } else { format!("{n} steps") }
+    count(n, "step")
 }
 
 /// Full use and little power on some, nothing on the rest, and no step: they wait for each other, or
@@ -159,7 +160,7 @@ fn hang(terms: &Terms, task: &TaskSeen) -> Judged {
     };
     let since = task.steps.as_ref().map_or_else(
         || "and move no data".to_owned(),
-        |steps| format!("and there is no step for {}", whole(steps.age)),
+        |steps| format!("and there is no step for {}", steps.age.short()),
     );
     Judged::bad(format!("it hangs: {who}, {since}"))
 }
@@ -187,7 +188,7 @@ fn memory(terms: &Terms, gpus: &[GpuSeen]) -> Judged {
         return Judged::if_all_good(gpus.iter().filter_map(well));
     };
     let used = percent(gpu.memory.unwrap_or_default());
-    let left = Span::secs(secs.round() as u64);
+    let left = Span::secs(secs.round() as u64).short();
     Judged::bad(format!(
         "the memory of {} GPU {} is {used} full and grows: nothing is left in {left}",
         gpu.node, gpu.gpu
@@ -201,7 +202,7 @@ pub(crate) fn circling(terms: &Terms, task: &CirclingSeen) -> Judged {
         Some(n) if n < terms.limit.count() => Judged::BETWEEN,
         Some(n) => {
             let end = if task.over { ", and was given up" } else { "" };
-            Judged::bad(format!("failed {n} times in a row and got nowhere{end}"))
+            Judged::bad(format!("failed {} in a row and got nowhere{end}", count(n.into(), "time")))
         }
     }
 }
@@ -219,13 +220,17 @@ pub(crate) fn flapping(terms: &Terms, node: &NodeSeen, now: Time) -> Judged {
     let recent = node.left.iter().filter(|at| now.since(**at) <= terms.within).count();
     match recent >= terms.limit.count() as usize {
         false => Judged::GOOD,
-        true => Judged::bad(format!("was gone {recent} times within {}", terms.within)),
+        true => Judged::bad(format!(
+            "was gone {} within {}",
+            count(recent as u64, "time"),
+            terms.within
+        )),
     }
 }
 
 pub(crate) fn node_lost(node: &NodeSeen, now: Time) -> Judged {
     let lost = |since: Time| {
-        let ago = whole(now.since(since));
+        let ago = now.since(since).short();
         Judged::bad(format!(
             "is lost for {ago}: look at its machine, or take it out with tutti drain {}",
             node.name
@@ -257,9 +262,9 @@ pub(crate) fn budget(terms: &Terms, team: &TeamSeen) -> Judged {
         Period::Month => "this month",
     };
     Judged::bad(format!(
-        "used {:.1} of {} GPU-hours {period} ({})",
+        "used {:.1} of {} {period} ({})",
         team.used_hours,
-        team.budget.gpu_hours,
+        count(team.budget.gpu_hours, "GPU-hour"),
         percent(used)
     ))
 }
@@ -283,8 +288,7 @@ pub(crate) fn certificate(terms: &Terms, certificate: &CertificateSeen) -> Judge
     let days = certificate.left.0 / 86_400_000;
     let what = match (certificate.left.is_zero(), days) {
         (true, _) => "has ended".to_owned(),
-        (false, 1) => "ends in 1 day".to_owned(),
-        (false, days) => format!("ends in {days} days"),
+        (false, days) => format!("ends in {}", count(days, "day")),
     };
     let mend = match certificate.which {
         Certificate::Server => "restart the controller to renew it",
@@ -301,9 +305,4 @@ fn percent(share: f64) -> String {
         few if few < 10.0 => format!("{few:.1}%"),
         many => format!("{many:.0}%"),
     }
-}
-
-/// Nobody wants milliseconds here.
-fn whole(span: Span) -> Span {
-    Span(span.0 / 1000 * 1000)
 }

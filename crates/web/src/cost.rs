@@ -214,7 +214,10 @@ fn columns(lines: &[ReportLine]) -> Markup {
         let pieces: Vec<Markup> = TimeClass::ALL.into_iter().map(piece).collect();
         html! { @for piece in pieces { (piece) } }
     };
-    let label = format!("GPU-hours of {} days by class; the table has the numbers", lines.len());
+    let label = format!(
+        "GPU-hours of {} by class; the table has the numbers",
+        words::count(lines.len() as u64, "day")
+    );
     html! {
         svg.columns viewBox=(format!("0 0 {WIDE} {TALL}")) preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (n, line) in lines.iter().enumerate() { (column(n, line)) }

@@ -128,10 +128,10 @@ impl View {
                 }))
                 (fact("Submitted", words::when(row.submitted_at)))
                 @if let Some(at) = row.started_at { (fact("Started", words::when(at))) }
-                @if let Some((start, end)) = row.started_at.zip(ended) {
+                @if let Some((start, end)) = row.ran_since().zip(ended) {
                     (fact("Took", html! { (words::span(end.since(start))) }))
                 }
-                @else if let Some(at) = row.started_at { (fact("Runs for", words::ago(at))) }
+                @else if let Some(at) = row.ran_since() { (fact("Runs for", words::ago(at))) }
                 @if let Some(code) = row.exit_code { (fact("Exit code", html! { (code) })) }
                 @if row.restarts > 0 { (fact("Restarts", self.restarts())) }
                 @if let Some(line) = self.detail.goodput.as_ref().filter(|g| g.goodput.is_some()) {

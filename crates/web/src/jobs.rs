@@ -270,7 +270,7 @@ fn job_row(row: &JobRow) -> Markup {
 
 fn took(row: &JobRow) -> Markup {
     html! {
-        @match (row.started_at, row.ended_at) {
+        @match (row.ran_since(), row.ended_at) {
             (Some(start), Some(end)) => (words::span(end.since(start))),
             (Some(start), None) => (words::ago(start)),
             (None, _) => "–",

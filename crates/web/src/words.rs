@@ -35,24 +35,7 @@ pub fn bytes(bytes: Bytes) -> String {
     format!("{} B", bytes.0)
 }
 
-/// `12,345`.
-pub fn number(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `1 node`, `2 nodes`.
-pub fn count(n: u64, what: &str) -> String {
-    let s = if n == 1 { "" } else { "s" };
-    format!("{} {what}{s}", number(n))
-}
+pub use tutti_model::{count, thousands as number};
 
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)

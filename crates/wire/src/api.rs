@@ -245,6 +245,9 @@ pub struct JobRow {
     /// How long it was suspended since then. Not counted for a whole array.
     #[serde(default)]
     pub suspended_for: Span,
+    /// How long it waited for nodes again since then, between attempts. Not counted for a whole array.
+    #[serde(default)]
+    pub between_attempts: Span,
     pub exit_code: Option<i32>,
     pub restarts: u32,
     pub verdict: Option<Verdict>,
@@ -261,6 +264,14 @@ pub struct JobRow {
     /// How far it is, if it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
+}
+
+impl JobRow {
+    /// When it would have started, had it run ever since: without its suspensions, and without the time
+    /// between attempts.
+    pub fn ran_since(&self) -> Option<Time> {
+        Some(self.started_at?.plus(self.suspended_for).plus(self.between_attempts))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -297,7 +308,8 @@ pub struct JobDetail {
     /// When this attempt was suspended, oldest first: the newest few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspensions: Vec<SuspensionRow>,
-    /// What the whole job made of its GPUs; none if it never had any.
+    /// What the whole job made of its GPUs; none if it never had any, and for one task of an array: the
+    /// sum is that of all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<ReportLine>,
     /// The endpoint that it serves, or served.

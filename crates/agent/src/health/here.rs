@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tutti_gpu::health::rules::{Rules, Thresholds};
 use tutti_gpu::health::{Addresses, checks};
-use tutti_model::{NodeSample, Time};
+use tutti_model::{NodeSample, Time, count};
 use tutti_wire::stream::{Examination, Watched};
 
 use super::{Board, ChecksConfig, KERNEL_LOG, booted_at, kernel_log, run_once};
@@ -25,7 +25,7 @@ pub fn examine(
     watched.push(Watched {
         what: "telemetry".to_owned(),
         not: None,
-        note: format!("one sample of {} GPUs and the host", sample.gpus.len()),
+        note: format!("one sample of {} and the host", count(sample.gpus.len() as u64, "GPU")),
     });
     for ran in run_once(own) {
         let seen = checks::judge(&ran.name, &ran.ran, own.every, now);
@@ -45,7 +45,11 @@ fn kernel(board: &mut Board, addresses: &Addresses, now: Time) -> Watched {
     match kernel_log::read_all(Path::new(KERNEL_LOG), booted_at(now)) {
         Ok((records, entries)) => {
             board.kernel_said(&entries, addresses);
-            Watched { what, not: None, note: format!("{records} records since the start") }
+            Watched {
+                what,
+                not: None,
+                note: format!("{} since the start", count(records, "record")),
+            }
         }
         Err(error) => {
             Watched { what, not: Some(format!("{KERNEL_LOG}: {error}")), note: String::new() }

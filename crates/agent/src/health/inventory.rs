@@ -15,9 +15,10 @@ pub fn missing(before: &BTreeSet<String>, there: &BTreeSet<String>, now: Time) -
         return None;
     }
     let text = format!(
-        "{} of {} GPUs are gone since the agent last ran: {}",
+        "{} of {} {} gone since the agent last ran: {}",
         gone.len(),
-        before.len(),
+        tutti_model::count(before.len() as u64, "GPU"),
+        if gone.len() == 1 { "is" } else { "are" },
         gone.join(", ")
     );
     Some(seen(COUNT.to_owned(), COUNT, text, Keep::UntilResolved, now))

@@ -8,7 +8,7 @@ use std::path::Path;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tutti_gpu::health::klog::{self, Event, Record};
-use tutti_model::Time;
+use tutti_model::{Time, count};
 
 pub const PATH: &str = "/dev/kmsg";
 
@@ -56,9 +56,9 @@ impl KernelLog {
     pub fn in_words(&self) -> String {
         let missed = match self.reader.missed {
             0 => String::new(),
-            n => format!(", {n} times records were overwritten before they were read"),
+            n => format!(", {} records were overwritten before they were read", count(n, "time")),
         };
-        format!("{} records read{missed}", self.reader.read)
+        format!("{} read{missed}", count(self.reader.read, "record"))
     }
 
     /// Until there may be something to read.

@@ -200,9 +200,9 @@ impl LogWriter {
             bytes.push(b'\n');
         }
         if self.lost > 0 {
-            let (lost, about) = (self.lost, Bytes(self.lost));
+            let (lost, about) = (tutti_model::count(self.lost, "byte"), Bytes(self.lost));
             let note = format!(
-                "[tutti: {lost} bytes of output ({about}) were dropped here: the node's disk had no room]"
+                "[tutti: {lost} of output ({about}) were dropped here: the node's disk had no room]"
             );
             record::put(&mut bytes, at, LogStream::Err, note.as_bytes(), true);
         }

@@ -378,7 +378,12 @@ fn the_last_progress_is_in_the_end_however_that_is_learned() {
         assert_eq!(report.output_dropped, 7, "output that is in no log is told as well");
         report.progress.map(|p| p.ranks[0].step)
     };
-    let end = End { exits: vec![], progress: Some(at_step(9, Some(8))), output_dropped: 7, ..End::default() };
+    let end = End {
+        exits: vec![],
+        progress: Some(at_step(9, Some(8))),
+        output_dropped: 7,
+        ..End::default()
+    };
 
     let mut c = case().running("1", 1);
     c.step(Input::Progress { lease: l, progress: at_step(5, None) });

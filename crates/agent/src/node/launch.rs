@@ -255,7 +255,8 @@ pub(super) fn sweep(mark: &str, cgroup: Option<&PartCgroup>) {
         if began.elapsed() >= next_word {
             let secs = began.elapsed().as_secs();
             tracing::error!(
-                "{left} processes of {mark} do not die; its resources stay taken ({secs} s so far)"
+                "{} of {mark} won't die; its resources stay taken ({secs} s so far)",
+                tutti_model::count(left as u64, "process")
             );
             next_word *= 2;
         }

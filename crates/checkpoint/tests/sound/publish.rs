@@ -137,7 +137,7 @@ fn an_older_attempt_is_fenced_off() {
         saving.add(Tensor::whole("w", Dtype::U8, &[3], vec![1, 2, 3])).unwrap();
         let report = saving.finish().wait().unwrap();
         let error = old.publish(step, vec![report], serde_json::Value::Null).unwrap_err();
-        let want = "generation 1 of 12 is fenced off: generation 2 of 12 has published step 10; stop this attempt";
+        let want = "job 12 (generation 1) is fenced off: job 12 (generation 2) has published step 10; stop this attempt";
         assert_eq!(error.to_string(), want);
     }
     assert_eq!(load_and_check(&read(dir.path()), Selector::Latest).unwrap(), 10);

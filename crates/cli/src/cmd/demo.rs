@@ -130,7 +130,7 @@ fn start(house: &mut House, view: &View, stop: &StopSignals) -> Result<ClusterFi
     let began = Instant::now();
     let in_scene = |fail| named("cluster", fail);
     house.start().map_err(in_scene)?;
-    house.cluster()?.wait_ready(stop).map_err(in_scene)?;
+    house.cluster()?.wait_ready(stop, |_| {}).map_err(in_scene)?;
     let up_seconds = began.elapsed().as_secs_f64();
     let cluster = house.cluster()?;
     view.watch_nodes(&cluster.client);

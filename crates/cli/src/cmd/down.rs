@@ -19,7 +19,7 @@ pub fn run(cluster: Option<&str>, args: DownArgs) -> Result<ExitCode, Fail> {
     if stopped.is_empty() {
         terminal::complain(&format!("nothing was running in {}", dir.display()));
     } else {
-        terminal::complain(&format!("stopped {}", stopped.join(", ")));
+        terminal::complain(&format!("stopped {}", local::stopped_in_words(&stopped)));
     }
     Ok(ExitCode::SUCCESS)
 }

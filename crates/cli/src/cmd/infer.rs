@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use tutti_infer::{Hardware, Options, Precision, Ready, ServeError, Told};
-use tutti_model::Bytes;
+use tutti_model::{Bytes, count};
 
 use crate::fail::{Fail, chain};
 
@@ -136,7 +136,8 @@ fn ready_lines(name: &str, place: Option<&SocketAddr>, ready: &Ready) -> Vec<Str
     ));
     let Ready { slots, context, cache_bytes, .. } = ready;
     lines.push(format!(
-        "{slots} sequences of up to {context} tokens fit at a time: {} of keys and values",
+        "{} of up to {context} tokens fit at a time: {} of keys and values",
+        count(*slots as u64, "sequence"),
         Bytes(*cache_bytes)
     ));
     let place = place.map_or_else(String::new, |place| format!(" at http://{place}/v1"));

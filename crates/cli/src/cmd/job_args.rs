@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tutti_model::{
     ArraySpec, Bytes, Dependency, Elastic, GpuRequest, JobSpec, Launcher, Preempt, PreemptMode,
-    Priority, Span, Topology,
+    Priority, Span, Topology, name_problem, variable_name_problem,
 };
 use tutti_wire::jobfile::Inherit;
 
@@ -68,7 +68,7 @@ pub struct JobArgs {
     #[arg(long, short = 't', value_name = "TIME")]
     pub time: Option<Span>,
     /// Who pays
-    #[arg(long, value_name = "TEAM")]
+    #[arg(long, value_name = "TEAM", value_parser = name)]
     pub team: Option<String>,
     /// Class of the whole cluster, such as scavenger or urgent [default: standard]
     #[arg(long, value_name = "CLASS")]
@@ -77,7 +77,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "PRIORITY", allow_hyphen_values = true)]
     pub priority: Option<Priority>,
     /// What it is called in lists
-    #[arg(long, short = 'J', value_name = "NAME")]
+    #[arg(long, short = 'J', value_name = "NAME", value_parser = name)]
     pub name: Option<String>,
     /// Start after these jobs: 12,13 or ok:12,failed:13,any:14
     #[arg(long, value_name = "JOBS", value_delimiter = ',')]
@@ -89,7 +89,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
     /// Set a variable; may be repeated
-    #[arg(long, value_name = "K=V", value_parser = pair)]
+    #[arg(long, value_name = "K=V", value_parser = variable)]
     pub env: Vec<(String, String)>,
     /// Pass every variable of this shell
     #[arg(long, conflicts_with = "env_none")]
@@ -243,6 +243,8 @@ fn inherited(
             Inherit::Only(names) => names.contains(name),
         })
         .filter(|(name, _)| !name.starts_with("TUTTI_"))
+        // Whatever the caller's shell made of it, a job can't have it.
+        .filter(|(name, _)| variable_name_problem(name).is_none())
         .collect()
 }
 
@@ -251,6 +253,18 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write NAME=VALUE".to_owned()),
     }
+}
+
+pub fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = pair(text)?;
+    match variable_name_problem(&name) {
+        None => Ok((name, value)),
+        Some(why) => Err(why.to_owned()),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    name_problem(text).map_or_else(|| Ok(text.to_owned()), |why| Err(format!("it {why}")))
 }
 
 /// `2-8`, or `4` for exactly so many.
@@ -284,7 +298,7 @@ mod tests {
     use super::*;
 
     fn caller() -> impl Iterator<Item = (String, String)> {
-        [("PATH", "/bin"), ("SECRET", "x"), ("TUTTI_TOKEN", "t"), ("LANG", "C")]
+        [("PATH", "/bin"), ("SECRET", "x"), ("TUTTI_TOKEN", "t"), ("LANG", "C"), ("A B", "1")]
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into_iter()
     }
@@ -361,6 +375,10 @@ mod tests {
             ("x --gpu-share -0.5", "write a number from 0.001 to 1"),
             ("x --gpu-share 0.0001", "write a number from 0.001 to 1"),
             ("x --gpu-share 0.001", "Some(0.001)"),
+            ("x --env A\u{a0}B=1", "the name of a variable can't contain white space"),
+            ("x --env =1", "write NAME=VALUE"),
+            ("x --name=", "it is empty: write a name, or leave it out"),
+            ("x --team=", "it is empty: write a name, or leave it out"),
         ] {
             let said = says(line);
             assert!(said.contains(want), "{line}: {said}");

@@ -17,7 +17,7 @@ use tutti_wire::api::{Serve, Serving};
 use tutti_wire::client::Client;
 use tutti_wire::jobfile::Parsed;
 
-use super::job_args::{JobArgs, pair};
+use super::job_args::{JobArgs, variable};
 use super::submit::read;
 use crate::fail::Fail;
 use crate::local::StopSignals;
@@ -50,7 +50,7 @@ pub struct CommonArgs {
     #[arg(long, short = 'd', visible_alias = "no-wait")]
     detach: bool,
     /// Set a variable; may be repeated
-    #[arg(long, short = 'e', value_name = "K=V", value_parser = pair)]
+    #[arg(long, short = 'e', value_name = "K=V", value_parser = variable)]
     env: Vec<(String, String)>,
     /// Print a JSON object with name and revision
     #[arg(long)]

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tutti_model::Span;
+use tutti_model::{Span, count};
 use tutti_sim::replay::{self, Options, Restart, Run, muri, openb};
 use tutti_sim::report::{Figures, figures};
 
@@ -218,7 +218,7 @@ fn run_trace(source: Source, cluster: Option<&str>, args: &SimArgs) -> Result<()
     let changed = |c: &Choice| input::changed(&work.cluster, args, &c.policy.topology);
     let clusters = choices.iter().map(changed).collect::<Result<Vec<_>, _>>()?;
     let spreading = input::spreading(args.slowdown.as_deref())?;
-    let jobs = work.trace.jobs.len() as u64;
+    let jobs = work.trace.job_count();
     let day = source == Source::Day;
     let defaults = Options {
         restart: if day { DAY_SAVES } else { Restart::Scratch },
@@ -276,7 +276,11 @@ fn run_muri(args: &SimArgs) -> Result<(), Fail> {
         let run = run.into_run(&jobs);
         runs.push((figures(&name, 0, &run), run));
     }
-    let note = format!("{} jobs under Muri's rules on {nodes} nodes", jobs.len());
+    let note = format!(
+        "{} under Muri's rules on {}",
+        count(jobs.len() as u64, "job"),
+        count(nodes.into(), "node")
+    );
     output::runs(args, &note, 0, None, &runs)
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use tutti_checkpoint::{Keep, Writer};
 use tutti_collectives::{Choice, Config, World};
-use tutti_model::Bytes;
+use tutti_model::{Bytes, count};
 use tutti_trainer::run::{SavedReport, Started, StepReport, Why};
 use tutti_trainer::{
     CheckpointOptions, CopiesOptions, Device, Ended, Event, Layout, ModelConfig, OptimConfig,
@@ -365,7 +365,8 @@ fn note(text: &str) {
 fn started_line(started: &Started) -> String {
     let Started { world, layout, parameters, step, steps, .. } = started;
     let from = if *step > 0 { format!(", going on after step {step}") } else { String::new() };
-    format!("{parameters} parameters on {world} rank(s): {layout}; {steps} steps{from}")
+    let (ranks, steps) = (count(*world as u64, "rank"), count(*steps, "step"));
+    format!("{parameters} parameters on {ranks}: {layout}; {steps}{from}")
 }
 
 fn step_line(report: &StepReport, steps: u64) -> String {

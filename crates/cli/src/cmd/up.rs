@@ -53,7 +53,7 @@ pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
     let options = options(cluster, args)?;
     let stop = local::StopSignals::watch()?;
     let mut cluster = local::start(&options)?;
-    if let Err(fail) = cluster.wait_ready(&stop) {
+    if let Err(fail) = cluster.wait_ready(&stop, terminal::complain) {
         cluster.give_up();
         return Err(fail);
     }
@@ -66,9 +66,8 @@ pub fn run(cluster: Option<&str>, args: UpArgs) -> Result<ExitCode, Fail> {
     }
     let ended = cluster.supervise(&stop);
     terminal::complain("stopping");
-    for name in cluster.stop() {
-        terminal::complain(&format!("stopped {name}"));
-    }
+    let stopped = cluster.stop();
+    terminal::complain(&format!("stopped {}", local::stopped_in_words(&stopped)));
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -118,7 +117,8 @@ fn nodes(args: &UpArgs) -> Result<Vec<NodePlan>, Fail> {
         let nodes = args.nodes.unwrap_or(4);
         let racks = args.racks.unwrap_or(0);
         if racks > nodes {
-            return Err(Fail::usage(format!("{racks} racks for {nodes} nodes"))
+            let (racks, nodes) = (count(racks.into(), "rack"), count(nodes.into(), "node"));
+            return Err(Fail::usage(format!("{racks} for {nodes}"))
                 .hint("give at least one node for each rack with --nodes"));
         }
         return Ok(local::in_racks(local::imagined_nodes(nodes, &hardware), racks));
@@ -153,14 +153,15 @@ fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
         lines.push(format!("  endpoints at {url} (tutti serve FILE makes one)"));
     }
     if !cluster.ran_already.is_empty() {
-        let (started, ran) = (cluster.started().join(", "), cluster.ran_already.join(", "));
+        let started = local::short_list(&cluster.started());
+        let ran = local::short_list(&cluster.ran_already);
         lines.insert(0, format!("started {started}; {ran} ran already"));
     }
     let left_over = cluster.left_over()?;
     if !left_over.is_empty() {
         lines.push(format!(
             "  {} of an earlier start in this data dir did not start: --nodes says how many do",
-            left_over.join(", ")
+            local::short_list(&left_over)
         ));
     }
     let flag = if cluster.data_dir == session::data_dir() {

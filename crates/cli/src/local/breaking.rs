@@ -28,7 +28,8 @@ impl RunningCluster {
         agent.finish(at + GONE_WITHIN);
         let left = victims.iter().filter(|p| !p.wait_gone(GONE_WITHIN)).count();
         if left > 0 {
-            return Err(Fail::new(format!("{left} processes of node {node} survived SIGKILL")));
+            let left = crate::show::count(left as u64, "process");
+            return Err(Fail::new(format!("{left} of node {node} survived SIGKILL")));
         }
         Ok(Killed { processes: victims.len(), at })
     }

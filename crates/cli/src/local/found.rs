@@ -76,7 +76,7 @@ pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
         _ => {
             let mut names = found.names();
             names.extend(watched.map(|p| format!("tutti up, process {}", p.pid)));
-            let (shown, names) = (dir.display(), names.join(", "));
+            let (shown, names) = (dir.display(), super::names::list(&names));
             Err(Fail::usage(format!("a cluster already runs in {shown} ({names})"))
                 .hint(format!("tutti down --data-dir {shown} stops it")))
         }
@@ -103,7 +103,7 @@ fn refuse_change(
     } else {
         return Ok(());
     };
-    let (shown, names) = (dir.display(), found.names().join(", "));
+    let (shown, names) = (dir.display(), super::names::list(&found.names()));
     Err(Fail::usage(format!(
         "of the cluster in {shown} still run {names}: it can't have {what} now"
     ))

@@ -1,5 +1,6 @@
 //! One process that we started, and how to be sure that it still is that one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,15 +32,7 @@ impl Proc {
 
     /// Itself and everything that descends from it, parents first.
     pub fn family(self) -> Vec<Proc> {
-        let all = everybody();
-        let mut family: Vec<Proc> =
-            all.iter().filter(|(p, _)| *p == self).map(|(p, _)| *p).collect();
-        let mut next = 0;
-        while let Some(parent) = family.get(next).map(|p| p.pid) {
-            family.extend(all.iter().filter(|(_, of)| *of == parent).map(|(p, _)| *p));
-            next += 1;
-        }
-        family
+        families(&[self], &everybody())
     }
 
     pub fn is_alive(self) -> bool {
@@ -72,8 +65,43 @@ impl Proc {
     }
 }
 
-/// Every live process of the machine, with its parent.
-fn everybody() -> Vec<(Proc, u32)> {
+/// Waits for all of them together. Says which are still there after that long.
+pub fn wait_all_gone(procs: &[Proc], limit: Duration) -> Vec<Proc> {
+    let deadline = Instant::now() + limit;
+    let mut left: Vec<Proc> = procs.to_vec();
+    loop {
+        let began = Instant::now();
+        left.retain(|proc| proc.is_alive());
+        if left.is_empty() || Instant::now() > deadline {
+            return left;
+        }
+        let pause = (began.elapsed() * 4).max(Duration::from_millis(10));
+        std::thread::sleep(pause.min(Duration::from_secs(1)));
+    }
+}
+
+/// These, as far as they live, and everything that descends from them, parents first.
+pub fn families(roots: &[Proc], all: &[(Proc, u32)]) -> Vec<Proc> {
+    let alive: BTreeSet<(u32, u64)> = all.iter().map(|(p, _)| (p.pid, p.started)).collect();
+    let mut children: BTreeMap<u32, Vec<Proc>> = BTreeMap::new();
+    for (proc, parent) in all {
+        children.entry(*parent).or_default().push(*proc);
+    }
+    let lives = |root: &&Proc| alive.contains(&(root.pid, root.started));
+    let mut family: Vec<Proc> = roots.iter().filter(lives).copied().collect();
+    let mut met: BTreeSet<u32> = family.iter().map(|p| p.pid).collect();
+    let mut next = 0;
+    while let Some(parent) = family.get(next).map(|p| p.pid) {
+        let below = children.get(&parent).into_iter().flatten();
+        family.extend(below.filter(|p| met.insert(p.pid)));
+        next += 1;
+    }
+    family
+}
+
+/// Every live process of the machine, with its parent. One look at all of them serves any number of
+/// questions.
+pub fn everybody() -> Vec<(Proc, u32)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let of = |pid: u32| {
@@ -289,6 +317,21 @@ mod tests {
         daemon.stop(Duration::from_secs(10));
         reaper.join().unwrap().unwrap();
         assert_eq!(daemon.death().unwrap().message, "it is gone");
+    }
+
+    #[test]
+    fn families_of_many_are_found_in_one_look() {
+        let proc = |pid| Proc { pid, started: u64::from(pid) };
+        // A thousand agents below 1, each with a helper and its rank.
+        let of = |n: u32| [(proc(n), 1), (proc(n + 10_000), n), (proc(n + 20_000), n + 10_000)];
+        let all: Vec<(Proc, u32)> = (2..1002).flat_map(of).collect();
+        let roots: Vec<Proc> = (2..1002).map(proc).collect();
+        assert_eq!(families(&roots, &all).len(), 3000);
+        let one = families(&[proc(7)], &all);
+        assert_eq!(one, [proc(7), proc(10_007), proc(20_007)]);
+        let nested = families(&[proc(7), proc(10_007)], &all);
+        assert_eq!(nested.len(), 3, "nobody twice");
+        assert!(families(&[Proc { pid: 7, started: 0 }], &all).is_empty(), "somebody else's now");
     }
 
     #[test]

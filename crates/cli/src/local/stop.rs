@@ -1,14 +1,15 @@
 //! Stopping: the router first, agents with their jobs, then the controller, and nothing that is not ours.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::process::{Daemon, Proc};
+use super::process::{Daemon, Proc, wait_all_gone};
 use super::record::UpRecord;
 use super::sweep::{self, Role};
-use super::{CONTROLLER, JOB_GRACE, ROUTER};
+use super::{CONTROLLER, JOB_GRACE, ROUTER, names};
 use crate::fail::{Fail, NOT_FOUND};
 use crate::show::count;
 
@@ -61,7 +62,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
         supervisor.signal(Signal::SIGTERM);
         supervisor.wait_gone(patience() * 2);
     }
-    let mut names: Vec<String> = running.iter().map(|(name, _)| name.clone()).collect();
+    let mut stopped: Vec<String> = running.iter().map(|(name, _)| name.clone()).collect();
     let (controllers, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|(name, _)| name == CONTROLLER);
     let (routers, agents): (Vec<_>, Vec<_>) =
@@ -69,16 +70,16 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
     // What it has is answered while there is still somebody to answer it.
     stop_procs(&routers);
     stop_procs(&agents);
-    names.extend(stop_orphans(&dir));
+    stopped.extend(stop_orphans(&dir));
     stop_procs(&controllers);
     let left = self::running(&dir, None);
     if !left.is_empty() {
         let left: Vec<_> = left.iter().map(|(n, p)| format!("{n} ({})", p.pid)).collect();
-        return Err(Fail::new(format!("can't stop {}", left.join(", ")))
+        return Err(Fail::new(format!("can't stop {}", names::list(&left)))
             .hint("they may belong to another user"));
     }
     UpRecord::remove(&dir);
-    Ok(names)
+    Ok(stopped)
 }
 
 fn no_cluster(dir: &Path) -> Fail {
@@ -98,9 +99,10 @@ fn where_it_was(dir: &Path) -> Option<PathBuf> {
 /// By the record and by command line: either alone could miss one. The controller last.
 pub fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
     let mut all = record.map(UpRecord::alive).unwrap_or_default();
+    let known: BTreeSet<u32> = all.iter().map(|(_, proc)| proc.pid).collect();
     for found in sweep::find(dir) {
         let helper = matches!(found.role, Role::Helper { .. });
-        if !helper && !all.iter().any(|(_, p)| *p == found.proc) {
+        if !helper && !known.contains(&found.proc.pid) {
             all.push((found.name(), found.proc));
         }
     }
@@ -109,14 +111,11 @@ pub fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
 }
 
 fn stop_procs(procs: &[(String, Proc)]) {
-    procs.iter().for_each(|(_, p)| p.signal(Signal::SIGTERM));
-    let deadline = Instant::now() + patience();
-    for (_, proc) in procs {
-        if !proc.wait_gone(deadline.saturating_duration_since(Instant::now())) {
-            proc.signal(Signal::SIGKILL);
-            proc.wait_gone(Duration::from_secs(2));
-        }
-    }
+    let procs: Vec<Proc> = procs.iter().map(|(_, proc)| *proc).collect();
+    procs.iter().for_each(|proc| proc.signal(Signal::SIGTERM));
+    let left = wait_all_gone(&procs, patience());
+    left.iter().for_each(|proc| proc.signal(Signal::SIGKILL));
+    wait_all_gone(&left, Duration::from_secs(2));
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 //! A shim is forked from its agent without exec, so it carries the agent's command line, and the
 //! ranks are below it in the process tree.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::process::Proc;
+use super::process::{Proc, everybody, families, wait_all_gone};
 
 /// How long shims may take to notice that their ranks are gone.
 const RANKS_WAIT: Duration = Duration::from_secs(1);
@@ -52,8 +52,10 @@ pub fn find(dir: &Path) -> Vec<Found> {
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
         .filter_map(|pid| {
-            let proc = Proc::of(pid)?;
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            // Most are somebody else's: of them one file is read.
+            role(&line, "", dir)?;
+            let proc = Proc::of(pid)?;
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
             Some(Found { role: role(&line, comm.trim(), dir)?, proc })
         })
@@ -96,7 +98,8 @@ pub fn kill_jobs(dir: &Path, node: impl Fn(&str) -> bool) -> usize {
     let mut killed = BTreeSet::new();
     let deadline = Instant::now() + RANKS_WAIT;
     loop {
-        let below = descendants(&helpers);
+        // Who has none need not look at the whole machine.
+        let below = if helpers.is_empty() { Vec::new() } else { descendants(&helpers) };
         if below.is_empty() || Instant::now() > deadline {
             break;
         }
@@ -106,18 +109,17 @@ pub fn kill_jobs(dir: &Path, node: impl Fn(&str) -> bool) -> usize {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    for proc in &helpers {
-        proc.signal(Signal::SIGKILL);
-        proc.wait_gone(RANKS_WAIT);
-    }
+    helpers.iter().for_each(|proc| proc.signal(Signal::SIGKILL));
+    wait_all_gone(&helpers, RANKS_WAIT);
     killed.len()
 }
 
 /// Everything below these, but none of them.
 fn descendants(roots: &[Proc]) -> Vec<Proc> {
-    let all: BTreeMap<u32, Proc> =
-        roots.iter().flat_map(|r| r.family()).map(|p| (p.pid, p)).collect();
-    all.into_values().filter(|p| !roots.contains(p)).collect()
+    let known: BTreeSet<u32> = roots.iter().map(|root| root.pid).collect();
+    let mut all = families(roots, &everybody());
+    all.retain(|proc| !known.contains(&proc.pid));
+    all
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ fn figures(f: &Figures) -> Vec<(&'static str, String)> {
 /// Since it was made.
 fn served(s: &ServedView) -> Vec<(&'static str, String)> {
     let t = &s.total;
-    let mut text = format!("{} requests", thousands(t.requests));
+    let mut text = count(t.requests, "request");
     for (n, what) in [(t.errors, "failed"), (t.refused, "refused")] {
         if n > 0 {
             text.push_str(&format!(", {} {what}", thousands(n)));

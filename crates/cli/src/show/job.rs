@@ -179,14 +179,17 @@ fn demand(job: &JobDetail) -> String {
                 None => format!("{share} of a GPU"),
             });
         }
-        (Some(g), ..) => parts.push(format!("{} × {g} GPUs", nodes(job))),
+        (Some(g), ..) => {
+            let s = if g.count == 1 { "" } else { "s" };
+            parts.push(format!("{} × {g} GPU{s}", nodes(job)));
+        }
         (None, Some(n), _) => parts.push(count(n.into(), "GPU")),
         (None, None, Some(share)) => parts.push(format!("{share} of a GPU")),
         (None, None, None) => parts.push(nodes(job)),
     }
-    parts.extend(spec.cpus_per_gpu.map(|n| format!("{n} CPUs per GPU")));
+    parts.extend(spec.cpus_per_gpu.map(|n| format!("{} per GPU", count(n.into(), "CPU"))));
     parts.extend(spec.mem_per_gpu.map(|m| format!("{m} per GPU")));
-    parts.extend(spec.cpus_per_node.map(|n| format!("{n} CPUs per node")));
+    parts.extend(spec.cpus_per_node.map(|n| format!("{} per node", count(n.into(), "CPU"))));
     parts.extend(spec.mem_per_node.map(|m| format!("{m} per node")));
     parts.extend(spec.gpu_mem.map(|m| format!("GPUs of at least {m}")));
     parts.extend(spec.labels.iter().map(|(k, v)| format!("{k}={v}")));

@@ -64,12 +64,11 @@ pub fn nodes(job: &JobRow) -> String {
     if job.nodes == 0 { "-".to_owned() } else { job.nodes.to_string() }
 }
 
-/// Waiting, running, or how long it ran. While it is suspended, its clock stands still.
+/// Waiting, running, or how long it ran. While it is suspended, or waits for nodes again between two
+/// attempts, its clock stands still.
 pub fn how_long(job: &JobRow, now: Time) -> Span {
-    let ran =
-        |since: Time, until: Time| Span(until.since(since).0.saturating_sub(job.suspended_for.0));
-    match (job.started_at, job.ended_at) {
-        (Some(start), end) => ran(start, end.unwrap_or(now)),
+    match (job.ran_since(), job.ended_at) {
+        (Some(start), end) => end.unwrap_or(now).since(start),
         (None, Some(_)) => Span::default(),
         (None, None) => now.since(job.submitted_at),
     }
@@ -134,6 +133,7 @@ pub mod tests {
             started_at: None,
             ended_at: None,
             suspended_for: Span(0),
+            between_attempts: Span(0),
             exit_code: None,
             restarts: 0,
             verdict: None,
@@ -231,6 +231,20 @@ pub mod tests {
         assert_eq!(how_long(&job, Time(60_000)), Span::secs(20));
         let ended = JobRow { ended_at: Some(Time(50_000)), ..job };
         assert_eq!(how_long(&ended, Time(99_000)), Span::secs(10));
+    }
+
+    /// The cluster was down, or no node was free: nothing of it ran.
+    #[test]
+    fn the_time_between_attempts_is_no_running_time() {
+        let job = JobRow {
+            started_at: Some(Time(10_000)),
+            suspended_for: Span::secs(5),
+            between_attempts: Span::secs(3600),
+            ..row("7", JobState::Running)
+        };
+        assert_eq!(how_long(&job, Time(3_640_000)), Span::secs(25));
+        let ended = JobRow { ended_at: Some(Time(3_630_000)), ..job };
+        assert_eq!(how_long(&ended, Time(9_999_000)), Span::secs(15));
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn sentence(progress: &JobProgress) -> String {
     let mut words = vec![short(progress)];
     words
         .extend(progress.tokens_per_s.map(|n| format!("{} tokens/s", thousands(n.round() as u64))));
-    words.extend(progress.pace.map(|pace| format!("{pace} a step")));
+    words.extend(progress.pace.map(|pace| format!("{} a step", pace.fine())));
     words.join(" · ")
 }
 

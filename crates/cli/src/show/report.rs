@@ -208,26 +208,45 @@ pub fn short(line: &ReportLine) -> Option<String> {
     Some(format!("{} of {} GPU-hours{wasted}{unsaved}", goodput(line), hours(line.held_hours)))
 }
 
-/// What one job made of what it had.
-pub fn job(job: &JobGoodput, plan: Option<&PlanSeen>, style: Style) -> String {
-    let line = &job.line;
-    let mut out =
-        vec![format!("job {}  goodput {}", job.id, style.paint(Ink::Bold, &goodput(line)))];
-    out.extend(job.id.index.map(|_| format!("  hours are those of all tasks of {}", job.id.job)));
-    let mut add = |key: &str, value: String| out.push(format!("  {key:<20}{value}"));
+/// Its GPU-hours by class, and what they cost.
+fn job_hours(line: &ReportLine, currency: Option<&str>) -> Vec<(&'static str, String)> {
+    if line.held_hours == 0.0 {
+        return vec![("", "it has not had a GPU".to_owned())];
+    }
+    let mut facts = Vec::new();
     for class in TimeClass::ALL {
         let of_class = line.of(class);
         if of_class > 0.0 {
-            let share = 100.0 * of_class / line.held_hours.max(f64::MIN_POSITIVE);
-            add(class.words(), format!("{} GPU-hours ({share:.1} %)", hours(of_class)));
+            let share = 100.0 * of_class / line.held_hours;
+            facts.push((class.words(), format!("{} GPU-hours ({share:.1} %)", hours(of_class))));
         }
     }
     if line.unsaved_hours > 0.0 {
-        add("not safe yet", format!("{} GPU-hours of the productive", hours(line.unsaved_hours)));
+        let unsaved = format!("{} GPU-hours of the productive", hours(line.unsaved_hours));
+        facts.push(("not safe yet", unsaved));
     }
-    if let (Some(currency), Some(cost)) = (&job.currency, line.cost) {
+    if let (Some(currency), Some(cost)) = (currency, line.cost) {
         let money = format!("{:.2} {currency}, {:.2} of it wasted", cost.held, cost.wasted);
-        add("cost", harmless(&money));
+        facts.push(("cost", harmless(&money)));
+    }
+    facts
+}
+
+/// What one job made of what it had.
+pub fn job(job: &JobGoodput, plan: Option<&PlanSeen>, style: Style) -> String {
+    let mut out = match &job.line {
+        Some(line) => {
+            let share = style.paint(Ink::Bold, &goodput(line));
+            vec![format!("job {}  goodput {share}", job.id)]
+        }
+        None => vec![
+            format!("job {}", job.id),
+            format!("  GPU-hours are kept for whole arrays: tutti report {} has them", job.id.job),
+        ],
+    };
+    let mut add = |key: &str, value: String| out.push(format!("  {key:<20}{value}"));
+    for (key, value) in job.line.iter().flat_map(|line| job_hours(line, job.currency.as_deref())) {
+        add(key, value);
     }
     if let Some(seen) = plan {
         add("planned", seen.words());
@@ -248,9 +267,6 @@ pub fn job(job: &JobGoodput, plan: Option<&PlanSeen>, style: Style) -> String {
     }
     if let Some(cpus) = job.cpus {
         add("CPUs", format!("{:.1} used at most, of {}", cpus.peak, cpus.asked));
-    }
-    if line.held_hours == 0.0 {
-        add("", "it has not had a GPU".to_owned());
     }
     out.extend(job.advice.iter().map(|text| format!("  {}", style.paint(Ink::Yellow, text))));
     out.join("\n")
@@ -357,7 +373,7 @@ mod tests {
         assert_eq!(short(&line("", 0.0, 0.0, 0.0)), None);
         let goodput = JobGoodput {
             id: TaskId::single(JobId(7)),
-            line: job_line,
+            line: Some(job_line),
             currency: Some("EUR".into()),
             idle: Vec::new(),
             gpu_mem: None,
@@ -370,6 +386,10 @@ mod tests {
         let planned = format!("{:<20}2.00 s a step, seen 1.50 s (−25 %)", "planned");
         assert!(text.contains(&planned), "{text}");
         assert!(!job(&goodput, None, Style::PLAIN).contains("planned"));
+        let task = JobGoodput { id: TaskId::of_array(JobId(7), 3), line: None, ..goodput.clone() };
+        let of_task = job(&task, None, Style::PLAIN);
+        assert!(of_task.contains("tutti report 7 has them"), "{of_task}");
+        assert!(!of_task.contains('%') && !of_task.contains("EUR"), "{of_task}");
         assert!(
             text.contains("16.00 EUR, 4.00 of it wasted") && text.contains("ask for fewer"),
             "{text}"

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use tutti_model::{Bytes, GpuRequest, JobSpec, Report, TaskId, TimeClass};
+use tutti_model::{Bytes, GpuRequest, JobSpec, Report, ReportLine, TaskId, TimeClass};
 use tutti_testkit::{Cluster, ClusterOptions, PATIENCE, wait_until};
 use tutti_wire::api::JobGoodput;
 
@@ -57,8 +57,12 @@ fn start(cluster: &Cluster) -> TaskId {
     cluster.submit(spec)
 }
 
+fn line(goodput: &JobGoodput) -> &ReportLine {
+    goodput.line.as_ref().unwrap_or_else(|| panic!("{goodput:?}"))
+}
+
 fn hours(goodput: &JobGoodput, class: TimeClass) -> f64 {
-    goodput.line.gpu_hours.get(&class).copied().unwrap_or(0.0)
+    line(goodput).gpu_hours.get(&class).copied().unwrap_or(0.0)
 }
 
 /// What rank 0 did in its first attempt after its last checkpoint: steps, and the seconds they took.
@@ -120,7 +124,7 @@ fn accounts_for(cluster: &Cluster, id: TaskId) {
     let lost = hours(&goodput, TimeClass::LostToFailure) * 3600.0 / 4.0;
     assert!(lost > seconds - 1.0 && lost < seconds + 3.0, "{lost} s lost, {seconds} s done again");
     assert!(hours(&goodput, TimeClass::Productive) > 0.0, "{goodput:?}");
-    assert_eq!(goodput.line.unsaved_hours, 0.0, "it is over: {goodput:?}");
+    assert_eq!(line(&goodput).unsaved_hours, 0.0, "it is over: {goodput:?}");
     // Two interpreters of Python, which have megabytes each and sleep most of the time.
     let (mem, cpus) = goodput.mem.zip(goodput.cpus).expect("peaks are remembered");
     assert!((2 << 20..1 << 30).contains(&mem.peak.0) && mem.asked.0 == MEM_EACH.0 * 2, "{mem:?}");
@@ -136,9 +140,9 @@ fn accounts_for(cluster: &Cluster, id: TaskId) {
     let of_report = report.total.gpu_hours[&TimeClass::LostToFailure];
     assert!((of_report - hours(&goodput, TimeClass::LostToFailure)).abs() < 1e-9);
     assert_eq!(report.wasters.first().map(|w| w.id), Some(id.job), "{report:?}");
-    let cost = goodput.line.cost.unwrap();
+    let cost = line(&goodput).cost.unwrap();
     // A GPU-second costs one.
-    assert!((cost.held - goodput.line.held_hours * 3600.0).abs() < 0.01, "{cost:?}");
+    assert!((cost.held - line(&goodput).held_hours * 3600.0).abs() < 0.01, "{cost:?}");
     let text = cluster.cli(&["report", "--by", "user"]).ok();
     for word in ["PRODUCTIVE", "FAILURES", "EUR WASTED", "jobs that wasted most", "pretrain"] {
         assert!(text.contains(word), "{word} in {text}");

@@ -9,7 +9,8 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 use tutti_model::{
-    Alert, JobSpec, JobState, Span, Stall, StallAction, Subject, TaskId, WatchAction, WatchRule,
+    Alert, JobSpec, JobState, Span, Stall, StallAction, Subject, TaskId, TimeClass, WatchAction,
+    WatchRule,
 };
 use tutti_testkit::{Cluster, PATIENCE, wait_for, wait_until};
 use tutti_wire::api::{AlertQuery, LogQuery};
@@ -162,6 +163,11 @@ fn idle_gpus_are_told_to_everybody_once_and_nothing_happens_to_the_job() {
     let ps: Value = serde_json::from_str(&cluster.cli(&["ps", "--json"]).ok()).unwrap();
     assert_eq!(ps[0]["note"], format!("alert: {}", alert.text));
     assert!(cluster.cli(&["show", &id.to_string()]).ok().contains(&alert.text));
+    // Beside it nobody calls that work: its ledger is told as soon, and from when it began.
+    wait_until("the idle time is in the ledger", PATIENCE, || {
+        let goodput = cluster.client().job_goodput(id).unwrap().line.unwrap();
+        goodput.goodput.is_some_and(|share| share < 1.0) && goodput.of(TimeClass::Idle) > 0.0
+    });
 
     // A new controller goes on where the old one was, and tells nobody twice.
     cluster.kill_controller();

@@ -31,6 +31,15 @@ pub struct Ends {
     pub peer: SocketAddr,
     pub local: SocketAddr,
     pub tls: bool,
+    /// It came over the socket of the data dir, from this user of the machine. `peer` is made up then.
+    pub uid: Option<u32>,
+}
+
+impl Ends {
+    /// Where the other end is, as the audit log says it.
+    fn from_where(self) -> String {
+        self.uid.map_or_else(|| self.peer.to_string(), |_| "local".to_owned())
+    }
 }
 
 /// Who calls, known by an access token.
@@ -129,7 +138,8 @@ pub(crate) fn line(request: &Request, ends: Ends) -> Line {
         time: now(),
         user: None,
         token: None,
-        peer: Some(ends.peer),
+        peer: Some(ends.from_where()),
+        uid: ends.uid,
         action: format!("{} {route}", request.method()),
         target: request.uri().path().to_owned(),
         result: "ok".to_owned(),

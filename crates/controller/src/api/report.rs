@@ -158,7 +158,7 @@ fn in_memory(state: &Cluster, id: TaskId, now: Time) -> Result<Seen, Rejected> {
         let nodes = ended.nodes.iter().map(|node| state.node_name(*node)).collect();
         Some(had(&Demand::of(&job.spec), nodes, ended.gpus))
     };
-    let line = views::job_line(state, id.job, now);
+    let line = id.index.is_none().then(|| views::job_line(state, id.job, now));
     let mut goodput = of_line(id, line, &state.policy.prices);
     goodput.idle = attempt.map_or_else(Vec::new, |attempt| idle(state, attempt));
     Ok((goodput, attempt.map(|attempt| held(state, attempt)).or_else(over)))
@@ -168,11 +168,12 @@ fn in_memory(state: &Cluster, id: TaskId, now: Time) -> Result<Seen, Rejected> {
 async fn archived(app: &App, id: TaskId) -> Result<Seen, Problem> {
     let job = app.archive.find(id).await?.ok_or(Rejected::NoSuchJob(id.job))?;
     let policy = app.core.peek(policy)?;
-    let goodput = of_line(id, job.goodput.unwrap_or_default(), &policy.prices);
+    let line = id.index.is_none().then(|| job.goodput.unwrap_or_default());
+    let goodput = of_line(id, line, &policy.prices);
     Ok((goodput, Some(had(&Demand::of(&job.spec), job.row.node_names, job.row.gpus))))
 }
 
-fn of_line(id: TaskId, line: ReportLine, prices: &Prices) -> JobGoodput {
+fn of_line(id: TaskId, line: Option<ReportLine>, prices: &Prices) -> JobGoodput {
     JobGoodput {
         id,
         line,
@@ -266,18 +267,22 @@ const WORTH_MEM: Bytes = Bytes(1 << 30);
 fn advice(job: &JobGoodput) -> Vec<String> {
     use tutti_model::TimeClass as C;
     let mut advice = Vec::new();
-    let line = &job.line;
-    let much = |hours: f64| line.held_hours > 0.0 && hours / line.held_hours > 0.1;
-    if !job.idle.is_empty() || much(line.of(C::Idle)) {
+    let much = |classes: &[C]| {
+        job.line.as_ref().is_some_and(|line| {
+            let hours: f64 = classes.iter().map(|class| line.of(*class)).sum();
+            line.held_hours > 0.0 && hours / line.held_hours > 0.1
+        })
+    };
+    if !job.idle.is_empty() || much(&[C::Idle]) {
         advice.push("GPUs that it holds do nothing: ask for fewer, or feed them faster".into());
     }
-    if much(line.of(C::LostToFailure) + line.of(C::LostToPreemption)) {
+    if much(&[C::LostToFailure, C::LostToPreemption]) {
         advice.push(
             "what it had done was lost: save more often (`tutti ckpt advise` says how often)"
                 .into(),
         );
     }
-    if much(line.of(C::Starting)) {
+    if much(&[C::Starting]) {
         advice.push(
             "it spends long on starting: fewer restarts, or a smaller image, would help".into(),
         );

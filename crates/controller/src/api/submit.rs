@@ -117,6 +117,7 @@ fn batch_target(results: &[SubmitResult]) -> String {
         })
         .collect();
     match (ids.iter().min(), ids.iter().max()) {
+        (Some(only), Some(last)) if only == last => format!("job {only}"),
         (Some(first), Some(last)) => format!("{} jobs between {first} and {last}", ids.len()),
         _ => "no job".to_owned(),
     }

@@ -91,6 +91,7 @@ impl Past {
             away: Span(0),
             last_ran: None,
             output_dropped: 0,
+            between: Span(0),
         };
         self.put(Event::TaskEnded { task, ended });
     }
@@ -123,6 +124,7 @@ fn past() -> Past {
         away: Span(0),
         last_ran: None,
         output_dropped: 0,
+        between: Span(0),
     };
     past.put(Event::WaitingEnded { job: three, ended });
     past.job(4, JobSpec::shell("sleep 1"));
@@ -157,7 +159,9 @@ fn what_is_archived_reads_as_it_did() {
     let written = write(&table, &entries::names(state), &jobs);
     assert_eq!((written.jobs.len(), written.bad.len()), (3, 0));
     let task = table.find("3_7".parse().unwrap()).unwrap().unwrap();
-    assert_eq!(task.goodput.map(|line| line.held_hours), Some(8.0), "of the whole array");
+    assert_eq!(task.goodput, None, "the hours are the whole array's");
+    let whole = table.find("3".parse().unwrap()).unwrap().unwrap();
+    assert_eq!(whole.goodput.map(|line| line.held_hours), Some(8.0));
     let served = table.find("2".parse().unwrap()).unwrap().unwrap().replica_of;
     assert_eq!(served, Some(ReplicaOf { endpoint: "chat".into(), revision: 3 }));
     for id in ["1", "2", "3_0", "3_7", "3_50", "3"] {

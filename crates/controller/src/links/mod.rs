@@ -24,8 +24,8 @@ use tutti_engine::Effect;
 use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
-pub use hello::{AgentConfig, Certified, serve, turn_away};
 use crate::lock::lock;
+pub use hello::{AgentConfig, Certified, serve, turn_away};
 pub use keys::GangKeys;
 pub use link::{Answer, Answers, Link, LinkGone};
 

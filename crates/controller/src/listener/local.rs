@@ -59,7 +59,7 @@ impl Listener {
     /// The same for the socket of the data dir, with the port that the controller has otherwise.
     pub async fn run_local(self: Arc<Self>, sockets: UnixListener, port: u16) {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let ends = Ends { peer: here, local: here, tls: false };
+        let ends = |uid| Ends { peer: here, local: here, tls: false, uid: Some(uid) };
         let mut shutdown = self.shutdown.clone();
         loop {
             let taken = tokio::select! {
@@ -67,10 +67,13 @@ impl Listener {
                 taken = sockets.accept() => taken,
             };
             match taken {
-                Ok((socket, _)) => {
-                    let this = Arc::clone(&self);
-                    tokio::spawn(async move { this.owner(socket, ends).await });
-                }
+                Ok((socket, _)) => match socket.peer_cred() {
+                    Ok(peer) => {
+                        let (this, ends) = (Arc::clone(&self), ends(peer.uid()));
+                        tokio::spawn(async move { this.owner(socket, ends).await });
+                    }
+                    Err(error) => tracing::warn!(%error, "can't tell who connects"),
+                },
                 Err(error) => self.accept_failed(&error).await,
             }
         }

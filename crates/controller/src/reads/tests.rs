@@ -172,6 +172,7 @@ fn a_task_that_never_ran_spoils_the_code_of_its_array() {
         nodes: Vec::new(),
         gpus: 0,
         last_ran: None,
+        between: Span(0),
         away: Span::default(),
         output_dropped: 0,
     };

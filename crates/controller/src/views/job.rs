@@ -28,6 +28,7 @@ fn task_row(world: &World, job: &Job, index: Option<u32>, now: Time) -> Option<J
         row.restarts = task.restarts.total();
         row.started_at = task.first_started_at;
         row.suspended_for = task.away(now);
+        row.between_attempts = task.between_attempts(now);
         if let Some(attempt) = task.attempt() {
             held(state, &mut row, attempt);
         }
@@ -94,6 +95,7 @@ fn blank(job: &Job, id: TaskId, state: JobState) -> JobRow {
         started_at: None,
         ended_at: None,
         suspended_for: Span(0),
+        between_attempts: Span(0),
         exit_code: None,
         restarts: 0,
         verdict: None,
@@ -122,6 +124,7 @@ fn over(state: &State, row: &mut JobRow, ended: &Ended) {
     row.started_at = ended.started_at;
     row.ended_at = Some(ended.ended_at);
     row.suspended_for = ended.away;
+    row.between_attempts = ended.between;
     row.exit_code = ended.exit_code;
     row.restarts = ended.restarts.total();
     row.node_names = names(state, ended.nodes.iter().copied());
@@ -146,11 +149,11 @@ fn names(state: &State, nodes: impl Iterator<Item = NodeId>) -> Vec<String> {
 
 fn stall_note(state: &State, stalled: &Stalled) -> String {
     let Stalled { idle, pace, rank, node } = stalled;
-    let whole = Span(idle.0 / 1000 * 1000);
+    let (idle, pace) = (idle.short(), pace.fine());
     let behind = rank.zip(*node).map_or_else(String::new, |(rank, node)| {
         format!(", rank {rank} on {} is behind", state.node_name(node))
     });
-    format!("stalled: no step for {whole}, usually one in {pace}{behind}")
+    format!("stalled: no step for {idle}, usually one in {pace}{behind}")
 }
 
 fn cause(why: &SuspendCause) -> String {
@@ -205,9 +208,9 @@ fn stop_note(state: &State, why: &StopCause) -> String {
             format!("rank {rank} on {node} is dead or hangs{what}; the rest is stopped")
         }
         StopCause::Stalled { rank: Some(rank), idle, .. } => {
-            format!("no step for {idle}, rank {rank} is behind; started again")
+            format!("no step for {}, rank {rank} is behind; started again", idle.short())
         }
-        StopCause::Stalled { idle, .. } => format!("no step for {idle}; started again"),
+        StopCause::Stalled { idle, .. } => format!("no step for {}; started again", idle.short()),
         StopCause::Evicted { node, by } => {
             format!("{} is cleared by {by}", state.node_name(*node))
         }
@@ -218,8 +221,9 @@ fn stop_note(state: &State, why: &StopCause) -> String {
             let then = if *again { "started again" } else { "stopped for good" };
             format!("{text}; {then}")
         }
-        StopCause::Resized { nodes: 1 } => "goes on with 1 node".to_owned(),
-        StopCause::Resized { nodes } => format!("goes on with {nodes} nodes"),
+        StopCause::Resized { nodes } => {
+            format!("goes on with {}", tutti_model::count((*nodes).into(), "node"))
+        }
     }
 }
 
@@ -313,7 +317,11 @@ pub fn detail(
         held: job.is_held(index),
         checkpoints: task.map_or_else(Vec::new, |t| t.past().points.clone()),
         suspensions: task.map_or_else(Vec::new, |t| suspensions(state, t)),
-        goodput: Some(super::job_line(state, job.id, now)).filter(|line| line.held_hours > 0.0),
+        // The ledger has one sum for all tasks of an array: it is no single task's.
+        goodput: index
+            .is_none()
+            .then(|| super::job_line(state, job.id, now))
+            .filter(|line| line.held_hours > 0.0),
         replica_of: job.replica_of.as_deref().cloned(),
         output_dropped: ended
             .map(|e| e.output_dropped)

@@ -145,7 +145,7 @@ fn wasters(state: &State, goodput: &Goodput, wanted: &Wanted) -> Vec<Waster> {
     }
     let row = |((_, id), job): ((Reverse<GpuMicros>, JobId), &Job)| Waster {
         id,
-        name: job.spec.name.clone(),
+        name: Some(job.spec.display_name().to_owned()),
         user: job.user.clone(),
         team: job.team.clone(),
         line: line(state, goodput, id),

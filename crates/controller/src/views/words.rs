@@ -45,9 +45,9 @@ fn reason(state: &State, ended: &Ended) -> String {
             format!("rank {rank} on {node} was dead or hung{what}")
         }
         EndReason::Stalled { rank: Some(rank), idle } => {
-            format!("no step for {idle}, rank {rank} was behind")
+            format!("no step for {}, rank {rank} was behind", idle.short())
         }
-        EndReason::Stalled { rank: None, idle } => format!("no step for {idle}"),
+        EndReason::Stalled { rank: None, idle } => format!("no step for {}", idle.short()),
         EndReason::Unhealthy { node, gpu, text } => {
             format!("{} was broken too often: {text}", unhealthy(state, *node, *gpu))
         }
@@ -61,7 +61,8 @@ fn reason(state: &State, ended: &Ended) -> String {
                 names => format!(", on {}", names.join(", ")),
             };
             let last = reason(state, &Ended { reason: (**last).clone(), ..ended.clone() });
-            format!("failed {attempts} times in a row and got nowhere{on}; the last time {last}")
+            let times = tutti_model::count((*attempts).into(), "time");
+            format!("failed {times} in a row and got nowhere{on}; the last time {last}")
         }
     }
 }

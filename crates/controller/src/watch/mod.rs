@@ -98,6 +98,7 @@ fn told(app: &App, change: &Change, at: Time) {
         user: Some(act::BY.to_owned()),
         token: None,
         peer: None,
+        uid: None,
         action: format!("{word} {}", rule.as_str()),
         target: format!("{subject}: {text}"),
         result: "ok".to_owned(),

@@ -25,6 +25,10 @@ pub(super) fn placed(state: &mut State, lease: LeaseId, parts: &[PartPlacement],
     index::start_waiting_task(state, task);
     change_task(state, task, |t| {
         t.attempts += 1;
+        let between = t.between_attempts(at);
+        if !between.is_zero() {
+            t.past_mut().between = between;
+        }
         t.first_started_at.get_or_insert(at);
         t.phase = Phase::Active(Box::new(Attempt {
             number: t.attempts,

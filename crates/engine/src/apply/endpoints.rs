@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tutti_model::{
     Endpoint, JobId, JobSpec, PastEndpoint, REVISIONS_MAX, Replica, ReplicaOf, ReplicaPhase,
-    Revision, Rollout, RolloutStage, Served, State, TextRefs, Time, WARM_NODES_MAX,
+    Revision, Rollout, RolloutStage, Served, State, TextRefs, Time, WARM_NODES_MAX, count,
 };
 
 use crate::event::Event;
@@ -86,13 +86,16 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
             endpoint.note(
                 at,
                 match bounds {
-                    Some(b) => format!("{by} wants {} to {} replicas", b.min, b.max),
+                    Some(b) => {
+                        format!("{by} wants {} to {}", b.min, count(b.max.into(), "replica"))
+                    }
                     None => format!("{by} wants as many replicas as the job file says"),
                 },
             );
         }
         Event::EndpointWants { want, why, .. } => {
-            endpoint.note(at, format!("{want} replicas instead of {}: {why}", endpoint.want));
+            let (is, was) = (count((*want).into(), "replica"), endpoint.want);
+            endpoint.note(at, format!("{is} instead of {was}: {why}"));
             endpoint.want = *want;
         }
         Event::ReplicaFailed { job, why, failures, not_before, .. } => {
@@ -106,7 +109,7 @@ fn change(endpoint: &mut Endpoint, event: &Event, at: Time) {
             endpoint.failed_at = at;
             endpoint.not_before = *not_before;
             endpoint.last_failure = Some(why.clone());
-            let wait = not_before.since(at);
+            let wait = not_before.since(at).short_up();
             let text = format!("replica {job} failed ({failures} in a row), next in {wait}: {why}");
             endpoint.note(at, text);
         }

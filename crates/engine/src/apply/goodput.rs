@@ -52,7 +52,7 @@ pub(super) fn scope(state: &mut State, event: &Event, at: Time) -> Scope {
 
 /// After it was applied.
 pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
-    let mut woken = Vec::new();
+    let (mut woken, mut fresh) = (Vec::new(), Vec::new());
     match event {
         Event::PolicyChanged { .. } => return open_all(state, at),
         Event::LedgerSettled => return settled(state, at),
@@ -67,9 +67,11 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
                 book.idle.clear();
             }
         }
-        Event::GpusIdle { node, gpus } => {
-            let book = state.goodput.nodes.get_mut(node);
-            book.into_iter().for_each(|book| book.idle.clone_from(gpus));
+        Event::GpusIdle { node, gpus, .. } => {
+            if let Some(book) = state.goodput.nodes.get_mut(node) {
+                fresh = gpus.difference(&book.idle).copied().collect();
+                book.idle.clone_from(gpus);
+            }
         }
         // Whoever had them before says nothing about those who have them now.
         Event::Placed { parts, .. } => {
@@ -89,6 +91,9 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
     }
     for &lease in &own {
         change_run(state, lease, event, at);
+        if let Event::GpusIdle { node, since: Some(since), .. } = event {
+            date_back(state, lease, *node, &fresh, *since);
+        }
     }
     open_nodes(state, &scope.nodes, at);
     if let Event::PartSuspended { lease, .. } = event
@@ -96,6 +101,21 @@ pub(super) fn note(state: &mut State, scope: &Scope, event: &Event, at: Time) {
     {
         let all: BTreeSet<NodeId> = attempt.parts.iter().map(|p| p.node).collect();
         open_nodes(state, &all, at);
+    }
+}
+
+/// What an attempt has of these GPUs did nothing since then, as is known only now.
+fn date_back(state: &mut State, lease: LeaseId, id: NodeId, gpus: &[GpuIndex], since: Time) {
+    let (Some(node), Some(attempt)) = (state.node(id), find_attempt(state, lease)) else { return };
+    let mut by_model: BTreeMap<String, u32> = BTreeMap::new();
+    for part in attempt.parts.iter().filter(|part| part.node == id) {
+        let its = |gpu: &&Gpu| part.gpus.contains(&gpu.index) && gpus.contains(&gpu.index);
+        for gpu in node.facts.gpus.iter().filter(its) {
+            *by_model.entry(gpu.model.clone()).or_default() += u32::from(part.share.0);
+        }
+    }
+    for (model, milli) in by_model {
+        state.goodput.was_idle(lease, id, &model, milli, since);
     }
 }
 

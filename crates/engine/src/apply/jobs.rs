@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State, Task, TaskId, Tasks, Time, TextRefs,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State,
+    Task, TaskId, Tasks, TextRefs, Time,
 };
 
 use super::{accounts, claims, health};
@@ -105,12 +106,12 @@ pub(super) fn task_ended(state: &mut State, task: TaskId, ended: &Ended, at: Tim
     health::ended(state, task, ended, at);
     index::remove_task(state, task);
     let last_ran = state.job(task.job).and_then(|j| last_ran(j.task(task.index)?, at));
-    let away = state.job(task.job).and_then(|j| Some(j.task(task.index)?.away(at)));
-    let away = away.unwrap_or_default();
-    let dropped = state.job(task.job).and_then(|j| Some(j.task(task.index)?.past().output_dropped));
-    let output_dropped = dropped.unwrap_or_default();
+    let known = state.job(task.job).and_then(|j| j.task(task.index));
+    let (away, between, output_dropped) = known.map_or_else(Default::default, |t| {
+        (t.away(at), t.between_attempts(at), t.past().output_dropped)
+    });
     if let Some(job) = state.jobs_mut(task.job) {
-        let ended = Ended { last_ran, away, output_dropped, ..ended.clone() };
+        let ended = Ended { last_ran, away, between, output_dropped, ..ended.clone() };
         match (&mut job.tasks, task.index) {
             (Tasks::One(t), None) => {
                 t.keep_naps(at);

@@ -442,6 +442,7 @@ impl Ending<'_> {
             nodes: self.attempt.parts.iter().map(|p| p.node).collect(),
             gpus: self.attempt.gpu_count(),
             last_ran: None,
+            between: Span(0),
             away: Span(0),
             output_dropped: 0,
         };

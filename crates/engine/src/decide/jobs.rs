@@ -142,6 +142,7 @@ pub(crate) fn never_ran(reason: EndReason, now: Time) -> Ended {
         nodes: Vec::new(),
         gpus: 0,
         last_ran: None,
+        between: Span(0),
         away: Span::default(),
         output_dropped: 0,
     }

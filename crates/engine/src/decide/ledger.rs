@@ -2,22 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use tutti_model::{Day, GpuIndex, NodeId};
+use tutti_model::{Day, GpuIndex, NodeId, Time};
 
 use super::{Decision, View, done};
 use crate::event::Event;
 use crate::reject::Rejected;
 
 /// Only what is held can be held in vain.
-pub(super) fn activity(view: View<'_>, id: NodeId, idle: &BTreeSet<GpuIndex>) -> Decision {
+pub(super) fn activity(
+    view: View<'_>,
+    id: NodeId,
+    idle: &BTreeSet<GpuIndex>,
+    since: Option<Time>,
+) -> Decision {
     let Some(node) = view.state.node(id) else { return done(Vec::new()) };
     let held = |gpu: &GpuIndex| node.used.gpus.contains_key(gpu);
     let gpus: BTreeSet<GpuIndex> = idle.iter().copied().filter(held).collect();
     let known = view.state.goodput.nodes.get(&id).map(|book| &book.idle);
-    if known.is_none_or(|known| *known == gpus) {
-        return done(Vec::new());
-    }
-    done(vec![Event::GpusIdle { node: id, gpus }])
+    let Some(known) = known.filter(|known| **known != gpus) else { return done(Vec::new()) };
+    let since = since.filter(|_| !gpus.is_subset(known));
+    done(vec![Event::GpusIdle { node: id, gpus, since }])
 }
 
 /// A day that was dropped already is no mistake: whoever asks may not have heard the answer.

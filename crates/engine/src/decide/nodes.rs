@@ -9,7 +9,7 @@ use tutti_model::{
     PortOwner, ReportedPhase, Role, SavedPoint, Span, State, StopCause, Time,
 };
 
-use super::{Decision, View, done, findings, keys, need_role, suspend, restored};
+use super::{Decision, View, done, findings, keys, need_role, restored, suspend};
 use crate::command::{Actor, Command, Reply};
 use crate::effect::Effect;
 use crate::effects::{find_attempt, find_part, order_for, time_limit};

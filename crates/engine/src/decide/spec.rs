@@ -1,13 +1,15 @@
 //! What can be known to be wrong with a job spec, whatever the cluster.
 
-use tutti_model::{Command as Run, JobSpec, Launcher, PreemptMode, SubmissionRule, Topology};
+use tutti_model::{
+    Command as Run, JobSpec, Launcher, NAME_CHARS_MAX, PreemptMode, SubmissionRule, Topology,
+    name_problem, variable_name_problem,
+};
 
 use super::bad;
 use crate::reject::Rejected;
 
 /// Bounds on what one spec may carry, beside those of the policy.
 const RANKS_PER_NODE_MAX: u32 = 4096;
-const NAME_CHARS_MAX: usize = 200;
 const IMAGE_BYTES_MAX: usize = 1000;
 
 const LABELS_MAX: usize = 64;
@@ -63,8 +65,9 @@ fn check_command(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> 
         );
         return Err(bad("run", problem));
     }
-    if let Some(name) = spec.env.keys().find(|k| k.is_empty() || k.contains('=')) {
-        return Err(bad("env", format!("'{name}' can't be the name of a variable")));
+    let problem = |name: &String| variable_name_problem(name).map(|why| (name.clone(), why));
+    if let Some((name, why)) = spec.env.keys().find_map(problem) {
+        return Err(bad("env", format!("{name:?}: {why}")));
     }
     if spec.workdir.as_deref().is_some_and(|d| !d.starts_with('/')) {
         return Err(bad("workdir", "must start with '/'"));
@@ -73,8 +76,8 @@ fn check_command(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> 
         check_image(image)?;
     }
     for (key, name) in [("name", &spec.name), ("team", &spec.team)] {
-        if !name.as_deref().is_none_or(is_name) {
-            return Err(bad(key, format!("has control characters or more than {NAME_CHARS_MAX}")));
+        if let Some(why) = name.as_deref().and_then(name_problem) {
+            return Err(bad(key, why));
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Demand, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS, Spread, Bytes, HolderBytes, TextRefs,
+    Bytes, Demand, HolderBytes, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS,
+    Spread, TextRefs,
 };
 
 use super::spec::check_spec;

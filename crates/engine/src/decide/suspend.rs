@@ -274,7 +274,7 @@ pub(super) fn overdue(view: View<'_>) -> Vec<Event> {
         let not_out = |p: &&Part| p.sleep_step() == Some(SleepStep::Going);
         let part = attempt.parts.iter().filter(slow).find(not_out);
         let node = part.or_else(|| attempt.parts.iter().find(slow))?.node;
-        let took = Span(at.since(begun(attempt)?).0 / 1000 * 1000);
+        let took = at.since(begun(attempt)?).short();
         Some(match &attempt.phase {
             AttemptPhase::Waking { then: Some(why), .. } => {
                 Event::Stopping { lease, why: why.clone() }

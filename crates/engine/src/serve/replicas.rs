@@ -108,7 +108,9 @@ fn words(state: &State, ended: &Ended) -> String {
         EndReason::Preemptions => "it was preempted too often".to_owned(),
         EndReason::Unhealthy { node: id, text, .. } => format!("{} is broken: {text}", node(*id)),
         EndReason::Watched { text, .. } => format!("an alert ended it: {text}"),
-        EndReason::CrashLoop { attempts, .. } => format!("it failed {attempts} times in a row"),
+        EndReason::CrashLoop { attempts, .. } => {
+            format!("it failed {} in a row", tutti_model::count((*attempts).into(), "time"))
+        }
         EndReason::PeerFault { .. } | EndReason::Stalled { .. } => "its ranks hung".to_owned(),
         EndReason::Cancelled { .. } | EndReason::DependencyUnmet { .. } => {
             "it was cancelled".to_owned()
@@ -202,8 +204,10 @@ pub(super) fn overdue(look: &Look<'_>) -> Vec<Event> {
         let said = look.said(seen);
         let said = said.map_or_else(String::new, |why| format!(": {why}"));
         let why = match seen.hangs(now) {
-            true => format!("it did not answer again within {}{said}", patience(look, seen)),
-            false => format!("it was not ready within {}{said}", patience(look, seen)),
+            true => {
+                format!("it did not answer again within {}{said}", patience(look, seen).short())
+            }
+            false => format!("it was not ready within {}{said}", patience(look, seen).short()),
         };
         events.push(failing.failed(look, seen.id, why.clone()));
         let (endpoint, job, phase) = (look.name(), seen.id, ReplicaPhase::Draining { until: now });

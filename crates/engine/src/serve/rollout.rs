@@ -1,6 +1,6 @@
 //! From one revision to another, and back if the new one does worse.
 
-use tutti_model::{Rollout, RolloutStage, Time};
+use tutti_model::{Rollout, RolloutStage, Time, count};
 
 use super::exchange::shares;
 use super::judge::{Judgement, judge};
@@ -59,7 +59,8 @@ fn fails(look: &Look<'_>, rollout: &Rollout, judged: &Judgement) -> Option<Strin
     let failures = look.endpoint.revision(rollout.to).map_or(0, |r| r.failures);
     if failures >= FAILURES_MAX {
         let last = look.endpoint.last_failure.as_deref().unwrap_or("nobody said why");
-        return Some(format!("{failures} replicas failed one after another, the last: {last}"));
+        let failed = count(failures.into(), "replica");
+        return Some(format!("{failed} failed one after another, the last: {last}"));
     }
     match judged {
         Judgement::Bad(why) => Some(why.clone()),

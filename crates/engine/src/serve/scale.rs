@@ -30,13 +30,13 @@ pub fn wanted(
     }
     let asked = memory?.asked(now)?;
     if want == 0 && asked > 0 {
-        return other(need(asked).clamp(1, most), format!("{asked} requests, and no replica"));
+        return other(need(asked).clamp(1, most), format!("{}, and no replica", requests(asked)));
     }
     let over = |span: Span| memory.and_then(|m| m.asked_over(span, now));
     if let Some((least, _)) = over(service.up_after)
         && need(least).min(most) > want
     {
-        let why = format!("at least {least} requests at a time for {}", service.up_after);
+        let why = format!("at least {} at a time for {}", requests(least), service.up_after);
         return other(need(least).min(most), why);
     }
     if floor == 0 && matches!(over(service.zero_after), Some((_, 0))) {
@@ -49,9 +49,13 @@ pub fn wanted(
     }
     let asked = match peak {
         0 => "no request".to_owned(),
-        _ => format!("at most {peak} requests at a time"),
+        _ => format!("at most {} at a time", requests(peak)),
     };
     other(fewer, format!("{asked} for {}", service.down_after))
+}
+
+fn requests(n: u32) -> String {
+    tutti_model::count(n.into(), "request")
 }
 
 #[cfg(test)]

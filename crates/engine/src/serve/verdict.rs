@@ -1,7 +1,7 @@
 //! Why an endpoint is not as it should be.
 
 use tutti_model::{
-    EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict, RolloutStage,
+    EndpointVerdict, Failing, NotReady, Phase, ReplicaPhase, ReplicaVerdict, RolloutStage, count,
 };
 
 use super::exchange::{NO_ROOM, shares};
@@ -77,10 +77,10 @@ fn unasked(look: &Look<'_>) -> Option<String> {
     let load = look.memory.and_then(|m| m.load(look.view.now));
     let asked = load.and_then(|l| l.revisions.get(&rollout.to)).map_or(0, |t| t.requests);
     let waits = look.view.now >= since.plus(rule.bake) && asked < rule.min_requests;
-    let (to, name, least) = (rollout.to, &look.endpoint.name, rule.min_requests);
+    let (to, name, least) = (rollout.to, &look.endpoint.name, count(rule.min_requests, "request"));
     waits.then(|| {
         format!(
-            "revision {to} has had {asked} of the {least} requests that it is judged by: \
+            "revision {to} has had {asked} of the {least} that it is judged by: \
              `tutti endpoints update {name} FILE --canary 100` lets it take over at once, \
              `tutti endpoints rollback {name}` takes it back"
         )

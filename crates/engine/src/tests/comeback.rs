@@ -1,7 +1,7 @@
 use tutti_model::{
     Blame, Checkpoint, EndReason, ExitStatus, Fault, JobId, JobSpec, JobState, LeaseId, NodeId,
-    Order, PartProgress, PartReport, Rank, RankProgress, ReportedPhase, Restarts, Retry, Role,
-    SavedPoint, Span, StopCause, Task, TaskId, Team,
+    Order, PartProgress, PartReport, Phase, Rank, RankProgress, ReportedPhase, Restarts, Retry,
+    Role, SavedPoint, Span, StopCause, Task, TaskId, Team,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -397,4 +397,34 @@ fn room_is_not_kept_for_ever_for_a_gang_that_does_not_go() {
     world.wait(1, &[]);
     assert_eq!((world.state_of(rival), world.nodes_of(rival)), (JobState::Starting, vec![N1]));
     assert_eq!(world.state_of(job), JobState::Stopping);
+}
+
+/// The cluster was down between two attempts: that hour is nobody's running time.
+#[test]
+fn time_between_attempts_is_counted_apart() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(gang(1, 8));
+    world.run(job);
+    let began = task(&world, job).first_started_at.unwrap();
+    world.wait(10, &[]);
+    assert_eq!(task(&world, job).between_attempts(world.now), Span(0));
+    world.gone(N1);
+    world.wait(20, &[N1]);
+    let Phase::Pending { since: stopped, .. } = task(&world, job).phase else {
+        panic!("{:?}", task(&world, job))
+    };
+    world.now.0 += 3_600_000;
+    assert_eq!(task(&world, job).between_attempts(world.now), world.now.since(stopped));
+    world.step(Command::Start);
+    world.hello("n1", 8, Vec::new());
+    world.wait(60, &[]);
+    let lease = world.run(job);
+    let placed = task(&world, job).attempt().unwrap().placed_at;
+    world.wait(5, &[]);
+    let between = task(&world, job).between_attempts(world.now);
+    assert_eq!(between, placed.since(stopped));
+    assert!(between >= Span::secs(3600), "{between}");
+    world.done(N1, lease, &[(0, ExitStatus::Code(0))]);
+    let ended = world.engine.state().job(job).unwrap().ended(None).unwrap();
+    assert_eq!((ended.started_at, ended.between), (Some(began), between));
 }

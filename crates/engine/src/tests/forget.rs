@@ -111,6 +111,7 @@ fn a_hundred_thousand_ended_jobs_leave_the_state() {
             away: Span(0),
             last_ran: None,
             output_dropped: 0,
+            between: Span(0),
         };
         put(&mut state, Event::TaskEnded { task: TaskId::single(job), ended });
     }

@@ -116,8 +116,7 @@ fn a_held_gpu_may_be_idle() {
     let mut world = World::new(&[4]);
     let job = at_work(&mut world, gang(1, 2));
     let gpus = world.engine.state().node(N1).unwrap().used.gpus.keys().copied().next();
-    let idle =
-        |gpu: Option<GpuIndex>| Command::Activity { node: N1, idle: gpu.into_iter().collect() };
+    let idle = |gpu: Option<GpuIndex>| idle_since(gpu, None);
     assert_eq!(world.step(idle(gpus)).records.len(), 1);
     assert!(world.step(idle(gpus)).records.is_empty(), "a level says the same again");
     world.wait(5, &[]);
@@ -129,6 +128,41 @@ fn a_held_gpu_may_be_idle() {
         [(TimeClass::Starting, 6), (TimeClass::LostToFailure, 20 + 5 + 2), (TimeClass::Idle, 5)];
     assert_eq!(seconds(&spent(&world, job)), all);
     assert!(world.step(idle(gpus)).records.is_empty(), "nobody holds it");
+}
+
+fn idle_since(gpus: impl IntoIterator<Item = GpuIndex>, since: Option<Time>) -> Command {
+    Command::Activity { node: N1, idle: gpus.into_iter().collect(), since }
+}
+
+/// It takes minutes to tell that a GPU does nothing; they were no work either.
+#[test]
+fn idle_time_is_dated_back_to_when_it_began() {
+    let mut world = World::new(&[4]);
+    let job = at_work(&mut world, gang(1, 2));
+    let gpus: Vec<GpuIndex> =
+        world.engine.state().node(N1).unwrap().used.gpus.keys().copied().collect();
+    world.wait(30, &[]);
+    let since = Some(Time(world.now.0 - 20_000));
+    world.step(idle_since(gpus[..1].iter().copied(), since));
+    assert_eq!(spent(&world, job).of(TimeClass::Idle), 20 * SECOND, "one GPU, at once");
+    world.wait(5, &[]);
+    // The first goes on being idle: only the second is new.
+    world.step(idle_since(gpus.iter().copied(), Some(Time(world.now.0 - 5_000))));
+    assert_eq!(spent(&world, job).of(TimeClass::Idle), (20 + 5 + 5) * SECOND);
+    // What it saved is safe, whatever is found out of that time later.
+    world.step(idle_since([], None));
+    world.wait(10, &[]);
+    world.step(Command::Saved { actor: admin(), task: TaskId::single(job) });
+    world.step(idle_since(gpus.iter().copied(), Some(Time(world.now.0 - 10_000))));
+    assert_eq!(spent(&world, job).of(TimeClass::Idle), 30 * SECOND);
+    let lease = world.lease(TaskId::single(job));
+    world.done(N1, lease, &[(0, OK)]);
+    let all = [
+        (TimeClass::Productive, 2 * (10 + 30 + 5 + 10) - 30),
+        (TimeClass::Starting, 6),
+        (TimeClass::Idle, 30),
+    ];
+    assert_eq!(seconds(&spent(&world, job)), all, "nothing is lost or made up");
 }
 
 #[test]
@@ -204,7 +238,7 @@ fn a_shared_gpu_is_not_idle_for_anybody_once_somebody_comes() {
     let mut world = World::new(&[1]);
     let share = || JobSpec { gpu_share: Some(0.3), ..JobSpec::shell("infer") };
     let first = at_work(&mut world, share());
-    world.step(Command::Activity { node: N1, idle: [GpuIndex(0)].into() });
+    world.step(idle_since([GpuIndex(0)], None));
     world.wait(5, &[]);
     let second = world.submit(share());
     assert_eq!(world.nodes_of(second), [N1]);

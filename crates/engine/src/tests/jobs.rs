@@ -100,6 +100,11 @@ fn nonsense_is_refused_by_key() {
         ("launcher", launched(Launcher::Jax, "mpirun ./a", None)),
         ("workdir", JobSpec { workdir: Some("here".into()), ..base() }),
         ("env", JobSpec { env: [("A=B".into(), "c".into())].into(), ..base() }),
+        ("env", JobSpec { env: [("A B".into(), "1".into())].into(), ..base() }),
+        ("env", JobSpec { env: [("A\nB".into(), "1".into())].into(), ..base() }),
+        ("name", JobSpec { name: Some(String::new()), ..base() }),
+        ("name", JobSpec { name: Some(" \t".into()), ..base() }),
+        ("team", JobSpec { team: Some(String::new()), ..base() }),
     ];
     for (expected, spec) in cases {
         match world.try_submit(spec) {

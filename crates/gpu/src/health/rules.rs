@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Bytes, GpuIndex, GpuSample, HealthAction, HostSample, NicSample, NodeSample, Span, Time,
+    Bytes, GpuIndex, GpuSample, HealthAction, HostSample, NicSample, NodeSample, Span, Time, count,
 };
 
 use super::{Keep, Seen, judge};
@@ -176,7 +176,7 @@ impl Rules {
         } else {
             return None;
         };
-        let text = format!("no telemetry for {}: the driver may hang", whole(silent));
+        let text = format!("no telemetry for {}: the driver may hang", silent.short());
         Some(self.node("telemetry", "telemetry", action, text, now))
     }
 
@@ -197,7 +197,8 @@ impl Rules {
             let grew = self.grew(&format!("ecc/gpu{index}"), count, DAY, at);
             let fence = grew > self.thresholds.ecc_uncorrected_per_day;
             let action = if fence { HealthAction::FenceGpu } else { HealthAction::Note };
-            let text = format!("{} within a day", errors(grew, "uncorrectable memory error"));
+            let text =
+                format!("{} within a day", tutti_model::count(grew, "uncorrectable memory error"));
             if grew > 0 {
                 let mut found = self.gpu("ecc", index, action, &text, at);
                 if fence {
@@ -228,7 +229,7 @@ impl Rules {
             let Some(count) = count else { continue };
             let grew = self.grew(&format!("{check}/gpu{}", gpu.index), count, MINUTE, at);
             if grew > limit {
-                let text = format!("{} within a minute", errors(grew, what));
+                let text = format!("{} within a minute", tutti_model::count(grew, what));
                 seen.push(self.gpu(check, gpu.index, HealthAction::Note, &text, at));
             }
         }
@@ -251,7 +252,7 @@ impl Rules {
             _ => "heat or power",
         };
         let temp = gpu.temp.map_or_else(String::new, |t| format!(" at {t} °C"));
-        let text = format!("held back by {why}{temp} for {}", whole(held));
+        let text = format!("held back by {why}{temp} for {}", held.short());
         seen.push(self.gpu("throttle", gpu.index, HealthAction::Note, &text, at));
     }
 
@@ -299,7 +300,7 @@ impl Rules {
         let key = |what: &str| format!("{what}/{port}");
         let symbols = self.grew(&key("ib-symbols"), nic.symbol_errors, MINUTE, at);
         if symbols > self.thresholds.ib_symbol_errors_per_minute {
-            let text = format!("{port}: {} within a minute", errors(symbols, "symbol error"));
+            let text = format!("{port}: {} within a minute", count(symbols, "symbol error"));
             seen.push(self.node(&key("ib-symbols"), "ib-symbols", HealthAction::Note, text, at));
         }
         let downed = self.grew(&key("ib-down"), nic.link_downed, DAY, at);
@@ -309,7 +310,9 @@ impl Rules {
         }
         let text = match (nic.up, self.was_up.contains(port)) {
             (false, true) => format!("{port}: the link is down"),
-            _ if downed > limit => format!("{port}: the link went down {downed} times in a day"),
+            _ if downed > limit => {
+                format!("{port}: the link went down {} in a day", count(downed, "time"))
+            }
             _ => return,
         };
         seen.push(self.node(&key("ib-down"), "ib-down", HealthAction::Note, text, at));
@@ -345,14 +348,6 @@ impl Rules {
 /// counts; the rest may be from before.
 fn answers(gpu: &GpuSample) -> bool {
     gpu.mem_used.is_some() || gpu.temp.is_some() || gpu.util.is_some() || gpu.power_mw.is_some()
-}
-
-fn errors(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
-fn whole(span: Span) -> Span {
-    Span(span.0 / 1000 * 1000)
 }
 
 #[cfg(test)]

@@ -39,6 +39,16 @@ impl Owners {
         Owners { root, marks, known: BTreeMap::new() }
     }
 
+    /// Whether the agent has any part, or had one that it has not forgotten.
+    pub fn has_parts(&self) -> bool {
+        let mut records = fs::read_dir(&self.marks.parts).into_iter().flatten().flatten();
+        records.any(|record| {
+            let name = record.file_name();
+            let lease = name.to_str().and_then(|name| name.rsplit_once('.')).map(|(stem, _)| stem);
+            lease.and_then(lease_task).is_some()
+        })
+    }
+
     /// Each with its task. Forgets processes that are no longer there.
     pub fn join(&mut self, on: Vec<DeviceProcess>) -> Vec<GpuProcess> {
         self.known.values_mut().for_each(|known| known.seen = false);

@@ -96,6 +96,13 @@ impl Tasks {
     }
 
     fn owned(&mut self) -> Vec<(u32, TaskId)> {
+        // Without a part no process can be of one. A thousand idle agents on one machine would else
+        // ask each other's processes all day.
+        if !self.owners.has_parts() {
+            self.strangers.clear();
+            self.looks = 0;
+            return Vec::new();
+        }
         if self.looks.is_multiple_of(ASK_AGAIN) {
             self.strangers.clear();
         }
@@ -146,15 +153,38 @@ mod tests {
         let stat = format!("{pid} (a (b) c) S 1 7 7 0 -1 0 0 0 0 0 {ticks} 5 0 0 20 0 1 0 77 0 0");
         fs::write(dir.join("stat"), stat).unwrap();
         fs::write(dir.join("statm"), format!("900 {} {} 0 0 0 0", pages.0, pages.1)).unwrap();
-        fs::write(dir.join("environ"), format!("A=b\0TUTTI_PART=/d/parts/{task}@3\0")).unwrap();
+        let part = root.join("parts").join(format!("{task}@3"));
+        fs::write(dir.join("environ"), format!("A=b\0TUTTI_PART={}\0", part.display())).unwrap();
         fs::write(dir.join("cgroup"), "0::/\n").unwrap();
+    }
+
+    fn idle(root: &Path) -> Tasks {
+        fs::create_dir_all(root.join("parts")).unwrap();
+        fs::write(root.join("parts/0.spare"), "").unwrap();
+        Tasks::new(root.to_owned(), Marks { parts: root.join("parts"), cgroup: None })
+    }
+
+    fn with_a_part(root: &Path) -> Tasks {
+        let tasks = idle(root);
+        fs::write(root.join("parts/7@3.running"), "").unwrap();
+        tasks
+    }
+
+    #[test]
+    fn without_a_part_no_process_is_asked() {
+        let root = tempfile::tempdir().unwrap();
+        let mut tasks = idle(root.path());
+        process(root.path(), 10, "7", 100, (30, 10));
+        assert_eq!(tasks.read(Duration::from_secs(0)), []);
+        assert!(tasks.strangers.is_empty(), "nobody was asked");
+        fs::write(root.path().join("parts/7@3.running"), "").unwrap();
+        assert_eq!(tasks.read(Duration::from_secs(5)).len(), 1, "found at the next look");
     }
 
     #[test]
     fn processes_of_a_task_are_summed_and_what_they_share_counts_once() {
         let root = tempfile::tempdir().unwrap();
-        let marks = Marks { parts: "/d/parts".into(), cgroup: None };
-        let mut tasks = Tasks::new(root.path().to_owned(), marks);
+        let mut tasks = with_a_part(root.path());
         process(root.path(), 10, "7", 100, (30, 10));
         process(root.path(), 11, "7", 0, (50, 20));
         process(root.path(), 12, "other", 0, (50, 20));
@@ -171,8 +201,7 @@ mod tests {
     #[test]
     fn strangers_are_asked_once_a_minute() {
         let root = tempfile::tempdir().unwrap();
-        let marks = Marks { parts: "/d/parts".into(), cgroup: None };
-        let mut tasks = Tasks::new(root.path().to_owned(), marks);
+        let mut tasks = with_a_part(root.path());
         process(root.path(), 12, "other", 0, (50, 20));
         let mut look = |second: u64| tasks.read(Duration::from_secs(second)).len();
         assert_eq!(look(0), 0);
@@ -188,8 +217,7 @@ mod tests {
     #[test]
     fn who_is_found_late_has_not_done_all_of_it_since() {
         let root = tempfile::tempdir().unwrap();
-        let marks = Marks { parts: "/d/parts".into(), cgroup: None };
-        let mut tasks = Tasks::new(root.path().to_owned(), marks);
+        let mut tasks = with_a_part(root.path());
         assert_eq!(tasks.read(Duration::from_secs(0)), []);
         process(root.path(), 10, "7", 90_000, (30, 10));
         assert_eq!(tasks.read(Duration::from_secs(5))[0].cpus, 1.0);

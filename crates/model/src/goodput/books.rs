@@ -207,6 +207,33 @@ impl Slice {
         self.open = left;
         taken
     }
+
+    /// Takes out what so many thousandths of its GPUs seemed to do since then.
+    pub(super) fn take_idle(&mut self, milli: u32, since: Time) -> Vec<(Day, GpuMicros)> {
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        // Too many stretches are not cut further: then what is left of one is spread over it.
+        let may_cut = self.open.len() < STRETCHES_MAX;
+        for mut work in std::mem::take(&mut self.open) {
+            let (before, after) = work.split(since);
+            let Some(after) = after else {
+                left.push(work);
+                continue;
+            };
+            let idle = u64::from(milli) * after.until.since(after.from).0;
+            let idle = idle.min(after.amount);
+            taken.push((Day::of(after.from), idle));
+            if may_cut {
+                left.extend(before);
+                work = after;
+            }
+            work.amount -= idle;
+            if work.amount > 0 {
+                left.push(work);
+            }
+        }
+        self.open = left;
+        taken
+    }
 }
 
 impl Work {

@@ -22,6 +22,9 @@ pub struct Ended {
     /// How long it was suspended in all, known once the end is applied.
     #[serde(default, skip_serializing_if = "Span::is_zero")]
     pub away: Span,
+    /// How long it waited between its attempts in all, known once the end is applied.
+    #[serde(default, skip_serializing_if = "Span::is_zero")]
+    pub between: Span,
     /// How long the last attempt lasted, known once the end is applied. None if nothing was ever
     /// placed, and in snapshots from before this was kept.
     #[serde(default)]

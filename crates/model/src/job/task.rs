@@ -69,6 +69,9 @@ pub struct Past {
     /// How long earlier attempts were suspended in all.
     #[serde(skip_serializing_if = "Span::is_zero")]
     pub away: Span,
+    /// How long it waited between attempts in all, up to the newest placement.
+    #[serde(skip_serializing_if = "Span::is_zero")]
+    pub between: Span,
     /// Nodes where a rank of it failed, for whatever reason, since it last got further.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub failed_on: BTreeSet<NodeId>,
@@ -137,6 +140,7 @@ static NO_PAST: Past = Past {
     stopped: None,
     naps: Vec::new(),
     away: Span(0),
+    between: Span(0),
     spent: Restarts { node_failure: 0, preemption: 0, job_failure: 0, health: 0 },
     fruitless: 0,
     failed_on: BTreeSet::new(),
@@ -188,6 +192,15 @@ impl Task {
     pub fn away(&self, now: Time) -> Span {
         let here = self.attempt().map_or(Span(0), |a| a.away(now));
         Span(self.past().away.0.saturating_add(here.0))
+    }
+
+    /// How long it had no nodes since it first had some: time in which nothing of it ran.
+    pub fn between_attempts(&self, now: Time) -> Span {
+        let waits = match self.phase {
+            Phase::Pending { since, .. } if self.first_started_at.is_some() => now.since(since),
+            _ => Span(0),
+        };
+        Span(self.past().between.0.saturating_add(waits.0))
     }
 
     /// Every suspension that is remembered, oldest first.

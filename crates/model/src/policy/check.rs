@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    BadPolicy, Class, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, SubmissionRule, Team,
+    BadPolicy, Class, DEFAULT_CLASS, DEFAULT_TEAM, GpuQuota, Policy, Reservation, SubmissionRule,
+    Team,
 };
 use crate::{Bytes, Span, Topology};
 

@@ -119,7 +119,7 @@ impl Failing {
 
 /// A wait, rounded up: what is not over is not nothing.
 fn left(until: Time, now: Time) -> Span {
-    Span(until.since(now).0.next_multiple_of(1000)).short()
+    until.since(now).short_up()
 }
 
 impl ReplicaVerdict {

@@ -38,6 +38,17 @@ fn jobs_wait_for_each_other() {
 }
 
 #[test]
+fn each_task_of_an_array_is_counted_as_a_job() {
+    let mut trace = read_csv(THREE).unwrap();
+    trace.jobs[2].spec.array = Some("0-4".parse().unwrap());
+    let mut over = 0;
+    let run = run(&cluster("2xh100:8"), &trace, &fifo(), &mut |n| over = n).unwrap();
+    let f = crate::report::figures("fifo", 1, &run);
+    assert_eq!((f.jobs, f.completed), (7, 7));
+    assert_eq!((trace.job_count(), over), (7, 7), "progress counts as the figures do");
+}
+
+#[test]
 fn one_more_node_helps() {
     let run = go("2xh100:8", THREE, &fifo());
     assert_eq!(ends(&run), [100, 60, 90]);

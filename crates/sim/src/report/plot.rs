@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tutti_model::Time;
+use tutti_model::{Time, count};
 
 use crate::replay::Run;
 
@@ -95,13 +95,13 @@ pub(super) fn gantt(run: &Run) -> (String, Option<String>) {
     axis(&mut out, height, (end - start) as f64 / 1000.0);
     out.push_str("</svg>");
     let hidden = run.nodes.len() - rows;
+    let more = |n: usize| count(n as u64, "more node");
+    let stays = |n: usize| count(n as u64, "shorter stay");
     let note = match (hidden, left_out) {
         (0, 0) => None,
-        (0, bars) => Some(format!("{bars} shorter stays are left out.")),
-        (nodes, 0) => Some(format!("{nodes} more nodes are not shown.")),
-        (nodes, bars) => Some(format!(
-            "{nodes} more nodes are not shown, and {bars} shorter stays are left out."
-        )),
+        (0, bars) => Some(format!("Not drawn: {}.", stays(bars))),
+        (nodes, 0) => Some(format!("Not drawn: {}.", more(nodes))),
+        (nodes, bars) => Some(format!("Not drawn: {} and {}.", more(nodes), stays(bars))),
     };
     (out, note)
 }
@@ -167,12 +167,12 @@ fn bars(run: &Run, rows: usize) -> (Vec<Bar>, usize) {
             until: stint.until,
             colour: colour % COLOURS,
             title: format!(
-                "{} of {} ({}): {} GPUs on {} nodes",
+                "{} of {} ({}): {} × GPU on {}",
                 job.name,
                 job.user,
                 job.team,
                 stint.milli as f64 / 1000.0,
-                stint.nodes.len()
+                count(stint.nodes.len() as u64, "node")
             ),
         }
     };

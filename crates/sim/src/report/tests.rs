@@ -67,6 +67,27 @@ fn figures_by_hand() {
     }
 }
 
+/// Every job is in one of the parts, on every surface.
+#[test]
+fn the_parts_make_up_all_jobs() {
+    let mut run = example();
+    let fates = [Fate::Failed, Fate::Stuck, Fate::Hopeless, Fate::Stuck];
+    run.jobs.extend(fates.map(|fate| JobRun { fate, ..job("x", 0, 0, 1, 1) }));
+    let f = figures("fifo", 1, &run);
+    assert_eq!((f.completed, f.failed, f.refused, f.stuck, f.hopeless), (2, 1, 1, 2, 1));
+    let json = serde_json::to_value(&f).unwrap();
+    let of = |key: &str| json[key].as_u64().unwrap();
+    let parts = ["completed", "failed", "refused", "stuck", "hopeless"];
+    assert_eq!(parts.map(of).iter().sum::<u64>(), of("jobs"));
+    let page = page("x", &[(f, run)]);
+    let cell = |label: &str| -> u64 {
+        let after = page.split(&format!("<td>{label}</td><td>")).nth(1).unwrap();
+        after.split('<').next().unwrap().parse().unwrap()
+    };
+    let labels = ["completed", "failed", "refused", "stuck", "never end, so often nodes fail"];
+    assert_eq!(labels.map(cell).iter().sum::<u64>(), cell("jobs"));
+}
+
 #[test]
 fn steps_hold_means() {
     let s = series(&example(), 4);

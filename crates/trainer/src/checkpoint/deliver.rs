@@ -80,7 +80,7 @@ mod tests {
         save(&own, 20, 2);
         for done in [false, true] {
             let why = to_place(&own, 20, at, done).unwrap_err();
-            assert!(why.contains("generation 9 of another"), "{why}");
+            assert!(why.contains("another (generation 9)"), "{why}");
         }
         assert_eq!((value(&node), value(&place)), (2, 1));
 

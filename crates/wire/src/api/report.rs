@@ -25,13 +25,15 @@ pub struct ReportQuery {
     pub user: Option<String>,
 }
 
-/// What a job made of what it had. Of an array, all tasks together.
+/// What a job made of what it had.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobGoodput {
     #[schema(value_type = String)]
     pub id: TaskId,
-    /// All its attempts. The name is empty.
-    pub line: ReportLine,
+    /// All its attempts, and of an array all its tasks. The name is empty. None for one task of an
+    /// array: the ledger has one sum for all of them, which is in the answer for the whole array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<ReportLine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
     /// Those of its GPUs that do hardly anything now.

@@ -12,7 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority, Rank, Report, Seq, TaskId, TeamShare, ReservationRow,
+    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority,
+    Rank, Report, ReservationRow, Seq, TaskId, TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};

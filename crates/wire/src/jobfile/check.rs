@@ -5,7 +5,7 @@ mod service;
 
 use std::collections::BTreeMap;
 
-use tutti_model::{Command, JobSpec, Topology};
+use tutti_model::{Command, JobSpec, Topology, name_problem, variable_name_problem};
 
 use super::script::SCRIPT_BYTES_MAX;
 use crate::textfile::error::{FileError, Problem};
@@ -63,6 +63,11 @@ pub(super) fn after(root: &Node, spec: &JobSpec) -> Result<(), FileError> {
     }
     if spec.default_time_of.is_some() {
         return refuse("default_time_of", "the cluster says this: write 'time' for a limit");
+    }
+    for (key, name) in [("name", &spec.name), ("team", &spec.team)] {
+        if let Some(why) = name.as_deref().and_then(name_problem) {
+            return refuse(key, &why);
+        }
     }
     if let Some((key, why)) = contradiction(spec) {
         return refuse(key, why);
@@ -132,13 +137,13 @@ fn environment(root: &Node) -> Result<(), FileError> {
     let Some(Value::Table(entries)) = root.get("env").map(|e| &e.node.value) else {
         return Ok(());
     };
-    match entries.iter().find(|e| e.key.is_empty() || e.key.contains('=')) {
-        None => Ok(()),
-        Some(e) => {
-            let why = "a variable's name is not empty and has no '='".to_owned();
-            Err(FileError::of_key(e.key_at, format!("env.{}", e.key), Problem::BadValue(why)))
+    for entry in entries {
+        if let Some(why) = variable_name_problem(&entry.key) {
+            let (key, problem) = (format!("env.{}", entry.key), Problem::BadValue(why.to_owned()));
+            return Err(FileError::of_key(entry.key_at, key, problem));
         }
     }
+    Ok(())
 }
 
 /// No text may hold NUL: it would be cut off there on its way to a program.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Bytes, DependOn, Dependency, GpuRequest, JobId, JobSpec, Priority, Retry, Span, Topology,
+    count, name_problem, variable_name_problem,
 };
 
 use super::Inherit;
@@ -49,6 +50,11 @@ impl Chosen {
             chosen.push(Chosen { at: word.at, shown, known, value, value_at });
         }
         Ok(chosen)
+    }
+
+    fn name(&self) -> Result<String, FileError> {
+        let text = self.text();
+        name_problem(text).map_or_else(|| Ok(text.to_owned()), |why| Err(self.bad(why)))
     }
 
     fn bad(&self, why: String) -> FileError {
@@ -145,7 +151,7 @@ impl Request {
             Does::Something => {}
         }
         match c.known.long {
-            "job-name" => self.name = Some(c.text().to_owned()),
+            "job-name" => self.name = Some(c.name()?),
             "nodes" => self.nodes = Some(least_nodes(c)?),
             "ntasks" => self.tasks = Some(c.number(1)?),
             "ntasks-per-node" => self.tasks_per_node = Some(c.number(1)?),
@@ -161,7 +167,7 @@ impl Request {
             "time" => self.time = time(c)?,
             "array" => self.array = Some(c.parsed()?),
             "dependency" => self.after = dependencies(c)?,
-            "account" => self.account = Some(c.text().to_owned()),
+            "account" => self.account = Some(c.name()?),
             "chdir" => self.chdir = Some(c.text().to_owned()),
             "export" => self.take_export(c)?,
             "requeue" => self.retry = Some(Retry::default()),
@@ -218,8 +224,10 @@ impl Request {
         let mut all = false;
         for item in c.text().split(',').filter(|i| !i.is_empty()) {
             match item.split_once('=') {
-                Some(("", _)) => return Err(c.bad(format!("'{item}' names no variable"))),
-                Some((name, value)) => self.env.push((name.to_owned(), value.to_owned())),
+                Some((name, value)) => match variable_name_problem(name) {
+                    Some(why) => return Err(c.bad(format!("'{item}': {why}"))),
+                    None => self.env.push((name.to_owned(), value.to_owned())),
+                },
                 None if item.eq_ignore_ascii_case("ALL") => all = true,
                 None if ["NONE", "NIL"].iter().any(|w| item.eq_ignore_ascii_case(w)) => {}
                 None => names.push(item.to_owned()),
@@ -329,7 +337,8 @@ impl Request {
                 spec.gpus_per_node = Some(GpuRequest { count, ..total });
             }
             (Some(nodes), _) => {
-                let why = format!("{} GPUs can't be spread evenly over {nodes} nodes", total.count);
+                let (gpus, nodes) = (count(total.count.into(), "GPU"), count(nodes.into(), "node"));
+                let why = format!("{gpus} can't be spread evenly over {nodes}");
                 return Err(FileError::of_key(at, "--gpus", Problem::BadValue(why)));
             }
             (None, Some(model)) => {

@@ -198,7 +198,22 @@ fn errors_say_where_what_and_how() {
         (
             "a.toml",
             "run = 'x'\nenv = { 'A=B' = 'c' }",
-            "a.toml:2:9: env.A=B: a variable's name is not empty and has no '='",
+            "a.toml:2:9: env.A=B: the name of a variable can't contain '='",
+        ),
+        (
+            "a.toml",
+            "run = 'x'\nenv = { 'A B' = 'c' }",
+            "a.toml:2:9: env.A B: the name of a variable can't contain white space",
+        ),
+        (
+            "a.toml",
+            "run = 'x'\nname = ''",
+            "a.toml:2:8: name: is empty: write a name, or leave it out",
+        ),
+        (
+            "a.toml",
+            "run = 'x'\nteam = ' '",
+            "a.toml:2:8: team: is empty: write a name, or leave it out",
         ),
         ("a.toml", "run = 'x'\nenv = { A = [1] }", "a.toml:2:13: env.A: wants text, found a list"),
         ("a.yaml", "run: x\nenv: [a]", "a.yaml:2:6: env: wants a table, found a list"),

@@ -238,7 +238,7 @@ pub fn text(question: &Question, advice: &Advice, steps: Option<u64>, basis: &Ba
     };
     lines.push(format!("coming back takes {}{restart}", span(question.restart_s)));
     lines.push(String::new());
-    lines.push(format!("expected loss on {} GPUs:", question.gpus));
+    lines.push(format!("expected loss on {}:", count(question.gpus.round() as u64, "GPU")));
     lines.push(format!("  then  {}", loss(&advice.best)));
     match (question.interval_s, &advice.now) {
         (Some(every), Some(now)) => {

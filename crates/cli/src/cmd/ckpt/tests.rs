@@ -39,7 +39,7 @@ fn what_is_there_is_shown() {
     assert!(lines[1].starts_with("  10") && lines[1].ends_with("pinned: best"), "{shown}");
     assert_eq!(table(&[], Style::PLAIN), "no checkpoints");
     let shown = detail(&store.published(20).unwrap(), true, Style::PLAIN);
-    for want in ["by        1 rank, generation 3 of 12", "meta      {\"dp\":1}", "[2, 3]"] {
+    for want in ["by        1 rank, job 12 (generation 3)", "meta      {\"dp\":1}", "[2, 3]"] {
         assert!(shown.contains(want), "{shown}");
     }
 }

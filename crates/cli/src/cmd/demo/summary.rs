@@ -168,7 +168,8 @@ fn codes(codes: &BTreeMap<i32, u64>) -> String {
     if let (1, Some(code)) = (codes.len(), codes.keys().next()) {
         return format!("every exit code {code}");
     }
-    let each: Vec<String> = codes.iter().map(|(code, n)| format!("{code} ({n} times)")).collect();
+    let each: Vec<String> =
+        codes.iter().map(|(code, n)| format!("{code} ({})", count(*n, "time"))).collect();
     format!("exit codes {}", each.join(", "))
 }
 

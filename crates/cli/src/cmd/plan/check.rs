@@ -83,7 +83,8 @@ impl Fit {
         let Fit { gpus, asked, .. } = self;
         let idle = asked.checked_sub(*gpus).filter(|idle| *idle > 0).map(|idle| {
             format!(
-                "{idle} of the {asked} GPUs that it asks for have nothing to do: it is for {gpus}"
+                "it asks for {} and is planned for {gpus}: {idle} would have nothing to do",
+                count((*asked).into(), "GPU")
             )
         });
         let ratio = self.planned_step_s.map(|planned| self.step_time_s / planned);
@@ -343,7 +344,7 @@ mod tests {
         let half = fit("dp = 4").unwrap().warnings;
         assert_eq!(
             half,
-            ["4 of the 8 GPUs that it asks for have nothing to do: it is for 4".to_owned()]
+            ["it asks for 8 GPUs and is planned for 4: 4 would have nothing to do".to_owned()]
         );
         let step = |times: f64| {
             fit(&format!("dp = 8\nstep_time_s = {:.9}", times * all.step_time_s)).unwrap()

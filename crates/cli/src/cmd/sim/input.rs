@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use tutti_model::{NodeFacts, NodeState, Policy, TopologyMap};
+use tutti_model::{NodeFacts, NodeState, Policy, TopologyMap, count};
 use tutti_sim::cluster::{Cluster, NodeBuilder};
 use tutti_sim::day::{Day, days};
 use tutti_sim::replay::{Incident, Spreading};
@@ -114,11 +114,14 @@ pub fn note(work: &Workload, cluster: Option<&Cluster>) -> String {
     let cluster = cluster.unwrap_or(&work.cluster);
     let skipped = match work.trace.skipped {
         0 => String::new(),
-        n => format!(", {n} left out because they never ran"),
+        n => format!(" and {n} more left out because they never ran"),
     };
+    let arrays = work.trace.jobs.iter().any(|job| job.spec.array.is_some());
+    let arrays = if arrays { " (each task of an array is one)" } else { "" };
     let whose = if work.own_nodes { " of the cluster itself" } else { "" };
-    let (nodes, gpus) = (cluster.nodes.len(), cluster.gpus());
-    format!("{} jobs{skipped}, {nodes} nodes{whose} with {gpus} GPUs", work.trace.jobs.len())
+    let nodes = count(cluster.nodes.len() as u64, "node");
+    let (jobs, gpus) = (count(work.trace.job_count(), "job"), count(cluster.gpus(), "GPU"));
+    format!("{jobs}{arrays}{skipped}, {nodes}{whose} with {gpus}")
 }
 
 /// Nodes, and the policy if they are a cluster's that has one.
@@ -240,11 +243,13 @@ pub fn muri(args: &SimArgs) -> Result<(Vec<MuriJob>, u32), Fail> {
     let uneven = |j: &&MuriJob| j.gpus > each.into() && !j.gpus.is_multiple_of(each.into());
     if let Some(job) = jobs.iter().find(uneven) {
         let (id, wants) = (job.id, job.gpus);
-        let message = format!("job {id} wants {wants} GPUs, which do not fill nodes of {each}");
+        let wants = count(wants.into(), "GPU");
+        let message = format!("job {id} wants {wants}, which do not fill nodes of {each}");
         return Err(Fail::usage(message).hint("under Muri's rules a gang has whole nodes"));
     }
     if let Some(job) = jobs.iter().find(|j| u64::from(j.gpus) > gpus) {
-        let message = format!("job {} wants {} GPUs, and there are {gpus}", job.id, job.gpus);
+        let wants = count(job.gpus.into(), "GPU");
+        let message = format!("job {} wants {wants}, and the cluster has {gpus}", job.id);
         return Err(Fail::usage(message).exit(crate::fail::IMPOSSIBLE));
     }
     Ok((jobs, nodes))

@@ -11,8 +11,8 @@ use tutti_sim::report::{Figures, Series, jobs_csv, page, series};
 use super::SimArgs;
 use crate::fail::Fail;
 use crate::show::table::{Grid, plain, terminal_width};
-use crate::show::thousands;
 use crate::show::time::short;
+use crate::show::{count, thousands};
 use crate::style::Style;
 use crate::terminal;
 
@@ -77,14 +77,18 @@ pub fn runs(
 }
 
 fn spreading_line(spreading: &Spreading) -> String {
-    let rows = spreading.table().iter().map(|(gpus, speed)| format!("{gpus} GPUs {speed:.2}"));
+    let rows = spreading.table().iter().map(|(gpus, speed)| {
+        let gpus = count((*gpus).into(), "GPU");
+        format!("{gpus} {speed:.2}")
+    });
     let rows: Vec<String> = rows.collect();
     format!("a gang on more racks or nodes than it needs runs at this speed: {}", rows.join(", "))
 }
 
 type Row = (&'static str, fn(&Figures) -> String);
 
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 20] = [
+    ("jobs", |f| thousands(f.jobs)),
     ("completed", |f| thousands(f.completed)),
     ("failed", |f| thousands(f.failed)),
     ("refused", |f| thousands(f.refused)),

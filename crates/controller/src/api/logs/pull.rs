@@ -109,7 +109,8 @@ impl Pull {
                 Some(LogReply::Missing { reason }) => return Ok(Asked::Missing(reason)),
                 Some(LogReply::Piece { lines, next, end, skipped }) => {
                     if skipped > 0 {
-                        let text = format!("rank {}: {skipped} bytes were rotated away", self.rank);
+                        let bytes = tutti_model::count(skipped, "byte");
+                        let text = format!("rank {}: rotation removed {bytes}", self.rank);
                         note(&self.sender, text).await?;
                     }
                     if end && next == 0 {

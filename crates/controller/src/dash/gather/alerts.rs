@@ -82,7 +82,7 @@ fn stalled(world: &World) -> Vec<Alert> {
     let stalled = running.filter_map(|task| {
         let stalled = world.engine.stalled(*task, clock::now())?;
         let since = Time(clock::now().0.saturating_sub(stalled.idle.0));
-        let text = format!("did no step, usually one in {}", stalled.pace);
+        let text = format!("did no step, usually one in {}", stalled.pace.fine());
         Some(Alert { grave: true, about: About::Job(*task), text, since: Some(since) })
     });
     stalled.collect()

@@ -355,6 +355,7 @@ mod tests {
                 started_at: attempt.map(|_| Time(5)),
                 ended_at: Some(Time(9)),
                 suspended_for: Span(0),
+                between_attempts: Span(0),
                 exit_code: None,
                 restarts: 0,
                 verdict: None,

@@ -10,7 +10,7 @@ use super::super::data::activity;
 use super::super::text::{bar, clip, left, level, memory, percent, power, right};
 use super::super::theme::{busy_ink, node_mark};
 use super::word;
-use crate::show::thousands;
+use crate::show::{count, thousands};
 use crate::style::{Ink, of_node};
 
 /// A GPU that nobody has but that works more than this is somebody's all the same.
@@ -98,9 +98,10 @@ fn counts(app: &App, info: &ClusterInfo) -> [Vec<Span<'static>>; cells::PANEL] {
         (starting, stopping) => format!(", {starting} starting, {stopping} stopping"),
     };
     let heard = &app.data.load.cluster;
-    let told = match heard.heard == heard.gpus {
-        true => format!("all {} GPUs tell", thousands(heard.gpus.into())),
-        false => format!("{} of {} GPUs tell", heard.heard, thousands(heard.gpus.into())),
+    let told = match (heard.heard == heard.gpus, heard.gpus) {
+        (true, 1) => "1 GPU tells".to_owned(),
+        (true, gpus) => format!("all {} tell", count(gpus.into(), "GPU")),
+        (false, gpus) => format!("{} of {} tell", heard.heard, count(gpus.into(), "GPU")),
     };
     [
         named("nodes", ready, if all_ready { Ink::Green } else { Ink::Yellow }),
@@ -144,13 +145,13 @@ fn legend(app: &App, cut: bool) -> Line<'static> {
         Mode::Power => "power ▁▂▃▄▅▆▇█ of the limit",
         Mode::Heat => "heat ▁▂▃▄▅▆▇█ up to 100°C",
     };
-    let nodes = thousands(app.nodes.order.len() as u64);
+    let nodes = count(app.nodes.order.len() as u64, "node");
     let cut = if cut { " (scroll)" } else { "" };
     let filter = match app.nodes.filter.as_str() {
         "" => String::new(),
         text => format!(" with '{}'", clip(text, 16)),
     };
-    let text = format!(" GPUs of {nodes} nodes{filter}{cut}: {what} · free ✗ fenced ? no values");
+    let text = format!(" GPUs of {nodes}{filter}{cut}: {what} · free ✗ fenced ? no values");
     Line::styled(left(&text, app.size.width.into()), app.theme.of(Ink::Bold))
 }
 

@@ -143,7 +143,7 @@ fn row(rank: &RankLine) -> Vec<Field> {
         rank.mem.map_or_else(dash, |percent| plain(format!("{percent}%"))),
         rank.power.map_or_else(dash, |watts| plain(power(watts as f32, None))),
         rank.step.map_or_else(dash, |step| plain(thousands(step))),
-        rank.pace.map_or_else(dash, |pace| plain(pace.to_string())),
+        rank.pace.map_or_else(dash, |pace| plain(pace.fine().to_string())),
         rank.age.map_or_else(dash, |age| plain(time::short(age))),
         last,
     ]
