@@ -9,7 +9,6 @@ mod launch;
 mod logs;
 mod lookup;
 mod mps;
-mod podman;
 pub(crate) mod podman;
 mod port_watch;
 mod release;

@@ -35,12 +35,12 @@ use serde::{Deserialize, Serialize};
 use tutti_controller::DEFAULT_PORT;
 use tutti_files::{OwnDir, OwnDirError};
 use tutti_model::{Grant, NodeState, Policy, Span};
-use tutti_wire::api::{Finding, FindingLevel, NewToken};
+use tutti_wire::api::NewToken;
 use tutti_wire::client::{Client, Endpoint};
 
 use crate::cmd::agent::JOIN_VARIABLE;
 use crate::fail::Fail;
-use crate::{session, terminal};
+use crate::session;
 use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;

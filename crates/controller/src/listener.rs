@@ -23,7 +23,8 @@ use axum::Router;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tutti_wire::guests::{Room, client_address};
@@ -75,29 +76,77 @@ impl Listener {
         self.http_open.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes connections until the shutdown. The tasks of connections end by themselves then.
+    /// Takes connections until the shutdown, or until it is dropped. The tasks of connections end by
+    /// themselves then.
+    ///
+    /// In a thread of its own: what the kernel keeps for us is soon full while everybody else is busy
+    /// with handshakes, and whoever comes then has to try again after a second.
     pub async fn run(self: Arc<Self>, sockets: TcpListener) {
+        let here = Handle::current();
+        let (_alive, dropped) = oneshot::channel::<()>();
+        let (told, ended) = oneshot::channel::<io::Result<()>>();
+        let thread = std::thread::Builder::new().name("tutti-accept".to_owned());
+        let started = sockets.into_std().and_then(|sockets| {
+            thread.spawn(move || {
+                let runtime = Builder::new_current_thread().enable_all().build();
+                let ended = runtime.and_then(|r| r.block_on(self.accept(sockets, &here, dropped)));
+                // Whoever asked may be gone.
+                let _ = told.send(ended);
+            })
+        });
+        let ended = match started {
+            Ok(_) => ended.await.unwrap_or(Ok(())),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::error!(%error, "no connections are taken any more");
+        }
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        sockets: std::net::TcpListener,
+        here: &Handle,
+        mut dropped: oneshot::Receiver<()>,
+    ) -> io::Result<()> {
+        let sockets = TcpListener::from_std(sockets)?;
         let mut shutdown = self.shutdown.clone();
         loop {
+            let greeting = Arc::clone(&self.rooms.greetings).acquire_owned();
             let taken = tokio::select! {
-                () = stopped(&mut shutdown) => return,
-                taken = sockets.accept() => taken,
+                () = stopped(&mut shutdown) => return Ok(()),
+                _ = &mut dropped => return Ok(()),
+                taken = async { (greeting.await, sockets.accept().await) } => taken,
             };
             match taken {
-                Ok((socket, peer)) => self.take(socket, peer),
-                Err(error) => self.accept_failed(&error).await,
+                (greeting, Ok((socket, peer))) => {
+                    if let Err(error) = self.take(socket, peer, here, greeting.ok()) {
+                        tracing::debug!(%peer, %error, "it left at once");
+                    }
+                }
+                (_, Err(error)) => self.accept_failed(&error).await,
             }
         }
     }
 
-    fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
-        match self.rooms.strangers.enter(client_address(peer.ip())) {
-            Ok(room) => {
-                let this = Arc::clone(self);
-                tokio::spawn(async move { this.greet(socket, peer, room).await });
-            }
-            Err(full) => tracing::debug!(%peer, "{full}"),
-        }
+    /// Hands it over to those who have time for it.
+    fn take(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        peer: SocketAddr,
+        here: &Handle,
+        greeting: Option<OwnedSemaphorePermit>,
+    ) -> io::Result<()> {
+        let room = match self.rooms.strangers.enter(client_address(peer.ip())) {
+            Ok(room) => room,
+            Err(full) => return Err(io::Error::other(full)),
+        };
+        let socket = socket.into_std()?;
+        let _there = here.enter();
+        let socket = TcpStream::from_std(socket)?;
+        let this = Arc::clone(self);
+        here.spawn(async move { this.greet(socket, peer, room, greeting).await });
+        Ok(())
     }
 
     /// Where the system has nothing left for another connection, strangers make room: the next one
@@ -111,17 +160,25 @@ impl Listener {
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
-    async fn greet(&self, socket: TcpStream, peer: SocketAddr, room: Room<IpAddr>) {
+    async fn greet(
+        &self,
+        socket: TcpStream,
+        peer: SocketAddr,
+        room: Room<IpAddr>,
+        greeting: Option<OwnedSemaphorePermit>,
+    ) {
         let since = Instant::now();
         let mut shutdown = self.shutdown.clone();
         let kind = tokio::select! {
-            kind = timeout(HANDSHAKE_TIMEOUT, self.handshake(socket, peer)) => kind,
+            biased;
             () = room.dropped() => {
                 tracing::debug!(%peer, "its room was needed for another");
                 return;
             }
+            kind = timeout(HANDSHAKE_TIMEOUT, self.handshake(socket, peer)) => kind,
             () = stopped(&mut shutdown) => return,
         };
+        drop(greeting);
         let standing = |room| Standing::stranger(&self.rooms, room, since);
         match kind {
             Ok(Ok(Kind::Plain(socket, ends))) => self.http(socket, ends, standing(room)).await,

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::{Span, Time};
 
 /// Names end up in listings, logs, paths and command lines.
-pub const NAME_CHARS_MAX: usize = 64;
+pub const IDENTITY_CHARS_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{}' is no name: write 1 to {NAME_CHARS_MAX} letters, digits and any of - _ . @ +, with a letter, a digit or _ first",
+    "'{}' is no name: write 1 to {IDENTITY_CHARS_MAX} letters, digits and any of - _ . @ +, with a letter, a digit or _ first",
     .0.escape_debug()
 )]
 pub struct BadName(pub String);
@@ -19,7 +19,7 @@ pub struct BadName(pub String);
 pub fn check_name(name: &str) -> Result<(), BadName> {
     let fine = |c: char| c.is_alphanumeric() || "-_.@+".contains(c);
     let first = name.chars().next().is_some_and(|c| c.is_alphanumeric() || c == '_');
-    if first && name.chars().count() <= NAME_CHARS_MAX && name.chars().all(fine) {
+    if first && name.chars().count() <= IDENTITY_CHARS_MAX && name.chars().all(fine) {
         return Ok(());
     }
     Err(BadName(name.to_owned()))
@@ -73,7 +73,7 @@ mod tests {
         for fine in ["n1", "gpu-07.rack_2", "ä", "7", "_x", "ann@example.org", "a+b", "a..b"] {
             assert_eq!(check_name(fine), Ok(()), "{fine}");
         }
-        let long = "x".repeat(NAME_CHARS_MAX + 1);
+        let long = "x".repeat(IDENTITY_CHARS_MAX + 1);
         for bad in ["", ".", "..", "-x", "--force", ".hidden", "@x", "a/b", "a b", "a\n", &long] {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }

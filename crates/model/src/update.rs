@@ -69,6 +69,10 @@ impl JobUpdate {
         if self.no_time {
             spec.time = None;
         }
+        if self.time.is_some() || self.no_time {
+            // The limit is no longer that of the policy.
+            spec.default_time_of = None;
+        }
         set(&mut spec.team, &self.team);
         set(&mut spec.class, &self.class);
         if let Some(after) = &self.after {

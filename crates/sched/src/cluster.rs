@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tutti_model::{
     Attempt, AttemptPhase, Bytes, Gpu, GpuIndex, GpuQuota, Link, Milli, Node, NodeId, Part,
-    PartPlacement, Place, PlacementRule, Policy, State, TaskId, gpus_built,
+    PartPlacement, PlacementRule, Policy, State, TaskId, gpus_built,
 };
 
 use crate::ask::{Ask, Need, Room};

@@ -8,9 +8,7 @@ use std::process::ExitCode;
 use tutti_agent::{
     ActiveChecks, AgentConfig, ChecksConfig, Controller, IsolationMode, Runtime, Zygote,
 };
-use tutti_model::{Bytes, Span};
 use tutti_model::{Bytes, Span, check_name};
-use tutti_wire::client::Endpoint;
 use tutti_wire::client::{ClientError, ClusterName, Endpoint};
 use tutti_wire::token::TokenText;
 

@@ -82,7 +82,7 @@ impl Links {
 
     /// From now on this is the stream of the node; an older one is closed.
     pub fn attach(&self, node: NodeId, link: Arc<Link>) {
-        lock(&self.refused).remove(&link.name);
+        lock(&self.refused).remove(link.name());
         link.welcome(node);
         let old = self.write().insert(node, link);
         if let Some(old) = old {

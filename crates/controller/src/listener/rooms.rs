@@ -1,13 +1,17 @@
 //! How many connections there are room for, and whose.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tutti_wire::guests::{Lobby, PoolLimits, Turns};
 
 /// Streams of one node at once: one that is served, and those that come to replace it.
 const STREAMS_OF_ONE_NODE: usize = 4;
-/// First steps of TLS handshakes at once: as many as the controller has threads for them.
-const HANDSHAKES_AT_ONCE: usize = 2;
+/// First steps of TLS handshakes at once: the controller has a thread more than that for all else.
+const HANDSHAKES_AT_ONCE: usize = 1;
+/// Connections that had to go and have not noticed yet, at most: more are not taken before.
+const LEAVING_MAX: usize = 1024;
 
 /// Strangers can't take the room of those who have shown a token, a session or a certificate.
 pub(super) struct Rooms {
@@ -18,6 +22,8 @@ pub(super) struct Rooms {
     /// Agents, by the node of their certificate.
     pub agents: Lobby<String>,
     pub handshakes: Turns<IpAddr>,
+    /// One for each connection that is being greeted, or has to go.
+    pub greetings: Arc<Semaphore>,
 }
 
 impl Rooms {
@@ -35,6 +41,7 @@ impl Rooms {
             known: Lobby::new(known),
             agents: Lobby::new(agents),
             handshakes: Turns::new(HANDSHAKES_AT_ONCE),
+            greetings: Arc::new(Semaphore::new(total + LEAVING_MAX)),
         }
     }
 }

@@ -157,8 +157,8 @@ impl Welcome<'_> {
     async fn measure(&mut self, kind: Hostility) {
         for (what, from) in [("http", 1), ("https", 1), ("http", 99), ("https", 99)] {
             let begun = Instant::now();
-            let served = tokio::time::timeout(A_SECOND * 5, self.ask(what, from)).await;
-            let status = served.unwrap_or_else(|_| panic!("{kind:?}: {what} hangs")).unwrap();
+            let served = tokio::time::timeout(A_SECOND * 5, self.ask_on(what, from)).await;
+            let status = served.unwrap_or_else(|_| panic!("{kind:?}: {what} hangs"));
             assert_eq!(status, 200, "{kind:?}: {what} from 127.0.0.{from}");
             self.waited.push(begun.elapsed());
         }
@@ -170,6 +170,17 @@ impl Welcome<'_> {
         let most = self.waited[self.waited.len() * 9 / 10];
         assert!(most < A_SECOND, "{kind:?}: {:?}", self.waited);
         self.waited.clear();
+    }
+
+    /// On a machine that is busy otherwise, more than the share of an address may come between two
+    /// steps of a client at the same one. It tries again, as people's programs do.
+    async fn ask_on(&self, what: &str, from: u8) -> u16 {
+        loop {
+            match self.ask(what, from).await {
+                Ok(status) => return status,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
     }
 
     async fn ask(&self, what: &str, from: u8) -> io::Result<u16> {

@@ -52,7 +52,7 @@ fn changed(
         return Err(Rejected::CantUpdate { job: job.id, key, why: started_words(job) });
     }
     let spec = update.applied(&job.spec);
-    check_spec(&spec)?;
+    check_spec(&spec, &view.state.policy.submissions)?;
     check_time(view, actor, job, &spec)?;
     if update.class.is_some() {
         not_serving(actor, &spec)?;
@@ -64,7 +64,7 @@ fn changed(
     };
     if update.changes_demand() || team.is_some() {
         tutti_sched::impossible(view.state, &Demand::of(&spec))?;
-        within_team_limit(view, team.as_deref().unwrap_or(&job.team), &spec)?;
+        within_team_limit(&view.state.policy, team.as_deref().unwrap_or(&job.team), &spec)?;
     }
     if let Some(after) = &update.after {
         check_dependencies(view, &spec, job.id)?;

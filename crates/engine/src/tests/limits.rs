@@ -184,6 +184,6 @@ impl World {
         let node = self.hello(&name, facts.gpus.len() as u16, parts);
         let (session, parts) = (self.session(node), self.reports_of(node));
         let greeting = Box::new(tutti_model::Greeting::new(facts, parts));
-        self.step(Command::Hello { greeting, session }).reply.expect("it is welcome");
+        self.step(Command::Hello { greeting, session, key: None }).reply.expect("it is welcome");
     }
 }

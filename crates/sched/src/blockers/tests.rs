@@ -341,7 +341,9 @@ proptest! {
             let free = without(&state, task, &found);
             let starts = crate::plan(&free, &free.policy, NOW);
             // For whom something is kept elsewhere may have taken it: that is a matter of turns.
-            let overtaken = starts.placements.iter().any(|p| p.task.job != task.job);
+            let placed = starts.placements.iter().map(|p| p.task.job);
+            let claimed = starts.claims.iter().map(|claim| claim.task.job);
+            let overtaken = placed.chain(claimed).any(|job| job != task.job);
             let started = overtaken
                 || starts.placements.iter().any(|p| p.task.job == task.job)
                 || starts.claims.iter().any(|claim| claim.task.job == task.job);

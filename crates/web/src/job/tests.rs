@@ -105,6 +105,7 @@ fn a_waiting_job_says_who_holds_what_it_needs() {
     let why = Why {
         sentence: "needs 2 free nodes, 1 fits".into(),
         details: Vec::new(),
+        blockers: Vec::new(),
         ahead: 0,
         forecast: None,
         advice: Vec::new(),

@@ -38,13 +38,13 @@ impl View {
     }
 
     pub fn show(&mut self, head: &str, replicas: &BTreeMap<JobId, Told>) {
-        let head = &harmless(head);
+        let head = harmless(head);
         if self.head != head {
-            head.clone_into(&mut self.head);
             match &self.live {
-                Some(live) => live.head.set_message(head.to_owned()),
-                None => terminal::complain(head),
+                Some(live) => live.head.set_message(head.clone()),
+                None => terminal::complain(&head),
             }
+            self.head = head;
         }
         match &mut self.live {
             Some(live) => live.show(replicas),
