@@ -349,8 +349,10 @@ impl<'a> Shim<'a> {
             }
             None => {
                 let exits_before = self.exits.len();
-                let unheard = Some(Unheard { signal: signal.map(str::to_owned) });
-                let term_at = Some(term_at);
+                // Without any time nobody is asked: who is would end of that, and not at once.
+                let asked = !grace.is_zero();
+                let unheard = asked.then(|| Unheard { signal: signal.map(str::to_owned) });
+                let term_at = asked.then_some(term_at);
                 self.stopping = Some(Stopping { kill_at, term_at, because, unheard, exits_before });
                 self.move_part(Input::Stop);
                 self.ask_to_end();

@@ -257,25 +257,28 @@ async fn the_audit_log_says_who_came_over_the_socket() {
     let cluster = Cluster::start().await;
     let path = cluster.dir.path().join(tutti_wire::client::SOCKET_FILE);
     let mut socket = tokio::net::UnixStream::connect(path).await.unwrap();
+    let body =
+        json!({ "grant": { "grants": "access", "user": "ada", "role": "user" } }).to_string();
     let request = format!(
-        "POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
-         Authorization: Bearer {}\r\nContent-Length: 23\r\n\r\n{{\"spec\":{{\"run\":\"true\"}}}}",
-        cluster.admin
+        "POST /api/v1/tokens HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Authorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+        cluster.admin,
+        body.len()
     );
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).await.unwrap();
     assert_eq!(split(&answer).status, 201, "{}", String::from_utf8_lossy(&answer));
-    cluster.submit(json!({ "run": "true" })).await;
+    cluster.access("bob", "viewer").await;
     let dir = cluster.stop().await;
     let log = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
     let lines: Vec<serde_json::Value> =
         log.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    let of =
-        |job: &str| lines.iter().find(|l| l["target"] == job).unwrap_or_else(|| panic!("{log}"));
+    let made: Vec<_> = lines.iter().filter(|l| l["action"] == "POST /api/v1/tokens").collect();
+    let [by_socket, by_port] = made[..] else { panic!("{log}") };
     let me = nix::unistd::getuid().as_raw();
-    assert_eq!((&of("job 1")["peer"], &of("job 1")["uid"]), (&json!("local"), &json!(me)));
-    let port = of("job 2")["peer"].as_str().unwrap().to_owned();
+    assert_eq!((&by_socket["peer"], &by_socket["uid"]), (&json!("local"), &json!(me)));
+    let port = by_port["peer"].as_str().unwrap().to_owned();
     assert!(port.starts_with("127.0.0.1:"), "{port}");
-    assert!(of("job 2").get("uid").is_none());
+    assert!(by_port.get("uid").is_none());
 }

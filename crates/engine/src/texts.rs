@@ -168,7 +168,7 @@ pub(crate) fn drop_unused<'a>(state: &mut State, gone: impl IntoIterator<Item = 
 
 /// The job is over: of its long texts only the beginning stays.
 pub(crate) fn cut_ended(state: &mut State, id: JobId) {
-    let Some(job) = state.job(id) else { return };
+    let Some(job) = state.job(id).filter(|job| job.cut.is_empty()) else { return };
     let (spec, cut) = shortened(&job.spec, &job.texts);
     if cut.is_empty() {
         return;

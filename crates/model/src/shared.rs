@@ -140,7 +140,7 @@ impl JobSpec {
         let after = self.after.len() * size_of::<Dependency>();
         // Once in the spec, and once as those that wait.
         let indices = self.array.as_ref().map_or(0, |a| 2 * a.indices.bytes());
-        let service = self.service.as_deref().map_or(0, |s| size_of_val(s));
+        let service = self.service.as_deref().map_or(0, size_of_val);
         JOB_BYTES + run + env + labels + (words + after + indices + service) as u64
     }
 }

@@ -295,7 +295,7 @@ fn budget() {
         }],
         ..Seen::default()
     };
-    let text = "used 1041.5 of 1000 GPU-hours this month (104%)";
+    let text = "used 1041.5 of 1,000 GPU-hours this month (104%)";
     fires(|_| used(1041.5), used(3.0), WatchRule::Budget, text);
 }
 

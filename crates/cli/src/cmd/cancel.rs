@@ -113,7 +113,7 @@ pub fn run(cluster: Option<&str>, args: CancelArgs) -> Result<ExitCode, Fail> {
         return Ok(ExitCode::FAILURE);
     }
     let named = found.iter().map(|row| (row.id, words(row)));
-    Ok(each(&client, &deed, named, |text| terminal::say(text)))
+    Ok(each(&client, &deed, named, terminal::say))
 }
 
 fn each(

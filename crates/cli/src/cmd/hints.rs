@@ -78,7 +78,7 @@ const VERBS: &[(&[&str], &str)] = &[
         "set TUTTI_CLUSTER and TUTTI_TOKEN; an admin makes tokens with tutti token create",
     ),
     (&["user", "users"], "tutti token create --role user --user NAME"),
-    (&["reservation", "reservations"], "reservations are in the policy: tutti policy show"),
+    (&["reservation", "maintenance"], "tutti reservations"),
     (&["version"], "tutti --version"),
     (&["health", "check", "diagnose"], "tutti doctor, or tutti doctor NODE"),
 ];

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tutti_model::{JobState, TaskId};
 use tutti_wire::api::{JobQuery, JobRow};
-use tutti_wire::client::Client;
+use tutti_wire::client::{Client, ClientError};
 
 use super::ps::tasks_of;
 use crate::fail::Fail;
@@ -47,7 +47,9 @@ pub fn run(cluster: Option<&str>, args: ShowArgs) -> Result<ExitCode, Fail> {
     if args.json {
         match &args.about {
             About::Job(id) => terminal::json(&client.job(*id)?)?,
-            About::Node(name) => terminal::json(&client.node_detail(name)?)?,
+            About::Node(name) => {
+                terminal::json(&client.node_detail(name).map_err(no_such_node)?)?;
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -90,7 +92,7 @@ fn failed_tasks(client: &Client, row: &JobRow) -> Result<Vec<JobRow>, Fail> {
 }
 
 fn of_node(client: &Client, name: &str) -> Result<String, Fail> {
-    let node = client.node_detail(name)?;
+    let node = client.node_detail(name).map_err(no_such_node)?;
     let gpus = client.gpus(Some(name))?;
     let version = client.cluster_info()?.version;
     // One that ended a moment ago is no longer there, and no reason to fail.
@@ -98,6 +100,16 @@ fn of_node(client: &Client, name: &str) -> Result<String, Fail> {
         node.row.jobs.iter().filter_map(|id| client.job(*id).ok()).map(|job| job.row).collect();
     let page = NodePage { node: &node, jobs: &jobs, gpus: &gpus, version: &version };
     Ok(page.text(session::now(client), Style::of_stdout(), terminal_width()))
+}
+
+/// It may have been meant as a job.
+fn no_such_node(error: ClientError) -> Fail {
+    let is_unknown = error.is_not_found();
+    let fail = Fail::from(error);
+    match is_unknown {
+        true => fail.hint("`tutti nodes` lists the nodes; a job's id is a number, such as 12"),
+        false => fail,
+    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl RunningCluster {
     /// Until a signal comes, or there is nothing left to start again.
     pub fn supervise(&mut self, stop: &StopSignals) -> Result<(), Fail> {
         let me = Proc::of(std::process::id());
-        self.write_record(me)?;
+        self.note_what_runs(me)?;
         let mut pauses: Vec<Pause> =
             (0..self.agents.len() + 2).map(|_| Pause::new(Instant::now())).collect();
         while !stop.asked() {
@@ -93,12 +93,17 @@ impl RunningCluster {
                 changed |= look_after(daemon, pause);
             }
             if changed {
-                self.write_record(me)?;
+                self.note_what_runs(me)?;
             }
             // A thousand take a while to look at, and most of the time is theirs.
             std::thread::sleep((began.elapsed() * 4).max(LOOK_EVERY));
         }
         Ok(())
+    }
+
+    /// Where that fails because all of the data dir is gone, this is the reason to tell.
+    fn note_what_runs(&self, me: Option<Proc>) -> Result<(), Fail> {
+        self.write_record(me).or_else(|failed| self.check_journal().and(Err(failed)))
     }
 
     /// A controller whose journal is gone would begin anew, with nothing and for nobody.

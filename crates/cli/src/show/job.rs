@@ -390,7 +390,7 @@ mod tests {
         part.spec.gpu_share = None;
         part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
         let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
-        assert!(text.contains("2-8 nodes × h100:1 GPUs"), "{text}");
+        assert!(text.contains("2-8 nodes × h100:1 GPU,"), "{text}");
     }
 
     #[test]

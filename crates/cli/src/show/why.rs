@@ -216,7 +216,7 @@ mod tests {
             "what keeps it waiting, what ends last first\n  - 1 node that it could use is draining",
             "  - job 7 has 4 GPUs that it may take, but was preempted before and is left alone until ",
             " (in 10m) (not_again_within)",
-            "  - maintenance 'power\u{fffd} work' on 2 nodes that it could use, from ",
+            "  - maintenance 'power\\x1b work' on 2 nodes that it could use, from ",
             "it may run for 1h, the default of the cluster, as it named no time limit",
         ] {
             assert!(text.contains(want), "{want} in\n{text}");

@@ -116,9 +116,11 @@ fn a_full_disk_stops_the_controller_and_loses_nothing() {
     let filler = "x".repeat(64 << 10);
     let mut spec = JobSpec::shell("true");
     spec.hold = true;
-    spec.env.insert("FILLER".to_owned(), filler);
-    let submit = Submit { spec, user: Some(me()), key: None };
+    let mut submit = Submit { spec, user: Some(me()), key: None };
     let refused = loop {
+        // Each of its own: equal ones are stored once.
+        let own = format!("{}{filler}", acknowledged.len());
+        submit.spec.env.insert("FILLER".to_owned(), own);
         match client.submit(&submit) {
             Ok(taken) => assert!(acknowledged.insert(taken.id)),
             Err(error) => break error,

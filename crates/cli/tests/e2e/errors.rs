@@ -34,7 +34,7 @@ fn an_impossible_job_is_refused_with_the_demand_and_what_there_is() {
         (&["--gpus", "17"], &["17", "16"]),
         (&["-G", "a100:1"], &["a100", "h100"]),
         (&["--mem-per-node", "100000GiB"], &["100000GiB", "1TiB"]),
-        (&["--cpus-per-node", "5000"], &["5000", "128"]),
+        (&["--cpus-per-node", "5000"], &["5,000", "128"]),
         (&["--gpu-mem", "200GiB", "-G", "1"], &["200GiB", "the largest has 80GiB"]),
         (&["--label", "rack=r9"], &["rack=r9", "`tutti nodes --labels`"]),
     ] {
@@ -90,7 +90,9 @@ fn whoever_asks_in_the_wrong_place_is_told_the_right_one() {
     ] {
         cluster.cli(args).call().exited(3).says(&[word]);
     }
-    for args in [&["ps", "--state", "asleep"][..], &["show", "twelve"], &["frobnicate"]] {
+    let unknown = cluster.cli(&["show", "twelve"]).call();
+    unknown.exited(3).says(&["there is no node 'twelve'", "a job's id is a number"]);
+    for args in [&["ps", "--state", "asleep"][..], &["logs", "twelve"], &["frobnicate"]] {
         cluster.cli(args).call().exited(2);
     }
 

@@ -304,10 +304,12 @@ fn a_job_that_waits_is_updated_and_one_that_runs_only_in_part() {
     cluster.cli(&["update", "99", "--hold"]).call().exited(3);
     let audit = fs::read_to_string(cluster.dir().join("audit.log")).unwrap();
     assert!(audit.contains("/update"), "{audit}");
-    // The new limit is what stops it: an admin sets it to a moment from now.
-    update(&["--time", "2s"]).exited(2).says(&["it has run for"]);
-    cluster.cli(&["cancel", "--now", &id]).ok();
-    cluster.wait_state(id.parse().unwrap(), JobState::Cancelled);
+    update(&["--time", "1ms"]).exited(2).says(&["it has run for"]);
+    // The new limit is what stops it.
+    update(&["--time", "5s"]).exited(0);
+    let row = cluster.wait_end(id.parse().unwrap());
+    assert_eq!(row.state, JobState::Failed, "{row:?}");
+    assert!(row.note.contains("time limit"), "{row:?}");
 }
 
 #[test]

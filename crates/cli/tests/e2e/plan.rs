@@ -295,7 +295,7 @@ fn the_running_cluster_is_planned_for_checked_and_warned_of() {
     cluster.cli(&["submit", "typo.toml"]).call().exited(0).says(&["warning: its [plan]: ", typo]);
     fs::write(scratch.join("idle.toml"), job(8, "qwen2.5-0.5b") + "dp = 4\nstep_time_s = 1000.0\n")
         .unwrap();
-    let odd = ["4 of the 8 GPUs", "step_time_s is 17 min"];
+    let odd = ["planned for 4: 4 would have nothing to do", "step_time_s is 17 min"];
     let checked = cluster.cli(&["plan", "--check", "idle.toml"]).call();
     checked.exited(0).says(&odd);
     assert!(checked.out.starts_with("fits: "), "{checked}");

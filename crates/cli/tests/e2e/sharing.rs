@@ -326,5 +326,5 @@ fn why_names_every_blocker_and_a_dry_run_who_would_be_stopped() {
     let beyond = promise.replacen("guarantee = 4", "guarantee = 4000", 1);
     let path = write(&cluster, "beyond.toml", &beyond);
     let out = cluster.cli(&["policy", "apply", path.to_str().unwrap()]).call();
-    assert!(out.err.contains("warning: teams.own.guarantee: promises 4000 GPUs"), "{out:?}");
+    assert!(out.err.contains("warning: teams.own.guarantee: promises 4,000 GPUs"), "{out:?}");
 }

@@ -45,7 +45,7 @@ fn a_simulated_day_is_on_every_page() {
         ("/nodes/dgx-h100-1", "document.querySelector('canvas')"),
         ("/teams", "document.body.textContent.includes('biology')"),
         ("/cost", "document.querySelector('table')"),
-        ("/alerts", "document.querySelectorAll('[data-testid=alert-rules] tbody tr').length == 12"),
+        ("/alerts", "document.querySelectorAll('[data-testid=alert-rules] tbody tr').length == 13"),
         ("/timeline", "document.querySelector('canvas')"),
     ] {
         browser.go(&format!("{base}{path}"));

@@ -284,7 +284,7 @@ fn down_stops_the_cluster_that_was_named_or_none() {
             .call()
     };
     tutti(&["down"], &mistyped).exited(3).says(&["there is no cluster in", &mistyped]);
-    tutti(&["down"], "no-such-word").exited(3).says(&["there is no cluster in no-such-word"]);
+    tutti(&["down"], "no-such-word").exited(3).says(&["there is no cluster in", "no-such-word"]);
     for verb in ["down", "up", "controller"] {
         let refused = tutti(&[verb], endpoint.trim());
         refused.exited(2).says(&["TUTTI_CLUSTER is ", endpoint.trim(), "--data-dir"]);

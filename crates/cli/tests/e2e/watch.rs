@@ -381,7 +381,7 @@ fn nodes_teams_and_the_controller_are_watched_too() {
     let id = cluster.submit(JobSpec { gpus: Some(8), ..JobSpec::shell("sleep 1000") });
     cluster.wait_state(id, JobState::Running);
     let alert = fires(&cluster, WatchRule::Budget, &team, Span(0));
-    assert!(alert.text.contains(" of 1 GPU-hours today ("), "{}", alert.text);
+    assert!(alert.text.contains(" of 1 GPU-hour today ("), "{}", alert.text);
     cluster.client().cancel(id).unwrap();
 
     assert_eq!(find(&cluster, WatchRule::Flapping, &node("n2")), None, "it came once");

@@ -37,7 +37,7 @@ pub struct Ends {
 
 impl Ends {
     /// Where the other end is, as the audit log says it.
-    fn from_where(self) -> String {
+    fn origin(self) -> String {
         self.uid.map_or_else(|| self.peer.to_string(), |_| "local".to_owned())
     }
 }
@@ -138,7 +138,7 @@ pub(crate) fn line(request: &Request, ends: Ends) -> Line {
         time: now(),
         user: None,
         token: None,
-        peer: Some(ends.from_where()),
+        peer: Some(ends.origin()),
         uid: ends.uid,
         action: format!("{} {route}", request.method()),
         target: request.uri().path().to_owned(),

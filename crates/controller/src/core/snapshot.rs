@@ -57,6 +57,8 @@ pub(super) struct Snapshots {
     /// The journal keeps two snapshots, and the log from the older one on.
     older: Stretch,
     newest: Stretch,
+    /// The last record in the newest one: the log goes only when two of different records are there.
+    seq: Seq,
     /// Stored texts in the one that is being made, and when its making began.
     began: (u64, Instant),
 }
@@ -75,8 +77,10 @@ impl Snapshots {
             records: 0,
             bytes: 0,
             in_flight: false,
-            older: Stretch { log, ..Stretch::default() },
-            newest: Stretch::default(),
+            older: Stretch::default(),
+            // Whatever it is, it stays until two snapshots have come.
+            newest: Stretch { log, ..Stretch::default() },
+            seq: Seq(0),
             began: (0, Instant::now()),
         }
     }
@@ -91,7 +95,7 @@ impl Snapshots {
     /// making one.
     fn has_surplus(&self, state: &State) -> bool {
         let SnapshotRule { surplus, surplus_after, .. } = self.rule;
-        if self.began.1.elapsed() < surplus_after {
+        if self.began.1.elapsed() < surplus_after || state.seq <= self.seq {
             return false;
         }
         let Stretch { snapshot, texts, log } = self.newest;
@@ -146,6 +150,7 @@ impl Snapshots {
         let Some(bytes) = bytes else { return Ok(()) };
         // A failed write leaves the journal of no use, so it counts like a failed append.
         journal.write_snapshot(seq, &bytes).map_err(CoreError::Append)?;
+        self.seq = seq;
         let (snapshot, texts) = (bytes.len(), self.began.0);
         tracing::info!(%seq, bytes = snapshot, "wrote a snapshot");
         drop(bytes);

@@ -22,7 +22,7 @@ pub fn forgettable<'a>(
     let keep = settings.keep_jobs_for;
     let due = move |(n, (at, id)): &(usize, &(Time, JobId))| {
         let due = *n < surplus || bytes > 0 || now.since(*at) >= keep;
-        let takes = |job: &Job| job.spec.bytes_beside(&job.texts);
+        let takes = |job: &Job| job.spec.bytes();
         bytes = bytes.saturating_sub(state.job(*id).filter(|_| bytes > 0).map_or(0, takes));
         due
     };

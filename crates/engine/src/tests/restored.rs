@@ -28,7 +28,7 @@ fn every_number_jumps_above_what_was_given_since() {
     assert!(state.job(job).is_some());
     // From the same copy again, after the first one ran on for a while.
     let mut again = Engine::restore(lost, Settings::default());
-    let later = Time(now.0 + 1_000);
+    let later = Time(now.0 + 10_000);
     again.step(Command::Restored, later);
     assert!(again.state().epoch > state.epoch);
     assert!(again.state().next_generation > state.next_generation);

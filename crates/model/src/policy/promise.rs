@@ -181,7 +181,7 @@ mod tests {
         let words = p.unkept_promises(&built(&[("h100", 8)]));
         assert_eq!(words.len(), 2);
         assert_eq!(words[0].path, "teams.a.guarantee");
-        assert!(words[0].problem.contains("promises 1000 GPUs"), "{}", words[0].problem);
+        assert!(words[0].problem.contains("promises 1,000 GPUs"), "{}", words[0].problem);
         assert!(words[0].problem.contains("counts as 5 GPUs"), "{}", words[0].problem);
     }
 

@@ -76,7 +76,7 @@ fn memory_of_gpus_is_named() {
         ),
         (
             with(200, cpus(1_000)),
-            "asks for 1000 CPUs on one node; the largest suitable node has 64",
+            "asks for 1,000 CPUs on one node; the largest suitable node has 64",
         ),
     ] {
         assert_eq!(says(&c, spec), text);

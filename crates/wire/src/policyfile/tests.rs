@@ -121,7 +121,7 @@ fn errors_say_where_what_and_how() {
         ),
         (
             "\n[teams.a]\nguarante = 4",
-            "p.toml:3:1: teams.a.guarante: unknown key, did you mean 'guarantee'?\n  keys here: parent, guarantee, limit, weight, members, budget",
+            "p.toml:3:1: teams.a.guarante: unknown key, did you mean 'guarantee'?\n  keys here: parent, guarantee, limit, weight, members, default_time, budget",
         ),
         (
             "[teams.a]\nguarantee = 'all'",
