@@ -62,15 +62,19 @@ impl PortWatcher {
         shims: &BTreeMap<i32, LeaseId>,
     ) -> PortOwner {
         let on_port = || listening.iter().filter(|l| l.at.port() == part.at.port());
-        let (mut own, mut strange) = (false, None);
+        let (mut own, mut own_direct, mut strange, mut strange_v6) = (false, false, None, None);
+        // It may be for IPv6 alone, which anybody may have; and of one that is not, the kernel prefers a socket of
+        // the address's own family.
+        let indirect = |l: &Listener| part.at.is_ipv4() && l.at.is_ipv6();
         for listener in on_port().filter(|l| l.receives(part.at.ip())) {
-            match self.holds(part, listener.inode) {
-                true => own = true,
+            match (self.holds(part, listener.inode), indirect(listener)) {
+                (true, indirect) => (own, own_direct) = (true, own_direct || !indirect),
+                (false, true) => strange_v6 = strange_v6.or(Some(listener)),
                 // Even beside the part's own: the kernel shares connections out among them.
-                false => strange = strange.or(Some(listener)),
+                (false, false) => strange = strange.or(Some(listener)),
             }
         }
-        if let Some(listener) = strange {
+        if let Some(listener) = strange.or(strange_v6.filter(|_| !own_direct)) {
             return PortOwner::Stranger { who: self.describe(listener, shims) };
         }
         if own {

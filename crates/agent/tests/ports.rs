@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 use support::*;
 use tutti_model::{Blame, JobSpec, Launch, PortOwner, ServiceSpec};
@@ -118,6 +120,39 @@ fn who_listens_while_the_replica_loads_is_told_from_it() {
     assert!(who.starts_with(&format!("process {} (", std::process::id())), "{who}");
     drop(thief);
     node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
+    node.end(&launch);
+}
+
+/// Listens on the port for IPv6 alone, which nobody's socket for IPv4 keeps it from.
+const IPV6_ALONE: &str = "import socket, sys, time; s = socket.socket(socket.AF_INET6); \
+     s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1); s.bind((\"::\", int(sys.argv[1]))); \
+     s.listen(); print(\"listens\", flush=True); time.sleep(1000)";
+
+#[test]
+fn a_neighbour_for_ipv6_alone_takes_nothing_away() {
+    if !std::path::Path::new("/proc/net/if_inet6").exists() {
+        return; // A kernel without IPv6.
+    }
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let launch = replica("1", 1, &format!("{SERVER} 0.0.0.0 $PORT"), Some(port));
+    node.controller.run(&launch);
+    node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+    let mut neighbour = Command::new("python3")
+        .args(["-c", IPV6_ALONE, &port.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(neighbour.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "listens\n");
+    // Several looks later it is as before.
+    for _ in 0..4 {
+        assert_eq!(node.wait_owner(&launch, |_| true), PortOwner::Part);
+    }
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
     node.end(&launch);
 }
 

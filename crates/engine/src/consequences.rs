@@ -50,7 +50,8 @@ pub(crate) fn consequences(view: View<'_>, event: &Event) -> Vec<Event> {
             taken_out(view, *node).into_iter().collect()
         }
         // What is kept is kept for what it was.
-        Event::JobHeld { job, .. } | Event::JobUpdated { job, .. } => {
+        Event::JobHeld { job, .. } => claims_lost(state, |task, _| task.job == *job),
+        Event::JobUpdated { job, update, .. } if !update.only_renames() => {
             claims_lost(state, |task, _| task.job == *job)
         }
         Event::TaskEnded { task, ended } => {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
-    GpuIndex, JobId, JobSpec, JobUpdate, Kept, LeaseId, Moved, NodeFacts, NodeId, PartError,
-    PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf, ReplicaPhase,
-    Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, SharedKey, StopCause, StoredText,
-    SuspendCause, TaskId, TextDigest, TextRefs, Time, Token, WakePart,
+    Accusation, BurnIn, Bytes, ClaimCause, Day, Dependency, Drain, Ended, Epoch, Finding,
+    Generation, GpuBench, GpuIndex, JobId, JobSpec, JobUpdate, Kept, LeaseId, Moved, NodeFacts,
+    NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf,
+    ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, SharedKey, StopCause,
+    StoredText, SuspendCause, TaskId, TextDigest, TextRefs, Time, Token, WakePart,
 };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -466,6 +466,10 @@ impl Event {
             Event::JobSubmitted { spec, texts, .. }
             | Event::EndpointCreated { spec, texts, .. }
             | Event::EndpointRevised { spec, texts, .. } => USUAL + spec.bytes_beside(texts),
+            Event::JobUpdated { update, .. } => {
+                let after = update.after.as_ref().map_or(0, Vec::len);
+                USUAL + (after * size_of::<Dependency>()) as u64
+            }
             _ => USUAL,
         }
     }

@@ -43,6 +43,11 @@ impl JobUpdate {
         *self == JobUpdate::default()
     }
 
+    /// Nothing that anybody goes by.
+    pub fn only_renames(&self) -> bool {
+        JobUpdate { name: None, ..self.clone() }.is_empty()
+    }
+
     /// Other nodes or GPUs.
     pub fn changes_demand(&self) -> bool {
         self.nodes.is_some() || self.gpus.is_some() || self.gpus_per_node.is_some()

@@ -76,7 +76,8 @@ pub(super) fn shared(view: View<'_>, id: NodeId, first: &str, second: &str) -> D
     let reason = format!("two agents hold its key, at {first} and at {second}");
     let shared = SharedKey { since: view.now, first, second };
     let mut events = vec![Event::NodeKeyShared { node: id, shared }];
-    if node.drain.is_none() {
+    // One that was taken out by itself comes back by itself.
+    if node.drain.as_ref().is_none_or(|drain| drain.auto) {
         let by = NOBODY.to_owned();
         let drain = Drain { by, reason, since: view.now, auto: false, finding: None };
         events.push(Event::NodeDrained { node: id, drain });

@@ -13,6 +13,8 @@ const RANKS_PER_NODE_MAX: u32 = 4096;
 const IMAGE_BYTES_MAX: usize = 1000;
 
 const LABELS_MAX: usize = 64;
+const DEPENDENCIES_MAX: usize = 1000;
+const PATH_BYTES_MAX: usize = 4096;
 
 /// Signals that ask a program to save. Stopping and killing signals would not.
 const SAVE_SIGNALS: [&str; 8] = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "WINCH"];
@@ -31,6 +33,21 @@ pub(super) fn check_spec(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Re
     }
     if let Some((key, problem)) = spec.plan.iter().flat_map(|p| p.problems()).next() {
         return Err(bad("plan", format!("{key} {problem}")));
+    }
+    if spec.after.len() > DEPENDENCIES_MAX {
+        let problem = format!(
+            "names {} jobs, and at most {DEPENDENCIES_MAX} are taken: wait for an array instead",
+            spec.after.len()
+        );
+        return Err(bad("after", problem));
+    }
+    let paths = [
+        ("workdir", spec.workdir.as_deref()),
+        ("checkpoint", spec.checkpoint.as_ref().map(|c| c.dir.as_str())),
+    ];
+    if let Some((key, _)) = paths.iter().find(|(_, p)| p.is_some_and(|p| p.len() > PATH_BYTES_MAX))
+    {
+        return Err(bad(key, format!("has more than the {PATH_BYTES_MAX} bytes of a path")));
     }
     if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
         return Err(bad("array", "has no indices"));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Bytes, Demand, HolderBytes, Impossible, JobId, JobSpec, Policy, Priority, Role, SERVING_CLASS,
-    Spread, TextRefs,
+    Bytes, Demand, HolderBytes, Impossible, Job, JobId, JobSpec, Policy, Priority, Role,
+    SERVING_CLASS, Spread, TextRefs,
 };
 
 use super::spec::check_spec;
@@ -78,7 +78,7 @@ pub(super) fn check(
     let team = team_of(view, actor, user, spec)?;
     tutti_sched::impossible(view.state, &Demand::of(spec))?;
     within_team_limit(&view.state.policy, &team, spec)?;
-    within_bytes(view, user, &team, spec)?;
+    within_bytes(view, user, &team, spec, None)?;
     Ok(team)
 }
 
@@ -106,19 +106,29 @@ pub(crate) fn within_team_limit(
     Ok(())
 }
 
-/// Every job costs memory on the controller, and one user must not take all of it.
-fn within_bytes(view: View<'_>, user: &str, team: &str, spec: &JobSpec) -> Result<(), Rejected> {
+/// Every job costs memory on the controller, and one user must not take all of it. `replaces` is the
+/// job whose spec this is to be.
+pub(super) fn within_bytes(
+    view: View<'_>,
+    user: &str,
+    team: &str,
+    spec: &JobSpec,
+    replaces: Option<&Job>,
+) -> Result<(), Rejected> {
     let (rule, held) = (&view.state.policy.submissions, &view.state.index.spec_bytes);
     let texts = refs_of(spec);
     let own = spec.bytes_beside(&texts);
+    let before = replaces.map_or(0, |job| job.spec.bytes_beside(&job.texts));
+    let of_team = if replaces.is_some_and(|job| job.team == team) { before } else { 0 };
     let holders = [
-        (SpecHolder::User, user, held.users.get(user), rule.user_bytes),
-        (SpecHolder::Team, team, held.teams.get(team), rule.team_bytes),
+        (SpecHolder::User, user, held.users.get(user), rule.user_bytes, before),
+        (SpecHolder::Team, team, held.teams.get(team), rule.team_bytes, of_team),
     ];
     let nothing = HolderBytes::default();
-    for (whose, name, holder, limit) in holders {
+    for (whose, name, holder, limit, before) in holders {
         let holder = holder.unwrap_or(&nothing);
-        let (has, adds) = (Bytes(holder.bytes), Bytes(holder.adds(own, &texts)));
+        let has = Bytes(holder.bytes.saturating_sub(before));
+        let adds = Bytes(holder.adds(own, &texts));
         if has.0 + adds.0 > limit.0 {
             let name = name.to_owned();
             return Err(Rejected::TooManySpecBytes { whose, name, has, adds, limit });

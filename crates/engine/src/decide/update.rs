@@ -8,7 +8,9 @@ use tutti_model::{
 };
 
 use super::spec::check_spec;
-use super::submit::{check_class, check_dependencies, not_serving, team_of, within_team_limit};
+use super::submit::{
+    check_class, check_dependencies, not_serving, team_of, within_bytes, within_team_limit,
+};
 use super::{Decision, View, bad, jobs, own_job};
 use crate::command::{Actor, Reply};
 use crate::event::Event;
@@ -66,6 +68,10 @@ fn changed(
         tutti_sched::impossible(view.state, &Demand::of(&spec))?;
         within_team_limit(&view.state.policy, team.as_deref().unwrap_or(&job.team), &spec)?;
     }
+    if update.name.is_some() || update.after.is_some() || team.is_some() {
+        let payer = team.as_deref().unwrap_or(&job.team);
+        within_bytes(view, &job.user, payer, &spec, Some(job))?;
+    }
     if let Some(after) = &update.after {
         check_dependencies(view, &spec, job.id)?;
         no_circle(view.state, after, job.id)?;
@@ -111,8 +117,16 @@ fn check_time(view: View<'_>, actor: &Actor, job: &Job, spec: &JobSpec) -> Resul
     if spec.time == job.spec.time {
         return Ok(());
     }
-    let ran =
-        job.live_tasks().filter_map(|(_, task): (_, &Task)| task.attempt()?.ran(view.now)).max();
+    if spec.time.is_none() && actor.role < Role::Admin {
+        let default = view.state.policy.default_time(&job.team, spec.class.as_deref());
+        if let Some((default, _)) = default {
+            let problem = format!("the policy has a default of {default}: write another limit");
+            return Err(bad("time", problem));
+        }
+    }
+    // One that is being started has its nodes already.
+    let ran = |task: &Task| Some(task.attempt()?.ran(view.now).unwrap_or_default());
+    let ran = job.live_tasks().filter_map(|(_, task): (_, &Task)| ran(task)).max();
     let Some(ran) = ran else { return Ok(()) };
     if spec.time.is_some_and(|limit| limit <= ran) {
         let problem = format!(

@@ -90,6 +90,11 @@ impl Seen<'_> {
         part.is_some_and(Part::owns_its_port)
     }
 
+    pub fn lost_its_port(&self) -> bool {
+        let part = self.attempt().and_then(|attempt| attempt.parts.first());
+        part.is_some_and(Part::lost_its_port)
+    }
+
     pub fn drains(&self) -> bool {
         matches!(self.replica.phase, ReplicaPhase::Draining { .. })
     }

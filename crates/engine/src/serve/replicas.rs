@@ -165,7 +165,7 @@ fn lost(look: &Look<'_>, seen: &Seen<'_>) -> Option<String> {
         Standing::Stops => return Some(stops(look.view.state, seen)),
         Standing::Over => return None,
     };
-    if !seen.owns_its_port() {
+    if seen.lost_its_port() {
         return Some(look.said(seen).unwrap_or_else(|| "nothing listens on its port".to_owned()));
     }
     let memory = look.memory.filter(|m| m.load(look.view.now).is_some())?;

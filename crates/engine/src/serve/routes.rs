@@ -1,7 +1,7 @@
 //! What routers are told. A function of the state alone: every controller tells them the same.
 
 use tutti_model::{
-    Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, ReplicaPhase,
+    Attempt, AttemptPhase, Endpoint, EndpointRoute, Grant, JobId, KeyRoute, Part, ReplicaPhase,
     ReplicaRoute, Rollout, RolloutStage, RouteTable, ServiceSpec, Share, Span, State, Token,
 };
 
@@ -68,8 +68,11 @@ fn known_by(endpoint: &Endpoint) -> &ServiceSpec {
 fn replica(state: &State, endpoint: &Endpoint, job: JobId) -> Option<ReplicaRoute> {
     let replica = endpoint.replicas.get(&job)?;
     let (attempt, stops) = running(state, job)?;
-    // Whoever else listens there would get what is meant for it.
-    attempt.parts.first().filter(|part| part.owns_its_port())?;
+    // Whoever else listens there would get what is meant for it. One that was ready before agents looked at ports
+    // serves on.
+    let served = replica.phase == ReplicaPhase::Ready;
+    let may_be_asked = |part: &&Part| part.owns_its_port() || (served && !part.lost_its_port());
+    attempt.parts.first().filter(may_be_asked)?;
     Some(ReplicaRoute {
         job,
         generation: attempt.generation,

@@ -1,7 +1,8 @@
 //! Jobs that change after they were submitted.
 
 use tutti_model::{
-    ExitStatus, JobId, JobSpec, JobState, JobUpdate, NodeId, Order, Priority, Role, Span, TaskId,
+    Bytes, ExitStatus, JobId, JobSpec, JobState, JobUpdate, NodeId, Order, Priority, Role, Span,
+    TaskId,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -165,4 +166,40 @@ fn a_change_is_told_without_the_spec_and_old_records_load() {
     let old = r#"{"cause":"cancelled","by":"ada"}"#;
     let old: tutti_model::StopCause = serde_json::from_str(old).unwrap();
     assert_eq!(old, tutti_model::StopCause::Cancelled { by: "ada".into(), at_once: false });
+}
+
+/// What a submission could not have, a change does not get.
+#[test]
+fn a_change_is_bounded_as_a_submission_is() {
+    let mut world = World::new(&[8]);
+    let first = world.submit(JobSpec { hold: true, ..gang(1, 1) });
+    let job = world.submit(JobSpec { hold: true, ..gang(1, 1) });
+    let after = |n: usize| JobUpdate {
+        after: Some(vec![format!("any:{first}").parse().unwrap(); n]),
+        ..nothing()
+    };
+    let refused = update(&mut world, ada(), job, after(1001)).unwrap_err();
+    assert!(refused.to_string().contains("names 1001 jobs"), "{refused}");
+    let used = world.engine.state().index.spec_bytes.users["ada"].bytes;
+    world.set_policy(|p| {
+        p.submissions.job_bytes = Bytes(1024);
+        p.submissions.user_bytes = Bytes(used + 1024);
+    });
+    update(&mut world, ada(), job, after(1)).unwrap();
+    let refused = update(&mut world, ada(), job, after(1000)).unwrap_err();
+    assert!(matches!(refused, Rejected::TooManySpecBytes { .. }), "{refused}");
+    // The same again is no more than it has.
+    update(&mut world, ada(), job, after(2)).unwrap();
+    update(&mut world, ada(), job, after(2)).unwrap();
+}
+
+/// Its nodes are kept for it by then, and others were told for how long.
+#[test]
+fn a_job_that_is_being_started_is_not_made_longer_by_its_owner() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(JobSpec { time: Some(Span::secs(600)), ..gang(1, 8) });
+    assert_eq!(world.state_of(job), JobState::Starting);
+    let longer = || JobUpdate { no_time: true, ..nothing() };
+    assert!(update(&mut world, ada(), job, longer()).is_err());
+    assert!(update(&mut world, admin(), job, longer()).is_ok());
 }

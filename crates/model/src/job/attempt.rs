@@ -241,6 +241,12 @@ impl Part {
     pub fn owns_its_port(&self) -> bool {
         self.port_owner.as_deref() == Some(&PortOwner::Part)
     }
+
+    /// Its agent has seen that somebody else listens there, or nobody. One that has not looked, such as one
+    /// of an older version, says nothing.
+    pub fn lost_its_port(&self) -> bool {
+        self.port_owner.as_deref().is_some_and(|owner| *owner != PortOwner::Part)
+    }
 }
 
 impl PartState {
