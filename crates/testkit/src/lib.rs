@@ -25,7 +25,7 @@ mod wait;
 pub use cli::{Cli, Done, LiveCli};
 pub use cluster::{Cluster, ClusterOptions, LineOfLog, me};
 pub use mount::SmallDisk;
-pub use network::{Crowd, Loopback, Machine, Network};
+pub use network::{Crowd, Loopback, Machine, Network, in_a_crowd};
 pub use process::{Proc, kill_processes, processes_of};
 pub use wait::{PATIENCE, wait_for, wait_until};
 

@@ -164,6 +164,16 @@ impl Crowd {
     }
 }
 
+/// Runs a test with its servers, its attackers and its well-behaved clients on one such machine.
+pub fn in_a_crowd(test: impl AsyncFnOnce(&Crowd) + Send) {
+    let crowd = Crowd::new();
+    crowd.inside(|| {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("threads can be started").block_on(test(&crowd));
+    });
+}
+
 impl Default for Crowd {
     fn default() -> Self {
         Crowd::new()

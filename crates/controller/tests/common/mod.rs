@@ -3,7 +3,7 @@
 
 pub mod agent;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -46,7 +46,21 @@ impl Cluster {
     }
 
     pub async fn start_in(dir: TempDir) -> Cluster {
-        let handle = start(config(dir.path())).await.unwrap();
+        let config = config(dir.path());
+        Cluster::start_as(dir, config).await
+    }
+
+    /// It listens on all addresses of its machine, and is also called by this one.
+    pub async fn start_for_others(name: IpAddr) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        config.listen = SocketAddr::from(([0, 0, 0, 0], 0));
+        config.extra_names.push(name.to_string());
+        Cluster::start_as(dir, config).await
+    }
+
+    async fn start_as(dir: TempDir, config: ControllerConfig) -> Cluster {
+        let handle = start(config).await.unwrap();
         let admin = std::fs::read_to_string(dir.path().join("admin.token")).unwrap();
         Cluster { dir, handle, admin: admin.trim().to_owned() }
     }
@@ -58,8 +72,10 @@ impl Cluster {
         self.dir
     }
 
+    /// Where this machine reaches it.
     pub fn addr(&self) -> SocketAddr {
-        self.handle.addr
+        let addr = self.handle.addr;
+        if addr.ip().is_unspecified() { (Ipv4Addr::LOCALHOST, addr.port()).into() } else { addr }
     }
 
     /// The CA's certificate, in PEM.
