@@ -139,7 +139,8 @@ fn accounts_for(cluster: &Cluster, id: TaskId) {
     assert!((all - report.total.total_hours).abs() < 1e-9, "{report:?}");
     let of_report = report.total.gpu_hours[&TimeClass::LostToFailure];
     assert!((of_report - hours(&goodput, TimeClass::LostToFailure)).abs() < 1e-9);
-    assert_eq!(report.wasters.first().map(|w| w.id), Some(id.job), "{report:?}");
+    let worst = report.wasters.first().map(|worst| (worst.id, worst.name.as_deref()));
+    assert_eq!(worst, Some((id.job, Some("pretrain"))), "{report:?}");
     let cost = line(&goodput).cost.unwrap();
     // A GPU-second costs one.
     assert!((cost.held - line(&goodput).held_hours * 3600.0).abs() < 0.01, "{cost:?}");

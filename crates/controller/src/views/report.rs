@@ -311,6 +311,7 @@ mod tests {
         add_wasters(&mut report, worst.done());
         let ids: Vec<u64> = report.wasters.iter().map(|waster| waster.id.0).collect();
         assert_eq!(ids, [30, 29, 28, 27, 26, 99, 25, 24, 23, 22]);
+        assert!(report.wasters.iter().all(|waster| waster.name.as_deref() == Some("train")));
         let cost = report.wasters[0].line.cost.unwrap();
         assert_eq!((report.wasters[0].line.wasted_hours, cost.wasted), (30.0, 75.0));
     }
