@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tutti_model::{ForeignCall, KeyRoute, ServerNames, Time, check_fetch_site};
+use tutti_wire::guests::client_address;
 
 use crate::answer::Answer;
+use crate::crowding::Who;
 use crate::http::{Known, RequestHead};
 use crate::logic::Limiter;
 use crate::routes::Routes;
@@ -56,9 +58,18 @@ pub struct Caller {
     /// It has no key, and looks like a page of somebody else's in a browser that reaches this router: where
     /// the browser runs gives the page no rights.
     pub foreign: Option<ForeignCall>,
+    pub peer: IpAddr,
 }
 
 impl Caller {
+    /// With whose requests this one's are counted.
+    pub fn who(&self) -> Who {
+        match &self.key {
+            Some(key) => Who::Key(key.number),
+            None => Who::Address(client_address(self.peer)),
+        }
+    }
+
     /// May this one know of the endpoint at all?
     pub fn may_see(&self, name: &str, open: bool) -> bool {
         match &self.key {
@@ -229,7 +240,7 @@ pub fn identify(
     let Some(token) = shown else {
         let foreign = arrival.check_page(head).err();
         let local = foreign.is_none() && arrival.is_local(head);
-        return Ok(Caller { key: None, local, foreign });
+        return Ok(Caller { key: None, local, foreign, peer: arrival.peer });
     };
     if token.kind != "s" {
         return Err(unauthorized(
@@ -247,7 +258,8 @@ pub fn identify(
     if key.expires_at.is_some_and(|end| end <= now()) {
         return Err(unauthorized("this key has expired: ask for a new one"));
     }
-    Ok(Caller { key: Some(key.clone()), local: arrival.is_local(head), foreign: None })
+    let local = arrival.is_local(head);
+    Ok(Caller { key: Some(key.clone()), local, foreign: None, peer: arrival.peer })
 }
 
 pub fn unauthorized(message: &str) -> Answer {

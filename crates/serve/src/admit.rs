@@ -46,7 +46,6 @@ impl Admission {
         shared: &Shared,
         started: Instant,
     ) -> Result<Admission, Answer> {
-        shared.has_room()?;
         let routes = shared.routes();
         let caller = identify(head, shared.arrival(peer), &routes, wall_clock)?;
         let most = shared.config.limits.body;
@@ -74,8 +73,15 @@ impl Admission {
         }
     }
 
-    /// `body` is what was read of it, if that was needed; `more` if that is not all.
-    pub fn visit(self, head: &RequestHead, body: &[u8], more: bool) -> Result<Visit, Answer> {
+    /// `body` is what was read of it, if that was needed; `more` if that is not all. Here the client has
+    /// said what it must before anything is done for it, and takes up room from now on.
+    pub fn visit(
+        self,
+        shared: &Shared,
+        head: &RequestHead,
+        body: &[u8],
+        more: bool,
+    ) -> Result<Visit, Answer> {
         let by_body = self.needs_body();
         let mut visit = match self.to {
             To::ByModel(admitted) => {
@@ -84,6 +90,7 @@ impl Admission {
             }
             To::Endpoint(visit) => *visit,
         };
+        visit.take_room(shared, &self.caller, !more)?;
         let route = &visit.entry.route;
         if by_body && by_prompt(&visit.entry) {
             visit.wish.prompt = Some(scan_request(body, true).blocks);

@@ -52,7 +52,8 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Of one address, as a part of `connections`: others need not wait for its connections to end.
     pub share: f64,
-    /// Requests at a time, waiting ones included; one more is refused. HTTP/2 has many on a connection.
+    /// Requests at a time, waiting ones included. Beyond half of them they are shared among callers; a
+    /// quarter is for those with a key alone. HTTP/2 has many on a connection.
     pub requests: usize,
     /// Of a request's or an answer's head.
     pub head: usize,

@@ -19,7 +19,9 @@ use crate::http::{Framing, RequestHead, ends_head};
 use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
 use crate::retry::{Broken, Tries, Verdict};
-use crate::shared::{ClientRoom, Kept, SMALL_BODY, Worker, count_request, unless_dropped};
+use crate::shared::{
+    ClientRoom, Kept, SMALL_BODY, Worker, count_request, unless_dropped, unless_given,
+};
 use crate::visit::Visit;
 
 /// How long what a client still sends is listened to before its connection is closed.
@@ -212,11 +214,13 @@ impl Connection {
             true => self.exchange.plain_body(&self.head),
             false => Default::default(),
         };
-        let mut visit = admission.visit(&self.head, &body, more)?;
+        let mut visit = admission.visit(&shared, &self.head, &body, more)?;
         drop(body);
         // From here on the client waits for us, and not the other way round.
         self.room.working(true);
-        self.proxy(&mut visit, skip, is_api).await
+        let proxied = unless_given(visit.notice(), self.proxy(&mut visit, skip, is_api)).await;
+        // Something of an answer may be on its way, and must not look whole.
+        proxied.unwrap_or(Ok(After::Abort))
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.

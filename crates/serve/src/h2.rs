@@ -26,12 +26,11 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
 pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr, room: Arc<ClientRoom>) {
-    let under_way =
-        Arc::new(Streams { open: AtomicUsize::new(0), opened: AtomicBool::new(false), room });
+    let streams = Arc::new(Streams::new(room));
     let config = &worker.shared.config;
     let (limits, timeouts) = (config.limits, config.timeouts);
     let shared = worker.shared.clone();
-    let counter = under_way.clone();
+    let counter = streams.clone();
     let service = service_fn(move |request| {
         let counted = UnderWay::new(&counter);
         stream::answer(worker.clone(), peer, request, counted)
@@ -58,12 +57,14 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr, room: Arc<ClientRo
             // Clients leave as they like; there is nobody to tell.
             _ = connection.as_mut() => return,
             _ = tick.tick() => {
-                if under_way.any_since_last_asked() {
-                    (busy_at, proven) = (Instant::now(), true);
+                let asked = streams.asked_since_last();
+                proven |= asked;
+                if asked || streams.any_open() {
+                    busy_at = Instant::now();
                 }
                 let patience = if proven { timeouts.idle } else { timeouts.first };
                 let idle = busy_at.elapsed() >= patience;
-                if !leaving && (idle || shared.stopping()) {
+                if !leaving && (idle || streams.stalled() || shared.stopping()) {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
                 } else if leaving && busy_at.elapsed() >= 2 * patience {
@@ -74,37 +75,86 @@ pub async fn serve(worker: Arc<Worker>, io: Io, peer: IpAddr, room: Arc<ClientRo
     }
 }
 
-/// The streams of a connection.
+/// The streams of a connection. All of them are served by one thread.
 struct Streams {
+    /// Those that were begun and are not over.
     open: AtomicUsize,
-    /// One was opened since it was last asked: it may be over by then.
-    opened: AtomicBool,
+    /// Those of them whose client waits for us, and not the other way round.
+    working: AtomicUsize,
+    /// Something was asked since it was last looked at: it may be over by then.
+    asked: AtomicBool,
+    /// The client did not go on with what it had begun.
+    stalled: AtomicBool,
     room: Arc<ClientRoom>,
 }
 
 impl Streams {
-    fn any_since_last_asked(&self) -> bool {
-        self.opened.swap(false, Ordering::Relaxed) || self.open.load(Ordering::Relaxed) > 0
+    fn new(room: Arc<ClientRoom>) -> Streams {
+        Streams {
+            open: AtomicUsize::new(0),
+            working: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            room,
+        }
+    }
+
+    fn any_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    fn asked_since_last(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed) || self.working.load(Ordering::Relaxed) > 0
+    }
+
+    /// Over HTTP/1.1 the connection would be closed at once; here others may still be served on it.
+    fn stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
     }
 }
 
 /// A stream of a connection, while it lives.
-pub struct UnderWay(Arc<Streams>);
+pub struct UnderWay {
+    streams: Arc<Streams>,
+    working: bool,
+}
 
 impl UnderWay {
     fn new(streams: &Arc<Streams>) -> UnderWay {
-        streams.opened.store(true, Ordering::Relaxed);
-        if streams.open.fetch_add(1, Ordering::Relaxed) == 0 {
-            streams.room.working(true);
+        streams.open.fetch_add(1, Ordering::Relaxed);
+        UnderWay { streams: streams.clone(), working: false }
+    }
+
+    /// Other streams of the connection have not said their requests yet either.
+    pub fn among_halves(&self) -> bool {
+        let Streams { open, working, .. } = &*self.streams;
+        open.load(Ordering::Relaxed) > working.load(Ordering::Relaxed) + 1
+    }
+
+    /// Its request has come as far as it must before something is done for it.
+    pub fn works(&mut self) {
+        self.asked();
+        if !self.working && self.streams.working.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.streams.room.working(true);
         }
-        UnderWay(streams.clone())
+        self.working = true;
+    }
+
+    /// The client has asked something, whether or not it was let in.
+    pub fn asked(&self) {
+        self.streams.asked.store(true, Ordering::Relaxed);
+    }
+
+    pub fn stalled(&self) {
+        self.streams.stalled.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.0.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.room.working(false);
+        if self.working && self.streams.working.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.streams.room.working(false);
         }
+        self.streams.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -27,6 +27,7 @@ mod answer;
 mod client;
 mod config;
 mod connection;
+mod crowding;
 mod descriptors;
 mod desk;
 mod exchange;

@@ -3,15 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tutti_model::ServerNames;
-use tutti_wire::guests::{Lobby, PoolLimits, Room, Turns};
+use tutti_wire::guests::{Lobby, Notice, PoolLimits, Room, Turns};
 
 use crate::access::Arrival;
 use crate::answer::Answer;
 use crate::config::{RouterConfig, ServerLimits};
+use crate::crowding::{Crowding, busy};
 use crate::pool::Pool;
 use crate::routes::Routes;
 
@@ -32,6 +32,8 @@ pub struct Shared {
     pub closed: Notify,
     /// Who has a room, by address.
     pub lobby: Lobby<IpAddr>,
+    /// Who has room for a request, when there are many.
+    pub crowding: Crowding,
     /// Bytes of bodies that are kept for a second try.
     peeked: AtomicUsize,
     routes: RwLock<Arc<Routes>>,
@@ -40,6 +42,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(config: RouterConfig, id: String, bound: SocketAddr) -> Shared {
         let lobby = Lobby::new(rooms(config.limits));
+        let crowding = Crowding::new(config.limits.requests);
         let mut names = ServerNames::with_any_port(config.names.iter().cloned());
         config.origins.iter().for_each(|origin| names.allow_origin(origin));
         Shared {
@@ -52,6 +55,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             closed: Notify::new(),
             lobby,
+            crowding,
             peeked: AtomicUsize::new(0),
             routes: RwLock::default(),
         }
@@ -86,14 +90,6 @@ impl Shared {
         self.connections.load(Ordering::Relaxed) >= self.config.limits.connections.max(2)
     }
 
-    /// Refuses what is too much for this router altogether.
-    pub fn has_room(&self) -> Result<(), Answer> {
-        if self.active.load(Ordering::Relaxed) <= self.config.limits.requests {
-            return Ok(());
-        }
-        Err(router_busy())
-    }
-
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
@@ -123,9 +119,20 @@ const CLOSING: usize = 16;
 
 /// Does it, unless the client's room is given to somebody else before it is done.
 pub async fn unless_dropped<F: Future>(room: &ClientRoom, work: F) -> Option<F::Output> {
+    unless_given(Some(room.notice()), work).await
+}
+
+/// The same for any room, or for none.
+pub async fn unless_given<F: Future>(notice: Option<Notice>, work: F) -> Option<F::Output> {
+    let given = async {
+        match notice {
+            Some(notice) => notice.given().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         biased;
-        () = room.dropped() => None,
+        () = given => None,
         done = work => Some(done),
     }
 }
@@ -167,9 +174,9 @@ impl Drop for OpenConnection {
     }
 }
 
+/// There is no room for a connection.
 pub fn router_busy() -> Answer {
-    let answer = Answer::error(503, "router_busy", "this router has too much to do: try again");
-    answer.retry_after(Duration::from_secs(1))
+    busy("this router has as many connections as it takes: try again")
 }
 
 pub fn count_request(shared: &Arc<Shared>) -> Count {
@@ -201,7 +208,6 @@ impl Kept {
         if shared.peeked.load(Ordering::Relaxed) <= shared.config.limits.peek_total {
             return Ok(());
         }
-        let message = "too many large requests at once: try again";
-        Err(Answer::error(503, "router_busy", message).retry_after(Duration::from_secs(1)))
+        Err(busy("too many large requests at once: try again"))
     }
 }

@@ -1,15 +1,19 @@
 //! One request at an endpoint, from its admission to the books.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tutti_model::Span;
+use tutti_wire::guests::Notice;
 
 use crate::access::{Admitted, Caller};
 use crate::answer::Answer;
+use crate::crowding::RequestRoom;
 use crate::desk::{Asked, Got, Lease, Wish};
 use crate::logic::{AnswerKind, Ended, Ending};
 use crate::routes::Entry;
+use crate::shared::Shared;
 use crate::tokens::Tokens;
 
 /// Once every replica was tried, they are tried anew so often, after a pause that grows by this.
@@ -21,12 +25,14 @@ pub struct Visit {
     pub entry: Arc<Entry>,
     pub wish: Wish,
     admitted: Admitted,
+    /// Where there is a crowd.
+    room: Option<RequestRoom>,
     number: u32,
     started: Instant,
     ended: Ended,
     tokens: Option<Tokens>,
     last_token: Option<Instant>,
-    /// With 429, after it was let in.
+    /// For want of room, after it was let in.
     refused: bool,
     /// How often every replica was tried.
     rounds: u32,
@@ -57,6 +63,7 @@ impl Visit {
             entry: entry.clone(),
             wish: Wish::default(),
             admitted,
+            room: None,
             number: caller.number(),
             started,
             ended: Ended { ending: Ending::Cancelled, ..Ended::default() },
@@ -65,6 +72,24 @@ impl Visit {
             refused: false,
             rounds: 0,
         })
+    }
+
+    /// `whole`: nothing more is to come from the client.
+    pub fn take_room(
+        &mut self,
+        shared: &Shared,
+        caller: &Caller,
+        whole: bool,
+    ) -> Result<(), Answer> {
+        let under_way = shared.active.load(Ordering::Relaxed);
+        let entered = shared.crowding.enter(under_way, caller.who(), whole);
+        self.room = entered.inspect_err(|_| self.refused = true)?;
+        Ok(())
+    }
+
+    /// Resolves when its room was given to somebody else: nothing more is done for it.
+    pub fn notice(&self) -> Option<Notice> {
+        self.room.as_ref().map(RequestRoom::notice)
     }
 
     /// A replica for it, at once or after waiting.
@@ -135,6 +160,9 @@ impl Visit {
 
     /// An answer begins, with this status. `kind` says how tokens are found in it.
     pub fn answer_begins(&mut self, status: u16, kind: AnswerKind) {
+        if let Some(room) = &self.room {
+            room.working(true);
+        }
         self.ended.ending = if status >= 500 { Ending::Failed } else { Ending::Cancelled };
         self.tokens = (kind != AnswerKind::Other).then(|| Tokens::new(kind));
     }
@@ -193,12 +221,16 @@ impl Drop for Visit {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
     use crate::desk::Desk;
     use crate::logic::{Outcome, ReplicaKey};
     use tutti_model::{
         Access, EndpointRoute, Generation, JobId, ReplicaRoute, RetryRule, RoutePolicy,
     };
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn route(hold: u64) -> EndpointRoute {
         let replica = ReplicaRoute {
@@ -233,7 +265,7 @@ mod tests {
         let (route, now) = (EndpointRoute { replicas: Vec::new(), ..route(0) }, Instant::now());
         let desk = Arc::new(Desk::new(&route, now));
         let entry = Arc::new(Entry { route, desk });
-        let caller = Caller { key: None, local: true, foreign: None };
+        let caller = Caller { key: None, local: true, foreign: None, peer: HERE };
         let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
         let answer = visit.replica().await.err().expect("there is none");
         let text = String::from_utf8_lossy(&answer.body).into_owned();
@@ -245,7 +277,7 @@ mod tests {
         let (route, now) = (route(200), Instant::now());
         let desk = Arc::new(Desk::new(&route, now));
         let entry = Arc::new(Entry { route, desk });
-        let caller = Caller { key: None, local: true, foreign: None };
+        let caller = Caller { key: None, local: true, foreign: None, peer: HERE };
         let ending = |events: &str| {
             let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
             visit.answer_begins(200, AnswerKind::Events);
@@ -269,7 +301,7 @@ mod tests {
         let desk = Arc::new(Desk::new(&route, now));
         desk.update(&route, now);
         let entry = Arc::new(Entry { route, desk: desk.clone() });
-        let caller = Caller { key: None, local: true, foreign: None };
+        let caller = Caller { key: None, local: true, foreign: None, peer: HERE };
         let mut visit = Visit::begin(&entry, &caller, None, now).unwrap();
         // Well by every probe, and dead for every request.
         let probes = tokio::spawn(async move {

@@ -52,6 +52,26 @@ where
     sender
 }
 
+/// A body of which nothing comes while what is returned with it lives.
+fn stalled() -> (mpsc::UnboundedSender<Frame<Bytes>>, Sent) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (sender, Sent(receiver))
+}
+
+/// Only a request's body says for which of them it is.
+async fn two() -> tutti_model::RouteTable {
+    table(vec![endpoint("m", &[says("ok").await]), endpoint("n", &[])])
+}
+
+/// All requests that the router has seen the beginning of.
+async fn until_active(router: &Running, n: usize) {
+    let start = tokio::time::Instant::now();
+    while router.handle.active() != n {
+        assert!(start.elapsed() < LONG, "{} are under way, not {n}", router.handle.active());
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
 fn request(path: &str, body: Sent) -> http::Request<Sent> {
     http::Request::post(format!("http://router{path}")).body(body).unwrap()
 }
@@ -308,4 +328,74 @@ async fn an_upload_that_stalls_over_http2_is_not_the_replica_s_fault() {
     let report = router.until("m", |m| m.traffic.requests == 1 && m.in_flight == 0).await;
     assert_eq!(report.replicas.values().map(|r| r.errors).sum::<u64>(), 0);
     drop(sender);
+}
+
+#[test]
+fn a_connection_with_nothing_but_stalled_streams_is_a_silent_one() {
+    in_a_crowd(async |crowd| {
+        // Seven rooms, of which an address has five.
+        let mut settings = config();
+        settings.limits.connections = 8;
+        let router = start_with(settings, two().await);
+        let mut stalling = Vec::new();
+        for n in 1..=5 {
+            let mut client = handshake(router.connect_from(crowd.local(1)).await).await;
+            let (sender, body) = stalled();
+            let asking = tokio::spawn(client.send_request(request("/v1/x", body)));
+            until_active(&router, n).await;
+            stalling.push((client, sender, asking));
+        }
+        let mut another = handshake(router.connect_from(crowd.local(1)).await).await;
+        let asked = request("/v1/x", body(r#"{"model":"m"}"#));
+        assert_eq!(soon(another.send_request(asked)).await.unwrap().status(), 200);
+        let (_client, _sender, oldest) = stalling.remove(0);
+        assert!(soon(oldest).await.unwrap().is_err(), "it made room");
+        until_active(&router, 4).await;
+    });
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_ends_its_connection() {
+    let mut settings = config();
+    settings.timeouts.body = std::time::Duration::from_millis(100);
+    let router = start_with(settings, two().await);
+    let io = TokioIo::new(router.connect().await);
+    let executor = TokioExecutor::new();
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let (_sender, body) = stalled();
+    let answer = soon(client.send_request(request("/v1/x", body))).await.unwrap();
+    assert_eq!(answer.status(), 408);
+    drop(answer);
+    let _ = soon(connection).await.unwrap();
+    assert!(client.is_closed(), "as it would be over HTTP/1.1");
+}
+
+#[tokio::test]
+async fn streams_that_stall_make_room_for_others() {
+    // A quarter of these may be half-sent, beside one for each connection.
+    let mut settings = config();
+    settings.limits.requests = 16;
+    let router = start_with(settings, two().await);
+    let mut client = handshake(router.connect().await).await;
+    let mut stalling = Vec::new();
+    for n in 1..=5 {
+        let (sender, body) = stalled();
+        stalling.push((sender, tokio::spawn(client.send_request(request("/v1/x", body)))));
+        until_active(&router, n).await;
+    }
+    for _ in 0..20 {
+        let (sender, body) = stalled();
+        stalling.push((sender, tokio::spawn(client.send_request(request("/v1/x", body)))));
+        // The first has none to lose.
+        let (_sender, oldest) = stalling.remove(1);
+        let refused = soon(oldest).await.unwrap().unwrap();
+        assert_eq!(refused.status(), 503);
+        let said = text(refused.into_body()).await;
+        assert!(said.contains("others need room"), "{said}");
+    }
+    until_active(&router, 5).await;
+    let asked = request("/v1/x", body(r#"{"model":"m"}"#));
+    assert_eq!(soon(client.send_request(asked)).await.unwrap().status(), 200);
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tutti_model::KeyLimits;
 use tutti_serve::RouterConfig;
 
 const REQUEST: &[u8] = b"GET /e/m/x HTTP/1.1\r\nHost: r\r\n\r\n";
@@ -85,24 +86,30 @@ fn an_answer_under_way_is_not_cut_while_others_say_nothing() {
     });
 }
 
+/// A replica that answers only `/x`.
+async fn patient() -> std::net::SocketAddr {
+    replica(|mut stream, request| async move {
+        if request.starts_with(b"GET /x ") {
+            let _ = stream.write_all(ok("ok").as_bytes()).await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    })
+    .await
+}
+
+async fn hang_on(mut stream: TcpStream) -> TcpStream {
+    stream.write_all(b"GET /e/m/hang HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+    stream
+}
+
 #[test]
 fn whoever_is_being_served_makes_room_for_addresses_that_have_less() {
     in_a_crowd(async |crowd| {
-        let address = replica(|mut stream, request| async move {
-            if request.starts_with(b"GET /x ") {
-                let _ = stream.write_all(ok("ok").as_bytes()).await;
-            } else {
-                std::future::pending::<()>().await;
-            }
-        })
-        .await;
+        let address = patient().await;
         // Seven rooms, of which an address has five.
         let router = start_with(few(8), table(vec![endpoint("m", &[address])]));
-        let hang = async |n| {
-            let mut stream = router.connect_from(crowd.local(n)).await;
-            stream.write_all(b"GET /e/m/hang HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
-            stream
-        };
+        let hang = async |n| hang_on(router.connect_from(crowd.local(n)).await).await;
         let mut greedy = Vec::new();
         for n in [1, 1, 1, 1, 1, 2, 2] {
             greedy.push(hang(n).await);
@@ -122,6 +129,46 @@ fn whoever_is_being_served_makes_room_for_addresses_that_have_less() {
         let mut refused = router.connect_from(crowd.local(1)).await;
         let said = String::from_utf8_lossy(&read_to_end(&mut refused).await).into_owned();
         assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("router_busy"), "{said}");
+    });
+}
+
+#[test]
+fn requests_without_a_key_leave_room_for_keys_and_for_other_addresses() {
+    in_a_crowd(async |crowd| {
+        // Eight requests of whoever comes, four with a key, four without.
+        let mut settings = few(64);
+        settings.limits.requests = 16;
+        let mut routes = table(vec![endpoint("m", &[patient().await])]);
+        routes.keys.push(key(KeyLimits::default()));
+        let router = start_with(settings, routes);
+        let [greedy, other] = [1, 2].map(|n| crowd.local(n));
+        let mut all = Vec::new();
+        for n in 1..=12 {
+            all.push(hang_on(router.connect_from(greedy).await).await);
+            router.until("m", |m| m.in_flight == n).await;
+        }
+        let mut refused = hang_on(router.connect_from(greedy).await).await;
+        let said = String::from_utf8_lossy(&read_until(&mut refused, b"}}").await).into_owned();
+        assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+        assert!(said.contains("no address without a key has more of them than yours"), "{said}");
+        let with_key = String::from_utf8_lossy(REQUEST).replacen(
+            "\r\n",
+            &format!("\r\nAuthorization: Bearer {KEY}\r\n"),
+            1,
+        );
+        for _ in 0..8 {
+            let mut stream = router.connect_from(greedy).await;
+            stream.write_all(with_key.as_bytes()).await.unwrap();
+            let said = read_until(&mut stream, b"ok").await;
+            assert!(said.starts_with(b"HTTP/1.1 200 OK"), "{}", said.escape_ascii());
+        }
+        router.until("m", |m| m.in_flight == 12).await;
+        let mut small = router.connect_from(other).await;
+        assert!(ask_on(&mut small).await.starts_with("HTTP/1.1 200 OK"));
+        assert!(soon(all[8].read(&mut [0])).await.is_err(), "the oldest of those beyond half goes");
+        router.until("m", |m| m.in_flight == 11).await;
+        assert!(ask_on(&mut small).await.starts_with("HTTP/1.1 200 OK"), "its room is free again");
+        router.until("m", |m| m.in_flight == 11).await;
     });
 }
 

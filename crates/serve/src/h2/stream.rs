@@ -21,13 +21,14 @@ use super::taken::Taken;
 use crate::access::holds_token;
 use crate::admit::{Admission, answer_kind, judge};
 use crate::answer::Answer;
+use crate::crowding::{RequestRoom, lost_room};
 use crate::desk::Lease;
 use crate::fault::Fault;
 use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
 use crate::logic::{AnswerKind, Outcome};
 use crate::pool::connect;
 use crate::retry::{Broken, Sent, Tries};
-use crate::shared::{Count, Kept, SMALL_BODY, Shared, Worker, count_request};
+use crate::shared::{Count, Kept, SMALL_BODY, Shared, Worker, count_request, unless_given};
 use crate::visit::Visit;
 
 type Answered = Response<AnswerBody>;
@@ -46,7 +47,11 @@ pub async fn answer(
             return Ok(own_answer(answer, is_head));
         }
     };
-    Ok(stream.route(peer).await.unwrap_or_else(|answer| own_answer(answer, is_head)))
+    let answered = stream.route(peer).await;
+    Ok(answered.unwrap_or_else(|answer| {
+        stream.answered_here(answer.status);
+        own_answer(answer, is_head)
+    }))
 }
 
 fn own_answer(answer: Answer, is_head: bool) -> Answered {
@@ -90,11 +95,35 @@ impl Stream {
         let admission = Admission::new(&self.asked.head, peer, &shared, started)?;
         let (skip, is_api) = (admission.skip, admission.is_api);
         let needed = admission.needs_body();
-        let _kept = self.gather(&shared, needed).await?;
+        let who = admission.caller.who();
+        let half = self.is_half().then(|| shared.crowding.half(who)).flatten();
+        let notice = half.as_ref().map(RequestRoom::notice);
+        let gathered = unless_given(notice, self.gather(&shared, needed)).await;
+        let _kept = gathered.ok_or_else(|| lost_room(who))??;
+        drop(half);
         let more = !self.asked.ended;
-        let mut visit = admission.visit(&self.asked.head, &self.asked.body, more)?;
-        let (lease, head) = self.proxy(&mut visit, skip).await?;
+        let mut visit = admission.visit(&shared, &self.asked.head, &self.asked.body, more)?;
+        if let Some(under_way) = &mut self.under_way {
+            under_way.works();
+        }
+        let proxied = unless_given(visit.notice(), self.proxy(&mut visit, skip)).await;
+        let (lease, head) = proxied.ok_or_else(|| lost_room(who))??;
         Ok(self.pass_on(visit, lease, head, is_api, counted))
+    }
+
+    /// More than one such stream of a connection takes up room: HTTP/1.1 has one.
+    fn is_half(&self) -> bool {
+        !self.asked.ended && self.under_way.as_ref().is_some_and(UnderWay::among_halves)
+    }
+
+    /// The router has answered itself.
+    fn answered_here(&self, status: u16) {
+        let Some(under_way) = &self.under_way else { return };
+        match status {
+            408 => under_way.stalled(),
+            _ if self.asked.ended => under_way.asked(),
+            _ => {}
+        }
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
@@ -224,6 +253,8 @@ impl Stream {
         }
         let config = &self.worker.shared.config;
         let under_way = self.under_way.take().expect("a request is answered once");
+        let taken = Taken::here();
+        taken.may_lose(visit.notice());
         let mut passing = Passing {
             worker: self.worker.clone(),
             visit,
@@ -236,7 +267,7 @@ impl Stream {
             reusable: answer.keep_alive() && all_sent,
             silence_max: config.timeouts.answer,
             buffer_max: config.limits.buffer,
-            taken: Taken::here(),
+            taken,
             _counted: (counted, under_way),
         };
         if passing.framing.is_done() {

@@ -4,16 +4,23 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+use tutti_wire::guests::Notice;
+
 tokio::task_local! {
     /// Of the stream that a task serves.
     static TAKEN: Arc<Taken>;
 }
 
 /// One stream's answer on its way.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Taken {
     /// Since when a piece of it waits to be taken.
     since: Mutex<Option<Instant>>,
+    /// Tells when its room is given to somebody else, if it has one,
+    notice: Mutex<Option<Notice>>,
+    /// which is known only by now.
+    noticed: Notify,
 }
 
 impl Taken {
@@ -29,6 +36,23 @@ impl Taken {
 
     pub fn handed(&self) {
         self.set(Some(Instant::now()));
+    }
+
+    /// The answer ends when this notice is given.
+    pub fn may_lose(&self, notice: Option<Notice>) {
+        if notice.is_some() {
+            *self.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
+            self.noticed.notify_one();
+        }
+    }
+
+    async fn lost(&self) {
+        self.noticed.notified().await;
+        let notice = self.notice.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match notice {
+            Some(notice) => notice.given().await,
+            None => std::future::pending().await,
+        }
     }
 
     fn set(&self, since: Option<Instant>) {
@@ -47,8 +71,8 @@ impl Taken {
     }
 }
 
-/// Runs streams, and ends those whose answers nobody takes: their replicas are free, and the client is told
-/// by a reset.
+/// Runs streams, and ends those whose answers nobody takes, or whose room is given away: their replicas are
+/// free, and the client is told by a reset.
 #[derive(Clone)]
 pub struct Watching {
     pub limit: Duration,
@@ -66,6 +90,7 @@ where
                 biased;
                 _ = stream => {}
                 () = taken.stalled(limit, tick) => {}
+                () = taken.lost() => {}
             }
         });
         tokio::spawn(watched);

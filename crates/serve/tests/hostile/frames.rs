@@ -38,6 +38,16 @@ pub fn get(path: &str) -> Vec<u8> {
     block
 }
 
+/// The same of a `POST` that says how long its body will be.
+pub fn post(path: &str, length: usize) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86, 0x01, 1, b'r', 0x04, path.len() as u8];
+    block.extend_from_slice(path.as_bytes());
+    let length = length.to_string();
+    block.extend_from_slice(&[0x0f, 0x0d, length.len() as u8]);
+    block.extend_from_slice(length.as_bytes());
+    block
+}
+
 /// A header with a value of so many bytes.
 pub fn header(name: &str, value: usize) -> Vec<u8> {
     assert!((127..16_000).contains(&value), "written with two bytes of length");
