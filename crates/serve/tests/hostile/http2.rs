@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::frames::*;
 use crate::tally::{Tally, each};
@@ -90,10 +91,12 @@ pub async fn unread(victim: Arc<Victim>) -> Tally {
     }
     // Its replicas' connections are closed though nobody has left.
     victim.until_left(SOME).await;
-    let mut tally = Tally::default();
+    let mut ending = JoinSet::new();
     for stream in held {
-        tally.count(0, all_reset(stream, STREAMS).await);
+        ending.spawn(all_reset(stream, STREAMS));
     }
+    let mut tally = Tally::default();
+    tally.count(0, ending.join_all().await.into_iter().sum());
     tally
 }
 
@@ -110,6 +113,9 @@ async fn all_reset(mut stream: TcpStream, streams: u32) -> usize {
         // One that was not over yet sends as much as it may, and is next time.
         while let Ok(came) = tokio::time::timeout(2 * STALL, next(&mut stream)).await {
             let came = came.expect("the connection stays");
+            if came.kind == PING && came.flags & ACK == 0 {
+                stream.write_all(&frame(PING, ACK, 0, &came.payload)).await.unwrap();
+            }
             let whole = came.kind == DATA && came.flags & END_STREAM != 0;
             // An answer of the router's own, if the replica was too slow to give one.
             let refused = whole && came.payload.starts_with(b"{");
