@@ -8,14 +8,13 @@ use tutti_model::{ForeignCall, KeyRoute, ServerNames, Time, check_fetch_site};
 use tutti_wire::guests::client_address;
 
 use crate::answer::Answer;
-use crate::crowding::Who;
 use crate::http::{Known, RequestHead};
-use crate::logic::Limiter;
+use crate::logic::{Limiter, Who};
 use crate::routes::Routes;
 
 /// A key as routers know it, with what it has used up here.
 pub struct Key {
-    /// Stands for it in queues; never 0, which stands for everybody without a key.
+    /// Stands for it in queues; never 0, which is the line of everybody without a key.
     pub number: u32,
     hash: Option<blake3::Hash>,
     expires_at: Option<Time>,
@@ -62,7 +61,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// With whose requests this one's are counted.
+    /// With whose requests this one's are counted, and wait.
     pub fn who(&self) -> Who {
         match &self.key {
             Some(key) => Who::Key(key.number),
@@ -98,10 +97,6 @@ impl Caller {
         };
         let message = format!("{foreign}: send a key, or {way_out}");
         Answer::error(403, "foreign_page", &message)
-    }
-
-    pub fn number(&self) -> u32 {
-        self.key.as_ref().map_or(0, |key| key.number)
     }
 }
 

@@ -90,7 +90,7 @@ impl Admission {
             }
             To::Endpoint(visit) => *visit,
         };
-        visit.take_room(shared, &self.caller, !more)?;
+        visit.take_room(shared, !more)?;
         let route = &visit.entry.route;
         if by_body && by_prompt(&visit.entry) {
             visit.wish.prompt = Some(scan_request(body, true).blocks);

@@ -14,28 +14,17 @@
 //! whose client is waited for. So nobody without a key is in the way of those who have one, and nobody who
 //! asks much is in the way of those who ask little.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use tutti_wire::guests::{Lobby, PoolLimits, Room};
 
 use crate::answer::Answer;
+use crate::logic::Who;
 
-/// Whose requests are counted together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
-    /// By its number.
-    Key(u32),
-    /// As [`tutti_wire::guests::client_address`] has it.
-    Address(IpAddr),
-}
-
-impl Who {
-    fn kind(self) -> &'static str {
-        match self {
-            Who::Key(_) => "key",
-            Who::Address(_) => "address without a key",
-        }
+fn kind(who: Who) -> &'static str {
+    match who {
+        Who::Key(_) => "key",
+        Who::Address(_) => "address without a key",
     }
 }
 
@@ -94,7 +83,7 @@ impl Crowding {
 
 /// Nobody of this kind has more than this one.
 fn no_room(who: Who) -> Answer {
-    let kind = who.kind();
+    let kind = kind(who);
     busy(&format!(
         "this router has as many requests as it takes, and no {kind} has more of them than yours: try again"
     ))
@@ -102,7 +91,7 @@ fn no_room(who: Who) -> Answer {
 
 /// What is said to one who has lost a room.
 pub fn lost_room(who: Who) -> Answer {
-    let kind = who.kind();
+    let kind = kind(who);
     busy(&format!("no {kind} had more requests at this router, and others need room: try again"))
 }
 

@@ -8,7 +8,7 @@ use tutti_model::{EndpointReport, EndpointRoute};
 
 use crate::logic::{
     Ask, Books, Choice, Ended, Endpoint, FairQueue, Offered, Outcome, Pick, PromptBlocks,
-    ReplicaKey, ServerMetrics, Ticket,
+    ReplicaKey, ServerMetrics, Ticket, Who,
 };
 
 /// What a request wants of a replica.
@@ -117,15 +117,8 @@ impl Desk {
         }
     }
 
-    /// A replica at once, or a place in the queue. `number` stands for the caller there, and `waited` is
-    /// how long it has waited before: it may come back, but its patience is one for all of that.
-    pub fn ask(
-        self: &Arc<Self>,
-        wish: &Wish,
-        number: u32,
-        waited: Duration,
-        now: Instant,
-    ) -> Asked {
+    /// A replica at once, or a place in the queue. `waited` is how long it has waited before: it may come back, but its patience is one for all of that.
+    pub fn ask(self: &Arc<Self>, wish: &Wish, who: Who, waited: Duration, now: Instant) -> Asked {
         let mut inner = self.lock();
         if inner.closed {
             return Asked::Now(Got::Closed);
@@ -146,7 +139,7 @@ impl Desk {
             Pick::Absent if inner.any_listed => inner.hold.max(inner.queue_wait),
             Pick::Absent => inner.hold,
         };
-        inner.queue_up(self, wish, number, now + patience.saturating_sub(waited), now)
+        inner.queue_up(self, wish, who, now + patience.saturating_sub(waited), now)
     }
 
     /// The replica has begun to answer, and well.
@@ -216,13 +209,13 @@ impl Inner {
         &mut self,
         desk: &Arc<Desk>,
         wish: &Wish,
-        number: u32,
+        who: Who,
         until: Instant,
         now: Instant,
     ) -> Asked {
         let (answer, receiver) = oneshot::channel();
         let waiter = Waiter { wish: wish.clone(), answer };
-        match self.queue.offer(number, waiter, until, now) {
+        match self.queue.offer(who, waiter, until, now) {
             Offered::Refused { retry_after, .. } => Asked::Now(Got::Refused { retry_after }),
             Offered::Waits { ticket, pushed_out } => {
                 if let Some(other) = pushed_out {

@@ -30,6 +30,7 @@ mod scan;
 mod seen;
 mod split;
 mod usage;
+mod who;
 
 #[cfg(test)]
 mod tests;
@@ -44,3 +45,4 @@ pub use queue::{FairQueue, Offered, PushedOut, Ticket};
 pub use replica::{Listing, ReplicaKey};
 pub use scan::{Scanned, scan_request};
 pub use usage::{AnswerKind, AnswerScan, Usage};
+pub use who::Who;

@@ -11,7 +11,7 @@ use crate::access::{Admitted, Caller};
 use crate::answer::Answer;
 use crate::crowding::RequestRoom;
 use crate::desk::{Asked, Got, Lease, Wish};
-use crate::logic::{AnswerKind, Ended, Ending};
+use crate::logic::{AnswerKind, Ended, Ending, Who};
 use crate::routes::Entry;
 use crate::shared::Shared;
 use crate::tokens::Tokens;
@@ -27,7 +27,7 @@ pub struct Visit {
     admitted: Admitted,
     /// Where there is a crowd.
     room: Option<RequestRoom>,
-    number: u32,
+    who: Who,
     started: Instant,
     ended: Ended,
     tokens: Option<Tokens>,
@@ -64,7 +64,7 @@ impl Visit {
             wish: Wish::default(),
             admitted,
             room: None,
-            number: caller.number(),
+            who: caller.who(),
             started,
             ended: Ended { ending: Ending::Cancelled, ..Ended::default() },
             tokens: None,
@@ -75,14 +75,9 @@ impl Visit {
     }
 
     /// `whole`: nothing more is to come from the client.
-    pub fn take_room(
-        &mut self,
-        shared: &Shared,
-        caller: &Caller,
-        whole: bool,
-    ) -> Result<(), Answer> {
+    pub fn take_room(&mut self, shared: &Shared, whole: bool) -> Result<(), Answer> {
         let under_way = shared.active.load(Ordering::Relaxed);
-        let entered = shared.crowding.enter(under_way, caller.who(), whole);
+        let entered = shared.crowding.enter(under_way, self.who, whole);
         self.room = entered.inspect_err(|_| self.refused = true)?;
         Ok(())
     }
@@ -96,7 +91,7 @@ impl Visit {
     pub async fn replica(&mut self) -> Result<Lease, Answer> {
         loop {
             let (now, waited) = (Instant::now(), self.ended.queue_wait);
-            let got = match self.entry.desk.ask(&self.wish, self.number, waited, now) {
+            let got = match self.entry.desk.ask(&self.wish, self.who, waited, now) {
                 Asked::Now(got) => Some(got),
                 Asked::Waits(waiting) => {
                     let got = waiting.turn().await;

@@ -172,6 +172,30 @@ fn requests_without_a_key_leave_room_for_keys_and_for_other_addresses() {
     });
 }
 
+#[test]
+fn who_fills_the_queue_without_a_key_makes_place_for_other_addresses() {
+    in_a_crowd(async |crowd| {
+        let mut narrow = endpoint("m", &[patient().await]);
+        (narrow.max_in_flight, narrow.queue) = (Some(1), 4);
+        let router = start_with(few(64), table(vec![narrow]));
+        let [greedy, other] = [1, 2].map(|n| crowd.local(n));
+        let mut all = Vec::new();
+        for n in 0..5 {
+            all.push(hang_on(router.connect_from(greedy).await).await);
+            router.until("m", |m| (m.in_flight, m.queued) == (1, n)).await;
+        }
+        let mut small = router.connect_from(other).await;
+        small.write_all(REQUEST).await.unwrap();
+        let said = read_until(&mut all[4], b"}}").await;
+        assert!(said.starts_with(b"HTTP/1.1 429 "), "the newest goes: {}", said.escape_ascii());
+        router.until("m", |m| (m.in_flight, m.queued) == (1, 4)).await;
+        // The one that is being served, and the one that came before.
+        all.drain(..2);
+        let said = read_until(&mut small, b"ok").await;
+        assert!(said.starts_with(b"HTTP/1.1 200 OK"), "{}", said.escape_ascii());
+    });
+}
+
 /// A provider's customer has 2^64 addresses, which are one here.
 #[test]
 fn addresses_of_one_network_share_a_share() {

@@ -4,16 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::rate::Rate;
+use super::who::Who;
 
 /// Told to wait at least and at most this long.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// When nothing has left yet.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(5);
 
+/// The line of all who have no key.
+const KEYLESS: u32 = 0;
+
 /// One who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     key: u32,
+    round: u64,
     number: u64,
 }
 
@@ -32,19 +37,34 @@ pub struct PushedOut<T> {
 }
 
 struct Waiter<T> {
+    who: Who,
     item: T,
     deadline: Instant,
 }
 
+/// Those who wait in a line come in rounds, in each of which everybody has one turn; within a round and
+/// within a line that is one key's, it is first come, first served.
 struct Line<T> {
-    /// In the order of coming.
-    waiters: BTreeMap<u64, Waiter<T>>,
+    /// By round and number.
+    waiters: BTreeMap<(u64, u64), Waiter<T>>,
+    /// Who waits, how often, and in which round for the last time.
+    parts: BTreeMap<Who, (u64, u64)>,
+    /// That is being served.
+    round: u64,
     turn: u64,
 }
 
-/// Keys take turns; inside a key it is first come, first served. When the room is full, a key with less
-/// than its fair part takes a place from the newest of the key that holds most. Every call takes time
-/// logarithmic in those who wait.
+impl<T> Line<T> {
+    fn next_round(&self, who: Who) -> u64 {
+        let (waiting, last) = self.parts.get(&who).copied().unwrap_or_default();
+        (self.round + waiting).max(last)
+    }
+}
+
+/// Keys take turns; inside a key it is first come, first served. Everybody without a key is together in a
+/// line like a key's, in which addresses take turns. When the room is full, a key with less than its fair
+/// part takes a place from the newest of the key that holds most, and an address with less than another
+/// from that one. Every call takes time logarithmic in those who wait.
 pub struct FairQueue<T> {
     capacity: usize,
     len: usize,
@@ -95,10 +115,15 @@ impl<T> FairQueue<T> {
         self.capacity = capacity;
     }
 
-    pub fn offer(&mut self, key: u32, item: T, deadline: Instant, now: Instant) -> Offered<T> {
+    pub fn offer(&mut self, who: Who, item: T, deadline: Instant, now: Instant) -> Offered<T> {
+        let key = match who {
+            Who::Key(number) => number,
+            Who::Address(_) => KEYLESS,
+        };
         let mut pushed_out = None;
         if self.len >= self.capacity {
-            match self.make_place_for(key) {
+            let made = self.make_place_for(key).or_else(|| self.make_place_within(key, who));
+            match made {
                 Some((other, item)) => {
                     let retry_after = self.retry_after(other, now);
                     pushed_out = Some(PushedOut { item, retry_after });
@@ -106,9 +131,10 @@ impl<T> FairQueue<T> {
                 None => return Offered::Refused { item, retry_after: self.retry_after(key, now) },
             }
         }
-        let ticket = Ticket { key, number: self.next_number };
+        let round = self.lines.get(&key).map_or(0, |line| line.next_round(who));
+        let ticket = Ticket { key, round, number: self.next_number };
         self.next_number += 1;
-        self.insert(ticket, Waiter { item, deadline });
+        self.insert(ticket, Waiter { who, item, deadline });
         Offered::Waits { ticket, pushed_out }
     }
 
@@ -117,14 +143,14 @@ impl<T> FairQueue<T> {
         loop {
             let &(_, key) = self.turns.first()?;
             let line = self.lines.get(&key).expect("whoever has a turn has a line");
-            let (&number, waiter) =
+            let (&(round, number), waiter) =
                 line.waiters.first_key_value().expect("a line that is empty is removed");
             let in_time = waiter.deadline > now;
-            let ticket = Ticket { key, number };
+            let ticket = Ticket { key, round, number };
             let item = self.remove(ticket)?;
             if in_time {
                 self.departures.count(now);
-                self.end_turn(key);
+                self.end_turn(ticket);
                 return Some(item);
             }
             self.late.insert(ticket, item);
@@ -176,9 +202,20 @@ impl<T> FairQueue<T> {
         if held >= fair || most <= held + 1 {
             return None;
         }
-        let newest = *self.lines.get(&largest)?.waiters.last_key_value()?.0;
-        let item = self.remove(Ticket { key: largest, number: newest })?;
+        let (round, number) = *self.lines.get(&largest)?.waiters.last_key_value()?.0;
+        let item = self.remove(Ticket { key: largest, round, number })?;
         Some((largest, item))
+    }
+
+    /// Takes the last place of a line for somebody whose turn in it would come rounds before.
+    fn make_place_within(&mut self, key: u32, who: Who) -> Option<(u32, T)> {
+        let line = self.lines.get(&key)?;
+        let (round, number) = *line.waiters.last_key_value()?.0;
+        if round <= line.next_round(who) {
+            return None;
+        }
+        let item = self.remove(Ticket { key, round, number })?;
+        Some((key, item))
     }
 
     fn insert(&mut self, ticket: Ticket, waiter: Waiter<T>) {
@@ -188,18 +225,26 @@ impl<T> FairQueue<T> {
         let line = self.lines.entry(ticket.key).or_insert_with(|| {
             *next_turn += 1;
             turns.insert((*next_turn, ticket.key));
-            Line { waiters: BTreeMap::new(), turn: *next_turn }
+            Line { waiters: BTreeMap::new(), parts: BTreeMap::new(), round: 0, turn: *next_turn }
         });
         self.by_size.remove(&(line.waiters.len(), ticket.key));
-        line.waiters.insert(ticket.number, waiter);
+        let (waiting, last) = line.parts.entry(waiter.who).or_default();
+        (*waiting, *last) = (*waiting + 1, ticket.round);
+        line.waiters.insert((ticket.round, ticket.number), waiter);
         self.by_size.insert((line.waiters.len(), ticket.key));
         self.len += 1;
     }
 
     fn remove(&mut self, ticket: Ticket) -> Option<T> {
         let line = self.lines.get_mut(&ticket.key)?;
-        let waiter = line.waiters.remove(&ticket.number)?;
+        let waiter = line.waiters.remove(&(ticket.round, ticket.number))?;
         let left = line.waiters.len();
+        if let Some((waiting, _)) = line.parts.get_mut(&waiter.who) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                line.parts.remove(&waiter.who);
+            }
+        }
         self.deadlines.remove(&(waiter.deadline, ticket));
         self.by_size.remove(&(left + 1, ticket.key));
         self.len -= 1;
@@ -212,12 +257,12 @@ impl<T> FairQueue<T> {
         Some(waiter.item)
     }
 
-    fn end_turn(&mut self, key: u32) {
-        if let Some(line) = self.lines.get_mut(&key) {
-            self.turns.remove(&(line.turn, key));
+    fn end_turn(&mut self, served: Ticket) {
+        if let Some(line) = self.lines.get_mut(&served.key) {
+            self.turns.remove(&(line.turn, served.key));
             self.next_turn += 1;
-            line.turn = self.next_turn;
-            self.turns.insert((line.turn, key));
+            (line.turn, line.round) = (self.next_turn, served.round);
+            self.turns.insert((line.turn, served.key));
         }
     }
 }

@@ -8,7 +8,7 @@ fn room(capacity: usize) -> (FairQueue<(u32, u32)>, Instant) {
 }
 
 fn offer(queue: &mut FairQueue<(u32, u32)>, key: u32, n: u32, now: Instant) -> Offered<(u32, u32)> {
-    queue.offer(key, (key, n), now + Duration::from_secs(60), now)
+    queue.offer(Who::Key(key), (key, n), now + Duration::from_secs(60), now)
 }
 
 fn waits(offered: Offered<(u32, u32)>) -> (Ticket, Option<(u32, u32)>) {
@@ -52,12 +52,53 @@ fn with_more_keys_than_places_nobody_loses_the_only_one() {
     assert!(matches!(offer(&mut none, 1, 0, now), Offered::Refused { .. }));
 }
 
+fn offer_from(
+    queue: &mut FairQueue<(u32, u32)>,
+    address: u8,
+    n: u32,
+    now: Instant,
+) -> Offered<(u32, u32)> {
+    let who = Who::Address([10, 0, 0, address].into());
+    queue.offer(who, (u32::from(address), n), now + Duration::from_secs(60), now)
+}
+
+#[test]
+fn without_a_key_addresses_take_turns_in_one_line() {
+    let (mut queue, now) = room(100);
+    for (address, n) in [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)] {
+        waits(offer_from(&mut queue, address, n, now));
+    }
+    for n in 0..3 {
+        waits(offer(&mut queue, 7, n, now));
+    }
+    assert_eq!([(); 4].map(|()| queue.take(now).unwrap()), [(1, 1), (7, 0), (2, 1), (7, 1)]);
+    waits(offer_from(&mut queue, 3, 1, now));
+    let order: Vec<_> = std::iter::from_fn(|| queue.take(now)).collect();
+    assert_eq!(order, [(3, 1), (7, 2), (1, 2), (2, 2), (1, 3)], "a newcomer need not wait for all");
+}
+
+#[test]
+fn an_address_that_fills_the_room_makes_place_for_another() {
+    let (mut queue, now) = room(4);
+    for n in 0..4 {
+        waits(offer_from(&mut queue, 1, n, now));
+    }
+    assert!(matches!(offer_from(&mut queue, 1, 4, now), Offered::Refused { .. }));
+    assert_eq!(waits(offer_from(&mut queue, 2, 0, now)).1, Some((1, 3)));
+    assert_eq!(waits(offer_from(&mut queue, 2, 1, now)).1, Some((1, 2)));
+    for address in [1, 2] {
+        assert!(matches!(offer_from(&mut queue, address, 9, now), Offered::Refused { .. }));
+    }
+    assert_eq!(waits(offer(&mut queue, 5, 0, now)).1, Some((2, 1)), "one with a key");
+    assert_eq!(waits(offer_from(&mut queue, 3, 0, now)).1, Some((1, 1)));
+}
+
 #[test]
 fn who_cancels_or_is_late_is_not_taken() {
     let (mut queue, now) = room(10);
     let (ticket, _) = waits(offer(&mut queue, 1, 0, now));
     let late = now + Duration::from_secs(1);
-    queue.offer(1, (1, 1), late, now);
+    queue.offer(Who::Key(1), (1, 1), late, now);
     waits(offer(&mut queue, 1, 2, now));
     assert_eq!(queue.next_deadline(), Some(late));
     assert_eq!(queue.cancel(ticket), Some((1, 0)));
@@ -132,7 +173,7 @@ proptest! {
                 Step::Offer { key, patience } => {
                     let item = (key, came.len() as u32);
                     came.push(item);
-                    match queue.offer(key, item, now + Duration::from_millis(patience), now) {
+                    match queue.offer(Who::Key(key), item, now + Duration::from_millis(patience), now) {
                         Offered::Waits { ticket, pushed_out } => {
                             tickets.push(ticket);
                             if let Some(out) = pushed_out {
