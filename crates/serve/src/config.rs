@@ -59,7 +59,7 @@ pub struct ServerLimits {
     pub head: usize,
     /// Of a request's body that is read before a replica is chosen.
     pub peek: usize,
-    /// All bodies that are kept like that, together.
+    /// All bodies that are kept like that, together; shared among callers as `requests` are.
     pub peek_total: usize,
     /// Of a request's body. None: any.
     pub body: Option<u64>,

@@ -34,6 +34,8 @@ pub type RequestRoom = Room<Who>;
 pub struct Crowding {
     /// So many need no room.
     free: usize,
+    /// So many rooms there are for each kind.
+    quarter: usize,
     keys: Lobby<Who>,
     addresses: Lobby<Who>,
     /// Streams of HTTP/2 that have not said enough to be requests.
@@ -41,12 +43,22 @@ pub struct Crowding {
 }
 
 impl Crowding {
-    pub fn new(requests: usize) -> Crowding {
-        let quarter = (requests / 4).max(1);
+    pub fn of_requests(most: usize) -> Crowding {
+        Crowding::new(most, true)
+    }
+
+    /// Of memory for large bodies, in pieces. Who has sent all of one keeps it until it is answered.
+    pub fn of_memory(pieces: usize) -> Crowding {
+        Crowding::new(pieces, false)
+    }
+
+    fn new(most: usize, drops_working: bool) -> Crowding {
+        let quarter = (most / 4).max(1);
         // One who is alone may have all: others take it away.
-        let limits = PoolLimits { total: quarter, per_key: quarter, drops_working: true };
+        let limits = PoolLimits { total: quarter, per_key: quarter, drops_working };
         Crowding {
-            free: requests / 2,
+            free: most / 2,
+            quarter,
             keys: Lobby::new(limits),
             addresses: Lobby::new(limits),
             halves: Lobby::new(limits),
@@ -65,13 +77,27 @@ impl Crowding {
         if under_way <= free {
             return Ok(None);
         }
-        let lobby = match who {
-            Who::Key(_) => &self.keys,
-            Who::Address(_) => &self.addresses,
-        };
-        let room = lobby.enter(who).map_err(|_| no_room(who))?;
+        let room = self.lobby(who).enter(who).map_err(|_| no_room(who))?;
         room.working(whole);
         Ok(Some(room))
+    }
+
+    /// Room for so many pieces of memory. Their client is waited for until they are said to be working.
+    pub fn memory(&self, pieces: usize, who: Who) -> Result<Vec<RequestRoom>, Answer> {
+        let rooms = (0..pieces).map(|_| self.lobby(who).enter(who));
+        rooms.collect::<Result<_, _>>().map_err(|_| no_memory(who))
+    }
+
+    /// Of both kinds together.
+    pub fn rooms(&self) -> usize {
+        2 * self.quarter
+    }
+
+    fn lobby(&self, who: Who) -> &Lobby<Who> {
+        match who {
+            Who::Key(_) => &self.keys,
+            Who::Address(_) => &self.addresses,
+        }
     }
 
     /// For a stream that has begun to say its request, beyond the one that every connection may have. There
@@ -93,6 +119,12 @@ fn no_room(who: Who) -> Answer {
 pub fn lost_room(who: Who) -> Answer {
     let kind = kind(who);
     busy(&format!("no {kind} had more requests at this router, and others need room: try again"))
+}
+
+/// There is none for a large body, or others need it.
+pub fn no_memory(who: Who) -> Answer {
+    let kind = kind(who);
+    busy(&format!("too many large requests at once, and no {kind} has more than yours: try again"))
 }
 
 pub fn busy(message: &str) -> Answer {
@@ -123,7 +155,7 @@ mod tests {
 
     #[test]
     fn while_there_is_plenty_nobody_is_asked() {
-        let crowding = Crowding::new(100);
+        let crowding = Crowding::of_requests(100);
         let needs = |n, whole| crowding.enter(n, address(1), whole).unwrap().is_some();
         assert!(!needs(50, true) && needs(51, true));
         assert!(!needs(25, false) && needs(26, false), "who is waited for needs one earlier");
@@ -131,7 +163,7 @@ mod tests {
 
     #[test]
     fn those_without_a_key_fill_their_own_part_and_no_more() {
-        let crowding = Crowding::new(100);
+        let crowding = Crowding::of_requests(100);
         let crowd: Vec<Who> = (0..200).map(address).collect();
         let there = many(&crowding, 3, &crowd);
         assert_eq!(there.len(), 25, "one each, and nobody has more than another");
@@ -144,7 +176,7 @@ mod tests {
 
     #[test]
     fn who_asks_much_makes_room_for_who_asks_little() {
-        let crowding = Crowding::new(100);
+        let crowding = Crowding::of_requests(100);
         let there = many(&crowding, 25, &[Who::Key(1)]);
         let more = many(&crowding, 5, &[Who::Key(2)]);
         let left = there.iter().filter(|(_, room)| !lost(room)).count();
@@ -154,7 +186,7 @@ mod tests {
 
     #[test]
     fn whose_client_is_waited_for_goes_first() {
-        let crowding = Crowding::new(100);
+        let crowding = Crowding::of_requests(100);
         let one = |n, whole| crowding.enter(101, address(n), whole).unwrap().unwrap();
         let (waited_for, well) = (one(1, false), many(&crowding, 24, &[address(2)]));
         let _newcomer = one(3, true);

@@ -16,12 +16,11 @@ use crate::desk::Lease;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::http::{Framing, RequestHead, ends_head};
-use crate::logic::{AnswerKind, Outcome};
+use crate::kept::{Kept, SMALL_BODY};
+use crate::logic::{AnswerKind, Outcome, Who};
 use crate::pool::connect;
 use crate::retry::{Broken, Tries, Verdict};
-use crate::shared::{
-    ClientRoom, Kept, SMALL_BODY, Worker, count_request, unless_dropped, unless_given,
-};
+use crate::shared::{ClientRoom, Worker, count_request, unless_dropped, unless_given};
 use crate::visit::Visit;
 
 /// How long what a client still sends is listened to before its connection is closed.
@@ -208,7 +207,7 @@ impl Connection {
         let admission = Admission::new(&self.head, self.peer, &shared, started)?;
         let (skip, is_api) = (admission.skip, admission.is_api);
         let needed = admission.needs_body();
-        self.gather(needed).await?;
+        self.gather(admission.caller.who(), needed).await?;
         let more = !self.exchange.rest.is_done();
         let body = match needed {
             true => self.exchange.plain_body(&self.head),
@@ -224,7 +223,7 @@ impl Connection {
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
-    async fn gather(&mut self, needed: bool) -> Result<(), Stop> {
+    async fn gather(&mut self, who: Who, needed: bool) -> Result<(), Stop> {
         let shared = self.worker.shared.clone();
         let peek = shared.config.limits.peek;
         let length = self.head.length().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -241,10 +240,12 @@ impl Connection {
             self.say_continue().await?;
         }
         while !self.exchange.rest.is_done() && self.exchange.body.len() < wanted {
-            self.kept.grow(&shared, wanted)?;
-            let gathered = self.exchange.gather(&mut self.client, self.kept.most).await;
+            self.kept.grow(&shared.memory, who, wanted).await?;
+            let reading = self.exchange.gather(&mut self.client, self.kept.most);
+            let gathered = self.kept.unless_lost(who, reading).await?;
             gathered.map_err(|fault| self.fault(fault))?;
         }
+        self.kept.settle();
         Ok(())
     }
 

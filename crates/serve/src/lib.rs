@@ -37,6 +37,7 @@ mod h1;
 mod h2;
 mod health;
 mod http;
+mod kept;
 pub mod logic;
 mod own;
 mod pipe;

@@ -12,6 +12,7 @@ use crate::access::Arrival;
 use crate::answer::Answer;
 use crate::config::{RouterConfig, ServerLimits};
 use crate::crowding::{Crowding, busy};
+use crate::kept::Memory;
 use crate::pool::Pool;
 use crate::routes::Routes;
 
@@ -34,15 +35,16 @@ pub struct Shared {
     pub lobby: Lobby<IpAddr>,
     /// Who has room for a request, when there are many.
     pub crowding: Crowding,
-    /// Bytes of bodies that are kept for a second try.
-    peeked: AtomicUsize,
+    /// For bodies that are kept for a second try.
+    pub memory: Memory,
     routes: RwLock<Arc<Routes>>,
 }
 
 impl Shared {
     pub fn new(config: RouterConfig, id: String, bound: SocketAddr) -> Shared {
         let lobby = Lobby::new(rooms(config.limits));
-        let crowding = Crowding::new(config.limits.requests);
+        let crowding = Crowding::of_requests(config.limits.requests);
+        let memory = Memory::new(config.limits.peek_total);
         let mut names = ServerNames::with_any_port(config.names.iter().cloned());
         config.origins.iter().for_each(|origin| names.allow_origin(origin));
         Shared {
@@ -56,7 +58,7 @@ impl Shared {
             closed: Notify::new(),
             lobby,
             crowding,
-            peeked: AtomicUsize::new(0),
+            memory,
             routes: RwLock::default(),
         }
     }
@@ -137,24 +139,13 @@ pub async fn unless_given<F: Future>(notice: Option<Notice>, work: F) -> Option<
     }
 }
 
-/// Counts one while it lives.
-pub struct Counted<F: Fn(&Shared) -> &AtomicUsize> {
-    shared: Arc<Shared>,
-    which: F,
-    n: usize,
-}
+/// A request under way, while it lives.
+pub struct Count(Arc<Shared>);
 
-impl<F: Fn(&Shared) -> &AtomicUsize> Drop for Counted<F> {
+impl Drop for Count {
     fn drop(&mut self) {
-        (self.which)(&self.shared).fetch_sub(self.n, Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-pub type Count = Counted<fn(&Shared) -> &AtomicUsize>;
-
-fn count(shared: &Arc<Shared>, which: fn(&Shared) -> &AtomicUsize, n: usize) -> Count {
-    which(shared).fetch_add(n, Ordering::Relaxed);
-    Counted { shared: shared.clone(), which, n }
 }
 
 /// A client's connection, until its descriptor is free again.
@@ -180,34 +171,6 @@ pub fn router_busy() -> Answer {
 }
 
 pub fn count_request(shared: &Arc<Shared>) -> Count {
-    count(shared, |shared| &shared.active, 1)
-}
-
-/// Bodies up to this size are read whole before they are sent on, so that they can be sent twice.
-pub const SMALL_BODY: usize = 64 << 10;
-
-/// Memory for a body that is read before a replica is chosen. What goes beyond a small one is set aside as
-/// it comes: whoever only says that much will come must not keep others out.
-#[derive(Default)]
-pub struct Kept {
-    /// How much may be read.
-    pub most: usize,
-    counted: Option<Count>,
-}
-
-impl Kept {
-    /// Lets twice as much be read, up to `wanted`; refuses if too much is kept already.
-    pub fn grow(&mut self, shared: &Arc<Shared>, wanted: usize) -> Result<(), Answer> {
-        let more = (2 * self.most).max(SMALL_BODY).min(wanted);
-        self.most = more;
-        self.counted = None;
-        if more <= SMALL_BODY {
-            return Ok(());
-        }
-        self.counted = Some(count(shared, |shared| &shared.peeked, more));
-        if shared.peeked.load(Ordering::Relaxed) <= shared.config.limits.peek_total {
-            return Ok(());
-        }
-        Err(busy("too many large requests at once: try again"))
-    }
+    shared.active.fetch_add(1, Ordering::Relaxed);
+    Count(shared.clone())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tutti_model::KeyLimits;
 use tutti_serve::RouterConfig;
 
@@ -193,6 +194,49 @@ fn who_fills_the_queue_without_a_key_makes_place_for_other_addresses() {
         all.drain(..2);
         let said = read_until(&mut small, b"ok").await;
         assert!(said.starts_with(b"HTTP/1.1 200 OK"), "{}", said.escape_ascii());
+    });
+}
+
+/// Until somebody tells it that there are too many, and then again.
+async fn send_half_of_much(from: IpAddr, to: std::net::SocketAddr, told: std::sync::Arc<Notify>) {
+    let mut half = b"POST /v1/x HTTP/1.1\r\nHost: r\r\nContent-Length: 1000000\r\n\r\n".to_vec();
+    half.extend_from_slice(&[b'x'; 100_000]);
+    loop {
+        let mut stream = connect_from(from, to).await.unwrap();
+        let _ = stream.write_all(&half).await;
+        if read_to_end(&mut stream).await.starts_with(b"HTTP/1.1 503 ") {
+            told.notify_one();
+        }
+    }
+}
+
+#[test]
+fn large_bodies_that_stall_make_room_for_those_of_others() {
+    in_a_crowd(async |crowd| {
+        let mut settings = few(200);
+        settings.limits.peek_total = 4 << 20;
+        let mut routes = table(vec![endpoint("m", &[says("ok").await]), endpoint("n", &[])]);
+        routes.keys.push(key(KeyLimits::default()));
+        let router = start_with(settings, routes);
+        let told = std::sync::Arc::new(Notify::new());
+        let mut mad = tokio::task::JoinSet::new();
+        for _ in 0..48 {
+            mad.spawn(send_half_of_much(crowd.local(1), router.handle.addr, told.clone()));
+        }
+        soon(told.notified()).await;
+        let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(100_000));
+        let without = post("/v1/x", &body);
+        let line = format!("\r\nAuthorization: Bearer {KEY}\r\n");
+        let with_key = without.replacen("\r\n", &line, 1);
+        for n in 0..20 {
+            for request in [&without, &with_key] {
+                let mut stream = router.connect_from(crowd.local(2)).await;
+                stream.write_all(request.as_bytes()).await.unwrap();
+                let said = String::from_utf8_lossy(&read_until(&mut stream, b"\r\n\r\n").await)
+                    .into_owned();
+                assert!(said.starts_with("HTTP/1.1 200 OK"), "request {n}: {said}");
+            }
+        }
     });
 }
 

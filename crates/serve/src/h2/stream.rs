@@ -25,10 +25,11 @@ use crate::crowding::{RequestRoom, lost_room};
 use crate::desk::Lease;
 use crate::fault::Fault;
 use crate::http::{BadHead, Buffer, ResponseHead, Ticker};
-use crate::logic::{AnswerKind, Outcome};
+use crate::kept::{Kept, SMALL_BODY};
+use crate::logic::{AnswerKind, Outcome, Who};
 use crate::pool::connect;
 use crate::retry::{Broken, Sent, Tries};
-use crate::shared::{Count, Kept, SMALL_BODY, Shared, Worker, count_request, unless_given};
+use crate::shared::{Count, Shared, Worker, count_request, unless_given};
 use crate::visit::Visit;
 
 type Answered = Response<AnswerBody>;
@@ -98,7 +99,7 @@ impl Stream {
         let who = admission.caller.who();
         let half = self.is_half().then(|| shared.crowding.half(who)).flatten();
         let notice = half.as_ref().map(RequestRoom::notice);
-        let gathered = unless_given(notice, self.gather(&shared, needed)).await;
+        let gathered = unless_given(notice, self.gather(&shared, who, needed)).await;
         let _kept = gathered.ok_or_else(|| lost_room(who))??;
         drop(half);
         let more = !self.asked.ended;
@@ -127,7 +128,12 @@ impl Stream {
     }
 
     /// Reads the body before a replica is chosen, where that is needed or worth it.
-    async fn gather(&mut self, shared: &Arc<Shared>, needed: bool) -> Result<Kept, Answer> {
+    async fn gather(
+        &mut self,
+        shared: &Arc<Shared>,
+        who: Who,
+        needed: bool,
+    ) -> Result<Kept, Answer> {
         let config = &shared.config;
         let limits = config.limits;
         let peek = if needed { limits.peek } else { SMALL_BODY.min(limits.peek) };
@@ -135,11 +141,12 @@ impl Stream {
         let mut kept = Kept::default();
         if needed || length.is_some_and(|n| n <= peek as u64) {
             while !self.asked.ended && self.asked.body.len() < peek {
-                kept.grow(shared, peek)?;
-                let gathered =
-                    self.asked.gather(kept.most, limits.body, config.timeouts.body).await;
+                kept.grow(&shared.memory, who, peek).await?;
+                let reading = self.asked.gather(kept.most, limits.body, config.timeouts.body);
+                let gathered = kept.unless_lost(who, reading).await?;
                 gathered.map_err(|fault| fault.answer())?;
             }
+            kept.settle();
         }
         Ok(kept)
     }

@@ -55,13 +55,13 @@ macro_rules! attack {
 }
 
 /// A head may take 64 KiB before it is refused, an answer on its way 32 KiB, a body that is read before a
-/// replica is chosen 64 KiB, or 1 MiB for at most 256 at a time.
+/// replica is chosen 64 KiB. Larger ones have 32 MiB together, for which others wait with what they have.
 fn attacks() -> Vec<Attack> {
     vec![
         attack!("heads that dribble", [0], 32, slow::heads),
         attack!("heads of 60 KiB that stall", [0], 128, slow::long_heads),
         attack!("bodies that dribble", [408], 48, slow::bodies),
-        attack!("large bodies that dribble", [408, 503], 128, slow::large_bodies),
+        attack!("large bodies that dribble", [408, 503], 160, slow::large_bodies),
         attack!("streamed bodies that stall", [408], 64, slow::streamed_bodies),
         attack!("answers that nobody reads", [200], 64, slow::unread),
         attack!("a header of 1 MB", [431], 128, malformed::long_header),
