@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::{PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tutti_testkit::in_a_crowd;
 
 /// Frames that a test sends one by one.
 struct Sent(mpsc::UnboundedReceiver<Frame<Bytes>>);

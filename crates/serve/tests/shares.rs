@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tutti_model::KeyLimits;
 use tutti_serve::RouterConfig;
+use tutti_testkit::in_a_crowd;
 
 const REQUEST: &[u8] = b"GET /e/m/x HTTP/1.1\r\nHost: r\r\n\r\n";
 

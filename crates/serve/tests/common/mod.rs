@@ -13,23 +13,12 @@ use tutti_model::{
     RetryRule, RoutePolicy, RouteTable, Span,
 };
 use tutti_serve::{Handle, Router, RouterConfig, Timeouts};
-use tutti_testkit::Crowd;
 
 /// Nothing in these tests should take that long.
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("this should have happened long ago")
-}
-
-/// In a namespace of its own, with addresses for everybody. Needs root.
-pub fn in_a_crowd(test: impl AsyncFnOnce(&Crowd) + Send) {
-    let crowd = Crowd::new();
-    crowd.inside(|| {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        runtime.unwrap().block_on(test(&crowd));
-    });
 }
 
 /// A replica: answers its health path, and hands every other request to `on_request`, with what was read

@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tutti_model::{Access, EndpointRoute, KeyLimits};
-use tutti_testkit::Crowd;
+use tutti_testkit::{Crowd, in_a_crowd};
 
-use crate::common::{KEY, connect_from, endpoint, in_a_crowd, key, says, table};
+use crate::common::{KEY, connect_from, endpoint, key, says, table};
 use crate::frames::{ACK, END_HEADERS, HEADERS, PING, SETTINGS, begin, frame, next, post};
 use crate::tally::{print, status};
 use crate::tls;

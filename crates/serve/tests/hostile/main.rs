@@ -147,7 +147,7 @@ fn every_attack_is_answered_and_memory_stays_flat() {
             .to_owned(),
         "|---|---|---|---|---|---|---|---|---|".to_owned(),
     ]);
-    common::in_a_crowd(async |crowd| {
+    tutti_testkit::in_a_crowd(async |crowd| {
         for attack in attacks() {
             // Each has a router of its own, so that none uses memory that another one left.
             let silence = if attack.answers.contains(&504) { 2 * STALL } else { PATIENCE };
@@ -165,7 +165,7 @@ fn every_attack_is_answered_and_memory_stays_flat() {
 #[test]
 fn clients_cannot_take_the_descriptors_that_replicas_need() {
     victim::raise_file_limit(4 * MANY as u64);
-    common::in_a_crowd(async |crowd| {
+    tutti_testkit::in_a_crowd(async |crowd| {
         let victim = Arc::new(Victim::start(crowd, PATIENCE, Some(256)).await);
         let measured = repeat(&attack!("few files", [0], 64, slow::heads_unheld), &victim).await;
         measured.tally.only(&[0], "few files");
