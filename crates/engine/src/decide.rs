@@ -22,7 +22,7 @@ mod update;
 pub(crate) use findings::{explains, own_doing};
 pub use forget::forgettable;
 pub(crate) use jobs::{ended_waiting, never_ran};
-pub(crate) use nodes::answer;
+pub(crate) use nodes::{answer, said_by_node};
 pub use spec::warnings;
 pub use stranded::gives_up_at;
 pub(crate) use submit::within_team_limit;

@@ -14,9 +14,9 @@ use crate::carry_out::{self, touched};
 use crate::check::sift;
 use crate::command::{Command, Reply};
 use crate::consequences::{consequences, gets_further};
-use crate::decide::{View, answer, decide, next_due};
+use crate::decide::{View, answer, decide, next_due, said_by_node};
 use crate::effect::Effect;
-use crate::effects::{effects, find_attempt, reconcile};
+use crate::effects::{effects, find_attempt, find_part, reconcile};
 use crate::event::{Event, Record};
 use crate::health::may_take_out;
 use crate::index;
@@ -270,21 +270,14 @@ impl Engine {
 
     /// Before anything is decided: how far the ranks are decides what becomes of an attempt.
     fn note_levels(&mut self, command: &Command, now: Time) {
+        let said = said_by_node(self.view(now), command);
         let Engine { state, live, .. } = self;
-        let sleeps = |lease| find_attempt(state, lease).is_some_and(|a| a.is_hardly_awake(now));
+        if let Some((node, parts)) = said {
+            let sleeps = |lease| find_attempt(state, lease).is_some_and(|a| a.is_hardly_awake(now));
+            let own = parts.iter().filter(|part| find_part(state, part.lease, node).is_some());
+            live.note_levels(node, own, now, sleeps);
+        }
         match command {
-            Command::Hello { greeting, .. } => {
-                let known = state.node_named(&greeting.facts.name).map(|n| n.id);
-                if let Some(id) = known {
-                    live.note_levels(id, &greeting.parts, now, sleeps);
-                }
-            }
-            Command::Heartbeat { node, session, parts } if live.is_session(*node, *session) => {
-                live.note_levels(*node, parts, now, sleeps);
-            }
-            Command::Report { node, session, report } if live.is_session(*node, *session) => {
-                live.note_levels(*node, std::slice::from_ref(report), now, sleeps);
-            }
             Command::Load { loads } => live.note_loads(state, loads, now),
             Command::Tick => {
                 live.forget_levels(|lease| find_attempt(state, lease).is_some());
@@ -296,6 +289,7 @@ impl Engine {
     fn note_live(&mut self, command: &Command, step: &Step, now: Time) {
         match (command, &step.reply) {
             (Command::Start, _) => {
+                self.live.begin(&self.state);
                 let ids: Vec<_> = self.state.nodes.keys().copied().collect();
                 ids.into_iter().for_each(|node| self.live.disconnected(node, now));
             }

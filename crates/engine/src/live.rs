@@ -19,10 +19,26 @@ pub struct Live {
     levels: Levels,
     /// Of each endpoint, what routers say.
     endpoints: BTreeMap<String, Memory>,
+    /// The next numbers when this controller started.
+    began: Option<Numbers>,
     last_tick: Option<Time>,
     hour_turned: bool,
     /// Added to the shell's clock when that is behind the journal: time goes on, never back.
     offset: Span,
+}
+
+/// Of jobs and of attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    pub job: u64,
+    pub generation: u64,
+}
+
+impl Numbers {
+    /// Those that are given next.
+    pub fn next(state: &State) -> Numbers {
+        Numbers { job: state.next_job.max(1), generation: state.next_generation.max(1) }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +56,14 @@ impl Live {
             return journal;
         }
         shifted
+    }
+
+    pub fn begin(&mut self, state: &State) {
+        self.began = Some(Numbers::next(state));
+    }
+
+    pub fn began(&self) -> Option<Numbers> {
+        self.began
     }
 
     pub fn last_tick(&self) -> Option<Time> {
@@ -61,10 +85,10 @@ impl Live {
 
     /// Takes over what the ranks of these parts say of themselves.
     /// `sleeps` says whether an attempt is suspended or was a moment ago: such a pause is none.
-    pub fn note_levels(
+    pub fn note_levels<'a>(
         &mut self,
         node: NodeId,
-        reports: &[PartReport],
+        reports: impl Iterator<Item = &'a PartReport>,
         now: Time,
         sleeps: impl Fn(LeaseId) -> bool,
     ) {

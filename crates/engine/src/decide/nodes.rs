@@ -59,6 +59,29 @@ pub(super) fn report(view: View<'_>, node: NodeId, session: u64, report: &PartRe
     done(changes(view, node, std::slice::from_ref(report)))
 }
 
+/// The node that speaks, and of which parts, if what it says counts.
+pub(crate) fn said_by_node<'a>(
+    view: View<'_>,
+    command: &'a Command,
+) -> Option<(NodeId, &'a [PartReport])> {
+    match command {
+        Command::Hello { greeting, key, .. } => {
+            let name = &greeting.facts.name;
+            keys::admitted(view.state, name, key.as_deref()).ok()?;
+            Some((view.state.node_named(name)?.id, &greeting.parts))
+        }
+        Command::Heartbeat { node, session, parts } => {
+            need_session(view, *node, *session).ok()?;
+            Some((*node, parts))
+        }
+        Command::Report { node, session, report } => {
+            need_session(view, *node, *session).ok()?;
+            Some((*node, std::slice::from_ref(report)))
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn need_session(view: View<'_>, node: NodeId, session: u64) -> Result<(), Rejected> {
     let up = view.state.node(node).is_some_and(|n| n.link == Link::Up);
     if up && view.live.is_session(node, session) {

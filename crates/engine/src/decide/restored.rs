@@ -7,6 +7,7 @@ use tutti_model::{Epoch, PartReport};
 
 use super::View;
 use crate::event::Event;
+use crate::live::Numbers;
 
 /// At least so many jobs may have been submitted that the copy does not know.
 const JOBS_MIN: u64 = 1000;
@@ -25,19 +26,26 @@ pub(super) fn restored(view: View<'_>) -> Event {
     }
 }
 
-/// Further than this from what was given away is no number that a cluster gave, but a broken agent.
-const SKIP_MAX: u64 = 1 << 40;
+/// So many jobs at most may be known to nodes and not to the copy: one for every second of eleven days.
+const SKIP_MAX: u64 = 1_000_000;
 
-/// What a node has may be of numbers that the copy never gave: nobody else gets them.
+/// What a node has may be of numbers that the copy never gave: nobody else gets them. But a node does not
+/// choose the numbers of a cluster. However many say whatever they like, jobs go no further than
+/// [`SKIP_MAX`] from where this controller began, and generations no further than the time, where a
+/// restored journal begins, too. What is beyond that is of a broken agent.
 pub(super) fn skipped(view: View<'_>, parts: &[PartReport]) -> Option<Event> {
-    let beyond = |next: u64, used: &mut dyn Iterator<Item = u64>| {
-        let next = next.max(1);
-        let last = used.filter(|n| (next..next + SKIP_MAX).contains(n)).max();
+    let beyond = |next: u64, until: u64, used: &mut dyn Iterator<Item = u64>| {
+        let last = used.filter(|n| (next..until).contains(n)).max();
         last.map_or(next, |last| last + 1)
     };
-    let (job, generation) = (view.state.next_job.max(1), view.state.next_generation.max(1));
-    let next_job = beyond(job, &mut parts.iter().map(|p| p.lease.task.job.0));
-    let next_generation = beyond(generation, &mut parts.iter().map(|p| p.lease.generation.0));
-    let any = next_job > job || next_generation > generation;
+    let next = Numbers::next(view.state);
+    let began = view.live.began().unwrap_or(next);
+    let jobs_until = began.job.saturating_add(SKIP_MAX);
+    let generations_until = began.generation.max(view.now.0).saturating_add(SKIP_MAX);
+    let jobs = &mut parts.iter().map(|p| p.lease.task.job.0);
+    let next_job = beyond(next.job, jobs_until, jobs);
+    let generations = &mut parts.iter().map(|p| p.lease.generation.0);
+    let next_generation = beyond(next.generation, generations_until, generations);
+    let any = next_job > next.job || next_generation > next.generation;
     any.then_some(Event::NumbersSkipped { next_job, next_generation })
 }

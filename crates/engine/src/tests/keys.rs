@@ -1,5 +1,6 @@
 use tutti_model::{
-    Grant, Greeting, JobState, NodeId, NodeKeyRecord, NodeState, Order, Time, Token,
+    Grant, Greeting, JobState, LeaseId, NodeId, NodeKeyRecord, NodeState, Order, PartProgress,
+    PartReport, Rank, RankProgress, ReportedPhase, Span, TaskId, Time, Token,
 };
 
 use super::world::{World, ada, admin, facts, gang};
@@ -147,4 +148,44 @@ fn an_old_record_of_a_join_loads() {
     let record = crate::Record { seq: tutti_model::Seq(1), at: Time(1), event };
     engine.replay(&record);
     assert!(engine.state().node_keys.is_empty());
+}
+
+/// Whoever is turned away has said nothing: how far a job is decides what becomes of it.
+#[test]
+fn what_a_refused_agent_says_of_a_job_does_not_count() {
+    let mut world = World::new(&[]);
+    join(&mut world, None, "n1", "right").unwrap();
+    let Ok(Reply::Welcome { node }) = hello(&mut world, "n1", "right") else { panic!() };
+    let job = world.submit(gang(1, 1));
+    let lease = world.lease(TaskId::single(job));
+    let says = |lease: LeaseId| {
+        let rank = RankProgress {
+            rank: Rank(0),
+            step: 1_000_000,
+            loss: None,
+            tokens: None,
+            age: Span(0),
+            pace: None,
+        };
+        let progress = PartProgress { ranks: vec![rank], ..PartProgress::default() };
+        let running = ReportedPhase::Running { exits: Vec::new() };
+        PartReport { progress: Some(Box::new(progress)), ..PartReport::new(lease, running) }
+    };
+    let greets = |name: &str, key: &str, lease: LeaseId| {
+        let greeting = Box::new(Greeting::new(facts(name, 8), vec![says(lease)]));
+        Command::Hello { greeting, session: 78, key: Some(key.to_owned()) }
+    };
+    let known = |world: &World, lease| world.engine.levels().highest_step(lease);
+    let refused = world.step(greets("n1", "wrong", lease)).reply;
+    assert_eq!(refused, Err(Rejected::OtherKey("n1".into())));
+    assert_eq!(known(&world, lease), None);
+    // Nor does what a node says of a job that it does not have.
+    join(&mut world, None, "n2", "other").unwrap();
+    hello(&mut world, "n2", "other").unwrap();
+    world.step(greets("n2", "other", lease)).reply.unwrap();
+    assert_eq!(known(&world, lease), None);
+    let Ok(Reply::Welcome { node: same }) = world.step(greets("n1", "right", lease)).reply else {
+        panic!()
+    };
+    assert_eq!((same, known(&world, lease)), (node, Some(1_000_000)));
 }

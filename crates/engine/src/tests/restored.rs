@@ -37,6 +37,7 @@ fn every_number_jumps_above_what_was_given_since() {
 #[test]
 fn numbers_that_only_a_node_knows_are_not_given_again() {
     let mut world = World::new(&[8]);
+    world.now = Time(9_500_000_000);
     let lease =
         LeaseId { task: TaskId::single(JobId(7_000)), generation: Generation(9_000_000_000) };
     let report = PartReport::new(lease, ReportedPhase::Running { exits: Vec::new() });
@@ -45,6 +46,28 @@ fn numbers_that_only_a_node_knows_are_not_given_again() {
     assert_eq!((state.next_job, state.next_generation), (7_001, 9_000_000_001));
     assert!(state.node_named("n1").unwrap().stale.contains(&lease), "it is stopped");
     assert_eq!(world.submit(gang(1, 1)), JobId(7_001));
+}
+
+/// However often it says so, and under however many leases.
+#[test]
+fn a_node_does_not_choose_the_numbers_of_the_cluster() {
+    let mut world = World::new(&[8]);
+    world.now = Time(1_790_000_000_000);
+    let claim = |job: u64, generation: u64| {
+        let lease =
+            LeaseId { task: TaskId::single(JobId(job)), generation: Generation(generation) };
+        PartReport::new(lease, ReportedPhase::Running { exits: Vec::new() })
+    };
+    world.hello("n1", 8, vec![claim(1 << 39, 1 << 62), claim(u64::MAX, u64::MAX)]);
+    assert_eq!(world.submit(gang(1, 1)), JobId(1));
+    let (mut job, mut generation) = (900_000, world.now.0);
+    for _ in 0..50 {
+        world.hello("n1", 8, vec![claim(job, generation)]);
+        (job, generation) = (job + 900_000, generation + 900_000);
+    }
+    let state = world.engine.state();
+    assert!(state.next_job <= 1_000_002, "{}", state.next_job);
+    assert!(state.next_generation <= world.now.0 + 1_000_001, "{}", state.next_generation);
 }
 
 #[test]
