@@ -64,8 +64,9 @@ fn change(state: &mut State, record: &Record) {
         Event::PriorityChanged { job, priority, .. } => {
             index::change_job(state, *job, |j| j.priority = *priority);
         }
-        Event::JobUpdated { job, update, team, .. } => {
-            jobs::updated(state, *job, update, team.as_deref());
+        Event::JobUpdated { job, update, team, default_time, .. } => {
+            let (team, time) = (team.as_deref(), default_time.as_ref());
+            jobs::updated(state, *job, update, team, time);
         }
         Event::WaitingEnded { job, ended } => jobs::waiting_ended(state, *job, ended),
         Event::JobsForgotten { jobs } => jobs.iter().for_each(|&j| jobs::forget(state, j)),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tutti_model::{
-    Accusation, BurnIn, Bytes, ClaimCause, Day, Dependency, Drain, Ended, Epoch, Finding,
-    Generation, GpuBench, GpuIndex, JobId, JobSpec, JobUpdate, Kept, LeaseId, Moved, NodeFacts,
-    NodeId, PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf,
+    Accusation, BurnIn, Bytes, ClaimCause, Day, Drain, Ended, Epoch, Finding, Generation, GpuBench,
+    GpuIndex, JobId, JobSpec, JobUpdate, Kept, LeaseId, LimitByPolicy, Moved, NodeFacts, NodeId,
+    PartError, PartPlacement, Policy, PortOwner, Priority, RankExit, Refusal, ReplicaOf,
     ReplicaPhase, Replicas, Rollout, RolloutStage, SavedPoint, Seq, Served, SharedKey, StopCause,
     StoredText, SuspendCause, TaskId, TextDigest, TextRefs, Time, Token, WakePart,
 };
@@ -81,6 +81,9 @@ pub enum Event {
         /// Who pays from now on, if that changes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         team: Option<String>,
+        /// The limit of another team or class, for a job that names none itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        default_time: Option<LimitByPolicy>,
         by: String,
     },
     /// All waiting tasks of an array that never started, ended at once.
@@ -466,10 +469,7 @@ impl Event {
             Event::JobSubmitted { spec, texts, .. }
             | Event::EndpointCreated { spec, texts, .. }
             | Event::EndpointRevised { spec, texts, .. } => USUAL + spec.bytes_beside(texts),
-            Event::JobUpdated { update, .. } => {
-                let after = update.after.as_ref().map_or(0, Vec::len);
-                USUAL + (after * size_of::<Dependency>()) as u64
-            }
+            Event::JobUpdated { update, .. } => USUAL + update.bytes(),
             _ => USUAL,
         }
     }

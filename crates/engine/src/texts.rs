@@ -87,17 +87,27 @@ pub(crate) fn share(state: &State, event: &mut Event) -> Option<Event> {
     new(&texts.run, &run_of).or_else(|| new(&texts.env, &env_of))
 }
 
-/// The spec with its texts, which are the very ones that the state has.
-pub(crate) fn whole(state: &State, spec: &Arc<JobSpec>, texts: &TextRefs) -> Arc<JobSpec> {
-    let stored = |text: &Option<TextRef>| state.texts.get(&text.as_ref()?.digest);
-    let mut spec = Arc::clone(spec);
-    if let Some(StoredText::Run(run)) = stored(&texts.run) {
+/// The spec with its texts, which are the very ones that the state has, and the references with what
+/// those take: an older journal may have counted otherwise.
+pub(crate) fn whole(
+    state: &State,
+    spec: &Arc<JobSpec>,
+    texts: &TextRefs,
+) -> (Arc<JobSpec>, TextRefs) {
+    let (mut spec, mut texts) = (Arc::clone(spec), texts.clone());
+    let stored = |text: &mut Option<TextRef>| {
+        let text = text.as_mut()?;
+        let stored = state.texts.get(&text.digest)?;
+        text.bytes = stored.bytes();
+        Some(stored)
+    };
+    if let Some(StoredText::Run(run)) = stored(&mut texts.run) {
         Arc::make_mut(&mut spec).run = run.clone();
     }
-    if let Some(StoredText::Env(env)) = stored(&texts.env) {
+    if let Some(StoredText::Env(env)) = stored(&mut texts.env) {
         Arc::make_mut(&mut spec).env = env.clone();
     }
-    spec
+    (spec, texts)
 }
 
 /// The spec without what is stored by hash.
@@ -134,7 +144,7 @@ pub fn packed_records(records: &[Record]) -> Cow<'_, [Record]> {
 
 /// The state as it is written down. [`crate::Engine::restore`] makes it whole again.
 pub fn packed_state(mut state: State) -> State {
-    for_each_spec(&mut state, bare);
+    for_each_spec(&mut state, |spec, refs| (bare(spec, refs), refs.clone()));
     state
 }
 
@@ -145,14 +155,18 @@ pub(crate) fn unpack(state: &mut State) {
     state.texts = with_texts.texts;
 }
 
-fn for_each_spec(state: &mut State, change: impl Fn(&Arc<JobSpec>, &TextRefs) -> Arc<JobSpec>) {
+fn for_each_spec(
+    state: &mut State,
+    change: impl Fn(&Arc<JobSpec>, &TextRefs) -> (Arc<JobSpec>, TextRefs),
+) {
     for job in state.jobs.values_mut().filter(|job| !job.texts.is_empty()) {
-        let spec = change(&job.spec, &job.texts);
-        Arc::make_mut(job).spec = spec;
+        let (spec, texts) = change(&job.spec, &job.texts);
+        let job = Arc::make_mut(job);
+        (job.spec, job.texts) = (spec, texts);
     }
     let revisions = state.endpoints.values_mut().flat_map(|e| e.revisions.values_mut());
     for revision in revisions.filter(|revision| !revision.texts.is_empty()) {
-        revision.spec = change(&revision.spec, &revision.texts);
+        (revision.spec, revision.texts) = change(&revision.spec, &revision.texts);
     }
 }
 
@@ -183,12 +197,23 @@ pub(crate) fn cut_ended(state: &mut State, id: JobId) {
 
 /// Whether the job was submitted with this spec.
 pub(crate) fn is_of(job: &Job, spec: &JobSpec) -> bool {
+    if let Some(asked) = &job.asked {
+        return *asked == digest_of(spec);
+    }
     let (known, spec) = (job.spec.as_asked(), spec.as_asked());
     if job.cut.is_empty() {
         return known == spec;
     }
     let (spec, cut) = shortened(&spec, &TextRefs::default());
-    job.cut == cut && known == spec
+    cut.has_the_same(&job.cut) && known == spec
+}
+
+/// Of all that was asked for, whatever the policy added.
+pub(crate) fn digest_of(spec: &JobSpec) -> TextDigest {
+    // Keys come in the order of the struct, and what is left out is not written: a newer version
+    // writes an older file in the same way.
+    let written = serde_json::to_vec(&spec.as_asked()).expect("a job spec is plain data");
+    TextDigest(blake3::hash(&written).to_hex().to_string())
 }
 
 /// The spec as it outlives its job, and what it has lost.

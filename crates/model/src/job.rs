@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, ReplicaOf, TaskId, TextRefs, Time,
+    DEFAULT_CLASS, IndexRanges, JobId, JobSpec, Priority, ReplicaOf, TaskId, TextDigest, TextRefs,
+    Time,
 };
 
 pub use attempt::*;
@@ -47,6 +48,9 @@ pub struct Job {
     /// It is over, and of these texts only the beginning is kept.
     #[serde(default, skip_serializing_if = "TextRefs::is_empty")]
     pub cut: TextRefs,
+    /// The hash of what was submitted, if it was changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<TextDigest>,
     pub tasks: Tasks,
 }
 

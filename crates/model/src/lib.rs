@@ -19,6 +19,7 @@ pub mod declared;
 pub mod goodput;
 pub mod hardware;
 pub mod health;
+mod heap;
 pub mod identity;
 pub mod ids;
 pub mod job;

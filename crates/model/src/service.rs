@@ -72,6 +72,10 @@ impl Like<'_> {
     fn size(&self) -> u8 {
         log2(self.gpus)
     }
+    /// Both are compared with the same jobs.
+    pub fn is_like(&self, other: &Like<'_>) -> bool {
+        self.user == other.user && self.gpus > 0 && other.gpus > 0 && self.size() == other.size()
+    }
     fn key(&self) -> (String, u8) {
         (self.user.to_owned(), self.size())
     }
@@ -87,7 +91,21 @@ impl Service {
             list.jobs.remove(0);
             list.forgotten += 1;
         }
-        list.jobs.push(Kin { job, level: 0, ended: false });
+        // At the end, but for one that has changed its size.
+        let at = list.jobs.partition_point(|kin| kin.job < job);
+        list.jobs.insert(at, Kin { job, level: 0, ended: false });
+    }
+
+    /// The job is not of this size any more. It has not run: one that did tells something.
+    pub fn left(&mut self, like: Like<'_>, job: JobId) {
+        let Some(at) = self.place(like, job) else { return };
+        let Some(list) = self.lists.get_mut(&like.key()) else { return };
+        if list.jobs[at].level == 0 && !list.jobs[at].ended {
+            list.jobs.remove(at);
+        }
+        if *list == List::default() {
+            self.lists.remove(&like.key());
+        }
     }
 
     /// The job has run for so long in all. True if that tells something new.
@@ -294,6 +312,24 @@ mod tests {
         assert!(!service.ran(ADA, JobId(2), secs(999)), "still in the first level");
         assert!(service.ran(ADA, JobId(2), secs(5000)));
         assert!(service.rank(ADA, JobId(2)) > before);
+    }
+
+    #[test]
+    fn a_job_that_changes_its_size_leaves_its_kin_and_stands_in_order_among_the_new_ones() {
+        let mut service = Service::default();
+        let big = Like { gpus: 8, ..ADA };
+        (1..=3).for_each(|n| service.submitted(ADA, JobId(n)));
+        service.submitted(big, JobId(4));
+        service.left(ADA, JobId(2));
+        service.submitted(big, JobId(2));
+        let jobs = |like: Like<'_>| -> Vec<u64> {
+            service.lists[&like.key()].jobs.iter().map(|kin| kin.job.0).collect()
+        };
+        assert_eq!((jobs(ADA), jobs(big)), (vec![1, 3], vec![2, 4]));
+        service.ended(big, JobId(2), secs(100));
+        assert!(service.lists[&big.key()].jobs[0].ended, "it tells about those of its new size");
+        [1, 3].into_iter().for_each(|n| service.left(ADA, JobId(n)));
+        assert!(!service.lists.contains_key(&ADA.key()), "nobody is left");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Command, Dependency, JobSpec};
+use crate::heap::Heap as _;
+use crate::{Command, JobSpec};
 
 /// A value whose clones are one value, until one of them is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,11 +75,13 @@ pub enum StoredText {
 }
 
 impl StoredText {
+    /// About what it takes in memory, which is more than its letters.
     pub fn bytes(&self) -> u64 {
-        match self {
-            StoredText::Run(run) => run.bytes(),
-            StoredText::Env(env) => env_bytes(env),
-        }
+        let bytes = match self {
+            StoredText::Run(run) => run.heap(),
+            StoredText::Env(env) => env.heap(),
+        };
+        bytes as u64
     }
 }
 
@@ -102,12 +105,22 @@ impl TextRefs {
         self.run.is_none() && self.env.is_none()
     }
 
+    /// Of the same texts, however they were counted.
+    pub fn has_the_same(&self, other: &TextRefs) -> bool {
+        self.digests() == other.digests()
+    }
+
+    fn digests(&self) -> [Option<&TextDigest>; 2] {
+        [&self.run, &self.env].map(|text| text.as_ref().map(|text| &text.digest))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &TextRef> {
         self.run.iter().chain(&self.env)
     }
 }
 
 impl Command {
+    /// Of its letters.
     pub fn bytes(&self) -> u64 {
         let bytes = match self {
             Command::Shell(line) => line.len(),
@@ -117,6 +130,7 @@ impl Command {
     }
 }
 
+/// Of its letters.
 pub fn env_bytes(env: &Variables) -> u64 {
     env.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
 }
@@ -132,16 +146,9 @@ impl JobSpec {
 
     /// The same without the texts that are stored by their hash.
     pub fn bytes_beside(&self, stored: &TextRefs) -> u64 {
-        let run = if stored.run.is_some() { 0 } else { self.run.bytes() };
-        let env = if stored.env.is_some() { 0 } else { env_bytes(&self.env) };
-        let words = [&self.name, &self.team, &self.class, &self.workdir, &self.image];
-        let words: usize = words.into_iter().flatten().map(String::len).sum();
-        let labels = env_bytes(&self.labels) + env_bytes(&self.avoid_labels);
-        let after = self.after.len() * size_of::<Dependency>();
-        // Once in the spec, and once as those that wait.
-        let indices = self.array.as_ref().map_or(0, |a| 2 * a.indices.bytes());
-        let service = self.service.as_deref().map_or(0, size_of_val);
-        JOB_BYTES + run + env + labels + (words + after + indices + service) as u64
+        let run = if stored.run.is_some() { self.run.heap() } else { 0 };
+        let env = if stored.env.is_some() { self.env.heap() } else { 0 };
+        JOB_BYTES + (self.heap() - run - env) as u64
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::heap::Heap as _;
 use crate::{Dependency, GpuRequest, JobSpec, Priority, Span};
 
 /// Nothing that is left out changes.
@@ -41,6 +42,11 @@ pub struct JobUpdate {
 impl JobUpdate {
     pub fn is_empty(&self) -> bool {
         *self == JobUpdate::default()
+    }
+
+    /// About what it takes in memory beside itself.
+    pub fn bytes(&self) -> u64 {
+        self.heap() as u64
     }
 
     /// Nothing that anybody goes by.

@@ -327,6 +327,7 @@ impl Case {
             replica_of: None,
             texts: TextRefs::default(),
             cut: TextRefs::default(),
+            asked: None,
             spec: Arc::new(spec),
             tasks,
         };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    Account, Demand, Ended, JobId, JobSpec, Like, Outcome, PartPlacement, Policy, RunKey, Shape,
-    Span, State, TaskId, Time,
+    Account, Demand, Ended, Job, JobId, JobSpec, Like, Outcome, PartPlacement, Policy, RunKey,
+    Shape, Span, State, TaskId, Time,
 };
 
 use crate::index;
@@ -87,6 +87,19 @@ pub(super) fn learn_submission(state: &mut State, id: JobId, user: &str, spec: &
     let like = Like { user, gpus };
     state.learned.service.submitted(like, id);
     state.learned.service.rank(like, id)
+}
+
+/// A job that never started is to be of another size: it leaves the kin that it had. Answers with its
+/// rank among those that it has now.
+pub(super) fn learn_other_size(state: &mut State, job: &Job, spec: &JobSpec) -> u64 {
+    let gpus = |spec: &JobSpec| Demand::of(spec).total_gpus();
+    let old = Like { user: &job.user, gpus: gpus(&job.spec) };
+    let new = Like { user: &job.user, gpus: gpus(spec) };
+    if new.gpus > 0 && new.is_like(&old) {
+        return state.learned.service.rank(new, job.id);
+    }
+    state.learned.service.left(old, job.id);
+    learn_submission(state, job.id, &job.user, spec)
 }
 
 /// An attempt is over and the task waits again: how long it has run tells about its kin.

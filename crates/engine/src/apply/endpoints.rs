@@ -33,8 +33,8 @@ pub(super) fn changed(state: &mut State, event: &Event, at: Time) {
 fn change_any(state: &mut State, event: &Event, at: Time) {
     match event {
         Event::EndpointCreated { endpoint, user, team, spec, by, key, want, texts } => {
-            let spec = texts::whole(state, spec, texts);
-            let revision = revision(1, (&spec, texts), by, at);
+            let (spec, texts) = texts::whole(state, spec, texts);
+            let revision = revision(1, (&spec, &texts), by, at);
             let mut new = Endpoint {
                 name: endpoint.clone(),
                 user: user.clone(),
@@ -68,9 +68,9 @@ fn change_any(state: &mut State, event: &Event, at: Time) {
             replica_changed(state, endpoint, *job, *phase, why.as_deref(), at);
         }
         Event::EndpointRevised { endpoint, spec, texts, .. } => {
-            let spec = texts::whole(state, spec, texts);
+            let (spec, texts) = texts::whole(state, spec, texts);
             let endpoint = state.endpoints.get_mut(endpoint);
-            endpoint.into_iter().for_each(|endpoint| revised(endpoint, event, &spec, at));
+            endpoint.into_iter().for_each(|e| revised(e, event, (&spec, &texts), at));
         }
         event => {
             let endpoint = event.endpoint().and_then(|name| state.endpoints.get_mut(name));
@@ -186,8 +186,13 @@ fn revision(
     }
 }
 
-fn revised(endpoint: &mut Endpoint, event: &Event, spec: &Arc<JobSpec>, at: Time) {
-    let Event::EndpointRevised { revision: number, by, same_as, rollout, texts, .. } = event else {
+fn revised(
+    endpoint: &mut Endpoint,
+    event: &Event,
+    (spec, texts): (&Arc<JobSpec>, &TextRefs),
+    at: Time,
+) {
+    let Event::EndpointRevised { revision: number, by, same_as, rollout, .. } = event else {
         return;
     };
     let files = |spec: &JobSpec| spec.service.as_deref().and_then(|s| s.files.clone());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tutti_model::{
-    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, Phase, ReplicaOf, Span, State,
-    Task, TaskId, Tasks, TextRefs, Time,
+    ArrayTasks, DEFAULT_TEAM, Ended, Job, JobId, JobSpec, JobUpdate, LimitByPolicy, Phase,
+    ReplicaOf, Span, State, Task, TaskId, Tasks, TextRefs, Time,
 };
 
 use super::{accounts, claims, health};
@@ -24,7 +24,7 @@ pub(super) fn submitted(
     (spec, texts): (&Arc<JobSpec>, &TextRefs),
     at: Time,
 ) {
-    let spec = &texts::whole(state, spec, texts);
+    let (spec, texts) = &texts::whole(state, spec, texts);
     let tasks = match &spec.array {
         None => Tasks::One(Task::pending(at)),
         Some(array) => {
@@ -46,6 +46,7 @@ pub(super) fn submitted(
         replica_of: who.replica_of.cloned().map(Box::new),
         texts: texts.clone(),
         cut: TextRefs::default(),
+        asked: None,
         tasks,
     };
     if let Some(key) = who.key {
@@ -57,15 +58,28 @@ pub(super) fn submitted(
     index::job_added(state, id);
 }
 
-/// Its rank among its kin stays: it is what was learned of what it was.
-pub(super) fn updated(state: &mut State, id: JobId, update: &JobUpdate, team: Option<&str>) {
-    let Some(job) = state.job(id) else { return };
-    let spec = Arc::new(update.applied(&job.spec));
+/// Of another size it has other kin.
+pub(super) fn updated(
+    state: &mut State,
+    id: JobId,
+    update: &JobUpdate,
+    team: Option<&str>,
+    default_time: Option<&LimitByPolicy>,
+) {
+    let Some(job) = state.jobs.get(&id).cloned() else { return };
+    let mut spec = update.applied(&job.spec);
+    if let Some(LimitByPolicy { time, of }) = default_time {
+        (spec.time, spec.default_time_of) = (*time, of.clone());
+    }
+    let mut rank = job.rank;
     if update.changes_demand() {
         accounts::learn_shape(state, &spec);
+        rank = accounts::learn_other_size(state, &job, &spec);
     }
+    let asked = job.asked.clone().unwrap_or_else(|| texts::digest_of(&job.spec));
+    drop(job);
     index::change_spec(state, id, |job| {
-        job.spec = spec;
+        (job.spec, job.rank, job.asked) = (Arc::new(spec), rank, Some(asked));
         if let Some(team) = team {
             team.clone_into(&mut job.team);
         }

@@ -22,6 +22,7 @@ pub(super) fn serve(
     key: Option<&str>,
 ) -> Decision {
     let user = on_behalf(actor, user)?;
+    submit::check_key(key)?;
     let name = check_service(spec)?;
     let spec = in_its_class(view, spec);
     if let Some(known) = view.state.endpoints.get(name) {
@@ -51,11 +52,12 @@ pub(super) fn serve(
     ))
 }
 
-/// What is served goes before ordinary work, where the policy has a class for it.
+/// What is served goes before ordinary work, where the policy has a class for it. Whose default its time
+/// limit is can't be said by who writes the file.
 fn in_its_class(view: View<'_>, spec: &JobSpec) -> JobSpec {
     let class = view.state.policy.classes.contains_key(SERVING_CLASS).then_some(SERVING_CLASS);
     let class = spec.class.clone().or_else(|| class.map(str::to_owned));
-    JobSpec { class, ..spec.clone() }
+    JobSpec { class, default_time_of: None, ..spec.clone() }
 }
 
 /// Whoever asks for a model must not get somebody else's: no two endpoints have a name in common.

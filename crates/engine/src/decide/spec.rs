@@ -1,8 +1,8 @@
 //! What can be known to be wrong with a job spec, whatever the cluster.
 
 use tutti_model::{
-    Command as Run, JobSpec, Launcher, NAME_CHARS_MAX, PreemptMode, SubmissionRule, Topology,
-    name_problem, variable_name_problem,
+    Command as Run, JobSpec, JobUpdate, Launcher, NAME_CHARS_MAX, PreemptMode, SubmissionRule,
+    Topology, name_problem, variable_name_problem,
 };
 
 use super::bad;
@@ -21,11 +21,11 @@ const SAVE_SIGNALS: [&str; 8] = ["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "
 
 pub(super) fn check_spec(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> {
     check_command(spec, rule)?;
-    check_counts(spec)?;
-    check_share(spec)?;
-    check_elastic(spec)?;
+    check_name("name", spec.name.as_deref())?;
+    check_name("team", spec.team.as_deref())?;
+    check_demand(spec)?;
+    check_limit(spec)?;
     check_labels(spec)?;
-    check_topology(spec)?;
     check_signal(spec)?;
     check_launcher(spec)?;
     if let Some((key, problem)) = spec.watch.iter().flat_map(|w| w.problems()).next() {
@@ -34,13 +34,7 @@ pub(super) fn check_spec(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Re
     if let Some((key, problem)) = spec.plan.iter().flat_map(|p| p.problems()).next() {
         return Err(bad("plan", format!("{key} {problem}")));
     }
-    if spec.after.len() > DEPENDENCIES_MAX {
-        let problem = format!(
-            "names {} jobs, and at most {DEPENDENCIES_MAX} are taken: wait for an array instead",
-            spec.after.len()
-        );
-        return Err(bad("after", problem));
-    }
+    check_after(spec)?;
     let paths = [
         ("workdir", spec.workdir.as_deref()),
         ("checkpoint", spec.checkpoint.as_ref().map(|c| c.dir.as_str())),
@@ -51,6 +45,71 @@ pub(super) fn check_spec(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Re
     }
     if spec.array.as_ref().is_some_and(|a| a.indices.is_empty()) {
         return Err(bad("array", "has no indices"));
+    }
+    Ok(())
+}
+
+/// What of this spec an update has changed. The rest was judged when it was submitted, by what held then:
+/// a job must not be stuck with a mistake in one place because of another.
+pub(super) fn check_changes(spec: &JobSpec, update: &JobUpdate) -> Result<(), Rejected> {
+    // All that can change. Priority and hold are the job's, and whether there is such a class is said
+    // where classes are known.
+    let JobUpdate {
+        name,
+        priority: _,
+        time,
+        no_time: _,
+        hold: _,
+        team,
+        class: _,
+        after,
+        nodes,
+        gpus,
+        gpus_per_node,
+    } = update;
+    check_name("name", name.as_deref())?;
+    check_name("team", team.as_deref())?;
+    if time.is_some() {
+        check_limit(spec)?;
+    }
+    if after.is_some() {
+        check_after(spec)?;
+    }
+    if nodes.is_some() || gpus.is_some() || gpus_per_node.is_some() {
+        check_demand(spec)?;
+    }
+    Ok(())
+}
+
+fn check_name(key: &'static str, name: Option<&str>) -> Result<(), Rejected> {
+    match name.and_then(name_problem) {
+        Some(why) => Err(bad(key, why)),
+        None => Ok(()),
+    }
+}
+
+/// All that is about how many nodes and GPUs it is to have.
+fn check_demand(spec: &JobSpec) -> Result<(), Rejected> {
+    check_counts(spec)?;
+    check_share(spec)?;
+    check_elastic(spec)?;
+    check_topology(spec)
+}
+
+fn check_limit(spec: &JobSpec) -> Result<(), Rejected> {
+    match spec.time.is_some_and(|t| t.0 == 0) {
+        true => Err(bad("time", "a limit of 0 would end the job at once")),
+        false => Ok(()),
+    }
+}
+
+fn check_after(spec: &JobSpec) -> Result<(), Rejected> {
+    if spec.after.len() > DEPENDENCIES_MAX {
+        let problem = format!(
+            "names {} jobs, and at most {DEPENDENCIES_MAX} are taken: wait for an array instead",
+            spec.after.len()
+        );
+        return Err(bad("after", problem));
     }
     Ok(())
 }
@@ -89,15 +148,10 @@ fn check_command(spec: &JobSpec, rule: &SubmissionRule) -> Result<(), Rejected> 
     if spec.workdir.as_deref().is_some_and(|d| !d.starts_with('/')) {
         return Err(bad("workdir", "must start with '/'"));
     }
-    if let Some(image) = &spec.image {
-        check_image(image)?;
+    match &spec.image {
+        Some(image) => check_image(image),
+        None => Ok(()),
     }
-    for (key, name) in [("name", &spec.name), ("team", &spec.team)] {
-        if let Some(why) = name.as_deref().and_then(name_problem) {
-            return Err(bad(key, why));
-        }
-    }
-    Ok(())
 }
 
 /// It becomes one word of a command line.
@@ -128,11 +182,10 @@ fn check_counts(spec: &JobSpec) -> Result<(), Rejected> {
     if spec.gpus_per_node.as_ref().is_some_and(|g| g.model.is_some() && g.count == 0) {
         return Err(bad("gpus_per_node", "is 0 of a model: ask for at least 1, or leave it out"));
     }
-    if spec.ranks_per_node.is_some_and(|n| n == 0 || n > RANKS_PER_NODE_MAX) {
-        return Err(bad("ranks_per_node", format!("must be 1 to {RANKS_PER_NODE_MAX}")));
-    }
-    if spec.time.is_some_and(|t| t.0 == 0) {
-        return Err(bad("time", "a limit of 0 would end the job at once"));
+    let model = spec.gpus_per_node.as_ref().and_then(|g| g.model.as_ref());
+    if model.is_some_and(|m| m.len() > NAME_CHARS_MAX) {
+        let problem = format!("names a model of more than {NAME_CHARS_MAX} letters");
+        return Err(bad("gpus_per_node", problem));
     }
     Ok(())
 }
@@ -157,6 +210,9 @@ fn check_share(spec: &JobSpec) -> Result<(), Rejected> {
 
 /// What a launcher can't make work.
 fn check_launcher(spec: &JobSpec) -> Result<(), Rejected> {
+    if spec.ranks_per_node.is_some_and(|n| n == 0 || n > RANKS_PER_NODE_MAX) {
+        return Err(bad("ranks_per_node", format!("must be 1 to {RANKS_PER_NODE_MAX}")));
+    }
     let ranks = |why: &str| match spec.ranks_per_node {
         Some(_) => Err(bad("ranks_per_node", why)),
         None => Ok(()),

@@ -15,6 +15,8 @@ use crate::index::{DependencyState, dependency};
 use crate::reject::{EndpointRefused, Rejected, SpecHolder};
 use crate::texts::{is_of, refs_of};
 
+const KEY_BYTES_MAX: usize = 200;
+
 pub(super) fn submit(
     view: View<'_>,
     actor: &Actor,
@@ -55,7 +57,7 @@ pub(super) fn not_serving(actor: &Actor, spec: &JobSpec) -> Result<(), Rejected>
 }
 
 /// A job that names no limit has that of the policy as it is now: a later one is for later jobs.
-fn with_time_limit(view: View<'_>, spec: &JobSpec, team: &str) -> JobSpec {
+pub(super) fn with_time_limit(view: View<'_>, spec: &JobSpec, team: &str) -> JobSpec {
     let mut spec = JobSpec { default_time_of: None, ..spec.clone() };
     if spec.time.is_none()
         && let Some((time, whose)) = view.state.policy.default_time(team, spec.class.as_deref())
@@ -116,7 +118,8 @@ pub(super) fn within_bytes(
     replaces: Option<&Job>,
 ) -> Result<(), Rejected> {
     let (rule, held) = (&view.state.policy.submissions, &view.state.index.spec_bytes);
-    let texts = refs_of(spec);
+    // A change leaves the texts as they are stored.
+    let texts = replaces.map_or_else(|| refs_of(spec), |job| job.texts.clone());
     let own = spec.bytes_beside(&texts);
     let before = replaces.map_or(0, |job| job.spec.bytes_beside(&job.texts));
     let of_team = if replaces.is_some_and(|job| job.team == team) { before } else { 0 };
@@ -129,12 +132,20 @@ pub(super) fn within_bytes(
         let holder = holder.unwrap_or(&nothing);
         let has = Bytes(holder.bytes.saturating_sub(before));
         let adds = Bytes(holder.adds(own, &texts));
-        if has.0 + adds.0 > limit.0 {
+        // What was there before is not judged again: the limit may have been another one.
+        if adds.0 > before && has.0 + adds.0 > limit.0 {
             let name = name.to_owned();
             return Err(Rejected::TooManySpecBytes { whose, name, has, adds, limit });
         }
     }
     Ok(())
+}
+
+pub(super) fn check_key(key: Option<&str>) -> Result<(), Rejected> {
+    match key.is_some_and(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
+        true => Err(bad("key", format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes"))),
+        false => Ok(()),
+    }
 }
 
 /// A repeated submission gets the job it made the first time.
@@ -144,10 +155,8 @@ fn known_key(
     spec: &JobSpec,
     key: Option<&str>,
 ) -> Result<Option<JobId>, Rejected> {
+    check_key(key)?;
     let Some(key) = key else { return Ok(None) };
-    if key.is_empty() || key.len() > 200 {
-        return Err(bad("key", "an idempotency key has 1 to 200 bytes"));
-    }
     let Some((job, _)) = view.state.keys.get(&(user.to_owned(), key.to_owned())) else {
         return Ok(None);
     };

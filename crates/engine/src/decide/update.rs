@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 
 use tutti_model::{
-    Demand, Dependency, Job, JobId, JobSpec, JobUpdate, Phase, Role, Span, State, Task, Tasks,
+    Demand, Dependency, Job, JobId, JobSpec, JobUpdate, LimitByPolicy, Phase, Role, Span, State,
+    Task, Tasks,
 };
 
-use super::spec::check_spec;
+use super::spec::check_changes;
 use super::submit::{
-    check_class, check_dependencies, not_serving, team_of, within_bytes, within_team_limit,
+    check_class, check_dependencies, not_serving, team_of, with_time_limit, within_bytes,
+    within_team_limit,
 };
 use super::{Decision, View, bad, jobs, own_job};
 use crate::command::{Actor, Reply};
@@ -54,8 +56,7 @@ fn changed(
         return Err(Rejected::CantUpdate { job: job.id, key, why: started_words(job) });
     }
     let spec = update.applied(&job.spec);
-    check_spec(&spec, &view.state.policy.submissions)?;
-    check_time(view, actor, job, &spec)?;
+    check_changes(&spec, update)?;
     if update.class.is_some() {
         not_serving(actor, &spec)?;
         check_class(view, actor, &spec)?;
@@ -64,21 +65,37 @@ fn changed(
         Some(_) => Some(team_of(view, actor, &job.user, &spec)?),
         None => None,
     };
+    let payer = team.as_deref().unwrap_or(&job.team);
+    let (spec, default_time) = with_default_time(view, update, spec, payer);
+    check_time(view, actor, job, &spec, payer)?;
     if update.changes_demand() || team.is_some() {
         tutti_sched::impossible(view.state, &Demand::of(&spec))?;
-        within_team_limit(&view.state.policy, team.as_deref().unwrap_or(&job.team), &spec)?;
+        within_team_limit(&view.state.policy, payer, &spec)?;
     }
-    if update.name.is_some() || update.after.is_some() || team.is_some() {
-        let payer = team.as_deref().unwrap_or(&job.team);
-        within_bytes(view, &job.user, payer, &spec, Some(job))?;
-    }
+    within_bytes(view, &job.user, payer, &spec, Some(job))?;
     if let Some(after) = &update.after {
         check_dependencies(view, &spec, job.id)?;
         no_circle(view.state, after, job.id)?;
     }
     let update = JobUpdate { priority: None, hold: None, ..update.clone() };
     let by = actor.user.clone();
-    Ok(Event::JobUpdated { job: job.id, update: Box::new(update), team, by })
+    Ok(Event::JobUpdated { job: job.id, update: Box::new(update), team, default_time, by })
+}
+
+/// A job that names no limit itself has that of its new team and class, as if it were submitted now.
+fn with_default_time(
+    view: View<'_>,
+    update: &JobUpdate,
+    spec: JobSpec,
+    team: &str,
+) -> (JobSpec, Option<LimitByPolicy>) {
+    let names_one = update.no_time || spec.as_asked().time.is_some();
+    if names_one || !(update.team.is_some() || update.class.is_some()) {
+        return (spec, None);
+    }
+    let spec = with_time_limit(view, &spec.as_asked(), team);
+    let default = LimitByPolicy { time: spec.time, of: spec.default_time_of.clone() };
+    (spec, Some(default))
 }
 
 /// The first thing that can't change once something of the job has started.
@@ -113,12 +130,19 @@ fn started_words(job: &Job) -> &'static str {
 }
 
 /// Others were told when it ends at the latest: it may only end sooner, but for admins.
-fn check_time(view: View<'_>, actor: &Actor, job: &Job, spec: &JobSpec) -> Result<(), Rejected> {
-    if spec.time == job.spec.time {
+fn check_time(
+    view: View<'_>,
+    actor: &Actor,
+    job: &Job,
+    spec: &JobSpec,
+    team: &str,
+) -> Result<(), Rejected> {
+    let moves = job.team != team || job.spec.class != spec.class;
+    if spec.time == job.spec.time && !moves {
         return Ok(());
     }
     if spec.time.is_none() && actor.role < Role::Admin {
-        let default = view.state.policy.default_time(&job.team, spec.class.as_deref());
+        let default = view.state.policy.default_time(team, spec.class.as_deref());
         if let Some((default, _)) = default {
             let problem = format!("the policy has a default of {default}: write another limit");
             return Err(bad("time", problem));

@@ -1,8 +1,8 @@
 //! Jobs that change after they were submitted.
 
 use tutti_model::{
-    Bytes, ExitStatus, JobId, JobSpec, JobState, JobUpdate, NodeId, Order, Priority, Role, Span,
-    TaskId,
+    Bytes, DefaultTimeOf, ExitStatus, Job, JobId, JobSpec, JobState, JobUpdate, NodeId, Order,
+    Priority, Role, Span, State, TaskId, Team,
 };
 
 use super::world::{World, ada, admin, gang};
@@ -202,4 +202,149 @@ fn a_job_that_is_being_started_is_not_made_longer_by_its_owner() {
     let longer = || JobUpdate { no_time: true, ..nothing() };
     assert!(update(&mut world, ada(), job, longer()).is_err());
     assert!(update(&mut world, admin(), job, longer()).is_ok());
+}
+
+fn limit_of(world: &World, job: JobId) -> (Option<Span>, Option<DefaultTimeOf>) {
+    let spec = &world.engine.state().job(job).unwrap().spec;
+    (spec.time, spec.default_time_of.clone())
+}
+
+/// Who moves a job to a team or a class gets its default, as who submits it there.
+#[test]
+fn a_job_that_moves_has_the_default_time_of_where_it_goes() {
+    let mut world = World::new(&[8]);
+    let team = |hours: Option<u64>| Team {
+        default_time: hours.map(|h| Span::secs(h * 3600)),
+        members: ["ada".to_owned()].into(),
+        ..Team::default()
+    };
+    world.set_policy(|p| {
+        let teams = [("long", team(Some(100))), ("short", team(Some(1))), ("free", team(None))];
+        p.teams = teams.map(|(name, team)| (name.to_owned(), team)).into();
+        p.classes.get_mut("scavenger").unwrap().default_time = Some(Span::secs(60));
+    });
+    let to = |team: &str| JobUpdate { team: Some(team.into()), ..nothing() };
+    let of = |team: &str| Some(DefaultTimeOf::Team { team: team.into() });
+    let hours = |h: u64| Some(Span::secs(h * 3600));
+    let held = || JobSpec { hold: true, team: Some("long".into()), ..gang(1, 1) };
+    let job = world.submit(held());
+    assert_eq!(limit_of(&world, job), (hours(100), of("long")));
+    update(&mut world, ada(), job, to("short")).unwrap();
+    assert_eq!(limit_of(&world, job), (hours(1), of("short")));
+    update(&mut world, ada(), job, to("free")).unwrap();
+    assert_eq!(limit_of(&world, job), (None, None));
+    let class = JobUpdate { class: Some("scavenger".into()), ..nothing() };
+    update(&mut world, ada(), job, class.clone()).unwrap();
+    let of_class = Some(DefaultTimeOf::Class { class: "scavenger".into() });
+    assert_eq!(limit_of(&world, job), (Some(Span::secs(60)), of_class));
+    // From a team without a limit into one that has one, and none that only an admin may have.
+    let free = world.submit(JobSpec { team: Some("free".into()), ..held() });
+    let none = JobUpdate { no_time: true, ..to("short") };
+    let refused = update(&mut world, ada(), free, none.clone());
+    assert!(matches!(refused, Err(Rejected::BadSpec { key: "time", .. })), "{refused:?}");
+    update(&mut world, ada(), free, to("short")).unwrap();
+    assert_eq!(limit_of(&world, free), (hours(1), of("short")));
+    update(&mut world, admin(), free, none).unwrap();
+    assert_eq!(limit_of(&world, free), (None, None));
+    // Its own limit is its own, given before or with the change.
+    let own = world.submit(JobSpec { time: hours(7), ..held() });
+    update(&mut world, ada(), own, to("short")).unwrap();
+    assert_eq!(limit_of(&world, own), (hours(7), None));
+    update(&mut world, ada(), own, JobUpdate { time: hours(8), ..to("long") }).unwrap();
+    update(&mut world, ada(), own, class).unwrap();
+    assert_eq!(limit_of(&world, own), (hours(8), None));
+}
+
+/// The answer to the first one was lost, and meanwhile somebody changed the job.
+#[test]
+fn a_submission_that_is_repeated_after_a_change_gets_its_job() {
+    let mut world = World::new(&[8]);
+    world.set_policy(|p| p.default_time = Some(Span::secs(3600)));
+    let mut spec = JobSpec { hold: true, ..gang(1, 1) };
+    spec.env.insert("BIG".into(), "x".repeat(100_000));
+    let job = world.submit_with_key(spec.clone(), Some("k")).unwrap();
+    let changes = [
+        JobUpdate { name: Some("other".into()), ..nothing() },
+        JobUpdate { gpus: Some(2), time: Some(Span::secs(60)), ..nothing() },
+    ];
+    for change in changes {
+        update(&mut world, ada(), job, change.clone()).unwrap();
+        assert_eq!(world.submit_with_key(spec.clone(), Some("k")), Ok(job), "{change:?}");
+        // What it has become was never submitted.
+        let now = (*world.engine.state().job(job).unwrap().spec).clone();
+        assert_eq!(world.submit_with_key(now, Some("k")), Err(Rejected::KeyReused(job)));
+    }
+    // Also out of a snapshot, and when it is over and its texts are cut.
+    let snapshot = crate::packed_state(world.engine.state().clone());
+    let written = serde_json::to_string(&snapshot.jobs[&job]).unwrap();
+    assert_eq!(serde_json::from_str::<Job>(&written).unwrap(), *snapshot.jobs[&job]);
+    world.engine = crate::Engine::restore(snapshot, crate::Settings::default());
+    assert_eq!(world.submit_with_key(spec.clone(), Some("k")), Ok(job));
+    world.step(Command::Cancel { actor: ada(), target: TaskId::single(job) }).reply.unwrap();
+    assert_eq!(world.submit_with_key(spec, Some("k")), Ok(job));
+}
+
+/// What was learned of a size is of jobs that have it.
+#[test]
+fn a_job_of_another_size_leaves_no_ghost_among_those_it_was_like() {
+    let mut world = World::new(&[8]);
+    let jobs: Vec<JobId> =
+        (0..3).map(|_| world.submit(JobSpec { hold: true, ..gang(1, 1) })).collect();
+    let big = world.submit(JobSpec { hold: true, ..gang(1, 8) });
+    let more = JobUpdate { gpus_per_node: Some("8".parse().unwrap()), ..nothing() };
+    update(&mut world, ada(), jobs[1], more).unwrap();
+    let state = world.engine.state();
+    let times = |state: &State| {
+        let text = format!("{:?}", state.learned.service);
+        text.matches(&format!("job: {:?},", jobs[1])).count()
+    };
+    assert_eq!(times(state), 1);
+    let ranks = |job: JobId| state.job(job).unwrap().rank;
+    assert!(ranks(jobs[1]) > ranks(jobs[2]), "eight times the size goes later");
+    // The first of its new kin leads them.
+    assert!(ranks(jobs[1]) <= ranks(big));
+    let none = JobUpdate { gpus_per_node: Some("0".parse().unwrap()), ..nothing() };
+    update(&mut world, ada(), jobs[1], none).unwrap();
+    let state = world.engine.state();
+    assert_eq!(times(state), 0);
+    assert_eq!(state.job(jobs[1]).unwrap().rank, 0, "work without GPUs is not ranked");
+}
+
+/// An operator's lower bounds are for what comes: what is there can still be named, moved and ended.
+#[test]
+fn a_change_is_judged_by_what_it_changes() {
+    let mut world = World::new(&[8]);
+    let mut spec = JobSpec { hold: true, ..gang(1, 1) };
+    spec.env.insert("BIG".into(), "x".repeat(3_000));
+    let job = world.submit(spec.clone());
+    world.set_policy(|p| {
+        p.submissions.job_bytes = Bytes(1024);
+        p.submissions.user_bytes = Bytes(2048);
+    });
+    assert!(world.try_submit(spec).is_err(), "no such job is taken any more");
+    let time = JobUpdate { time: Some(Span::secs(60)), ..nothing() };
+    update(&mut world, ada(), job, time).unwrap();
+    let smaller = JobUpdate { nodes: Some(1), after: Some(Vec::new()), ..nothing() };
+    update(&mut world, ada(), job, smaller).unwrap();
+    // More than it has is more than there may be.
+    let named = |n: usize| JobUpdate { name: Some("x".repeat(n)), ..nothing() };
+    let refused = update(&mut world, ada(), job, named(100)).unwrap_err();
+    assert!(matches!(refused, Rejected::TooManySpecBytes { .. }), "{refused}");
+    // And every change is judged, whatever else is wrong.
+    for (key, change) in [
+        ("name", named(201)),
+        ("team", JobUpdate { team: Some("a\nb".into()), ..nothing() }),
+        ("time", JobUpdate { time: Some(Span(0)), ..nothing() }),
+        ("nodes", JobUpdate { nodes: Some(0), ..nothing() }),
+        (
+            "gpus_per_node",
+            JobUpdate { gpus_per_node: Some("h100:0".parse().unwrap()), ..nothing() },
+        ),
+    ] {
+        let refused = update(&mut world, ada(), job, change);
+        assert!(
+            matches!(refused, Err(Rejected::BadSpec { key: k, .. }) if k == key),
+            "{refused:?}"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Replayed, and out of a snapshot, everything is as it was; and nothing is kept for longer than needed.
 
 use proptest::prelude::*;
-use tutti_model::{Bytes, JobSpec, Span, StoredText, TaskId};
+use tutti_model::{Bytes, GpuRequest, JobSpec, ServiceSpec, Span, StoredText, TaskId};
 
 use super::*;
 use crate::tests::world::{World, ada};
@@ -45,7 +45,7 @@ fn equal_environments_are_one_in_memory_and_in_the_journal() {
     }
     assert!(written < 200_000, "{written} bytes for 50 jobs with one environment");
     let state = world.engine.state();
-    assert_eq!((state.texts.len(), stored(state)), (1, 100_003));
+    assert_eq!((state.texts.len(), stored(state)), (1, 100_003 + 2 * size_of::<String>() as u64));
     let jobs: Vec<&Arc<Job>> = state.jobs.values().collect();
     assert!(jobs.iter().all(|job| job.spec.env.is_same(&jobs[0].spec.env)));
     let held = &state.index.spec_bytes.users["ada"];
@@ -65,7 +65,11 @@ fn a_text_goes_with_the_last_job_that_has_it() {
     let spec = |name| with_env(100_000, name, 'x');
     let (a, b) = (world.submit(spec("a")), world.submit(spec("b")));
     world.step(cancel(a));
-    assert_eq!(stored(world.engine.state()), 100_003, "b still has it");
+    assert_eq!(
+        stored(world.engine.state()),
+        100_003 + 2 * size_of::<String>() as u64,
+        "b still has it"
+    );
     world.step(cancel(b));
     let state = world.engine.state();
     assert_eq!(stored(state), 0);
@@ -128,6 +132,47 @@ fn one_job_is_refused_at_its_bound() {
     }
 }
 
+/// What an endpoint says beside its command is no place to hide: revision after revision it counts.
+#[test]
+fn what_a_service_says_counts_for_its_user() {
+    let mut world = World::new(&[8]);
+    world.set_policy(|policy| {
+        policy.submissions.job_bytes = Bytes(64 << 10);
+        policy.submissions.user_bytes = Bytes(64 << 10);
+    });
+    let chat = |round: usize| {
+        let model = |n: usize| format!("{round:04}-{n:04}{}", "x".repeat(190));
+        let service = ServiceSpec { models: (0..100).map(model).collect(), ..Default::default() };
+        let name = Some(format!("chat-{round}"));
+        JobSpec { name, service: Some(Box::new(service)), ..JobSpec::shell("serve") }
+    };
+    let mut serve = |round| {
+        let (actor, user, key) = (ada(), None, None);
+        world.step(Command::Serve { actor, spec: Box::new(chat(round)), user, key }).reply
+    };
+    let refused = (0..10).find_map(|round| serve(round).err()).expect("ten have 200 kB of names");
+    assert!(matches!(refused, Rejected::TooManySpecBytes { .. }), "{refused:?}");
+}
+
+#[test]
+fn no_text_of_a_job_file_is_without_bounds() {
+    let mut world = World::new(&[8]);
+    let long = "x".repeat(1 << 20);
+    let mut spec = JobSpec::shell("train");
+    spec.gpus_per_node = Some(GpuRequest { model: Some(long.clone()), count: 1 });
+    let refused = world.try_submit(spec).unwrap_err();
+    assert!(refused.to_string().contains("model"), "{refused}");
+    let files = Some(format!("/{long}"));
+    let service = Some(Box::new(ServiceSpec { files, ..ServiceSpec::default() }));
+    let spec = Box::new(JobSpec { name: Some("chat".into()), service, ..JobSpec::shell("serve") });
+    let (actor, user) = (ada(), None);
+    let serve = |spec, key| Command::Serve { actor: actor.clone(), spec, user: user.clone(), key };
+    let refused = world.step(serve(spec.clone(), None)).reply.unwrap_err();
+    assert!(refused.to_string().contains("4096"), "{refused}");
+    let refused = world.step(serve(spec, Some(long))).reply.unwrap_err();
+    assert!(refused.to_string().contains("key"), "{refused}");
+}
+
 #[test]
 fn many_ended_jobs_leave_early_when_they_take_too_much() {
     let mut world = World::new(&[8]);
@@ -147,6 +192,20 @@ fn many_ended_jobs_leave_early_when_they_take_too_much() {
     let due: Vec<JobId> = crate::forgettable(state, world.engine.settings(), world.now).collect();
     assert!(!due.is_empty() && due.len() < 10, "{due:?}");
     assert_eq!(due, jobs[..due.len()]);
+}
+
+/// References from before more than letters was counted: all that have a text count the same for it.
+#[test]
+fn what_an_older_snapshot_counted_is_counted_anew() {
+    let mut world = World::new(&[8]);
+    let job = world.submit(with_env(100_000, "a", 'x'));
+    let state = world.engine.state().clone();
+    let mut older = packed_state(state.clone());
+    let texts = &mut Arc::make_mut(older.jobs.get_mut(&job).unwrap()).texts;
+    texts.env.as_mut().unwrap().bytes = 100_003;
+    let read = Engine::restore(older, Settings::default());
+    assert_eq!(read.state(), &state);
+    assert_eq!(read.state().index.spec_bytes, state.index.spec_bytes);
 }
 
 /// An event from before texts were stored by their hash.

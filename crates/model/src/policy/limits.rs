@@ -15,6 +15,16 @@ pub enum DefaultTimeOf {
     Policy,
 }
 
+/// The limit that a job has because it names none, if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitByPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<DefaultTimeOf>,
+}
+
 impl DefaultTimeOf {
     /// `the default of team vision`.
     pub fn in_words(&self) -> String {

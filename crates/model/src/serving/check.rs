@@ -10,6 +10,9 @@ const REPLICAS_MAX: u32 = 1000;
 const MODELS_MAX: usize = 100;
 const MODEL_CHARS_MAX: usize = 200;
 const SCHEDULE_MAX: usize = 100;
+const DAYS_MAX: usize = 7;
+const PATH_BYTES_MAX: usize = 4096;
+const HEADER_BYTES_MAX: usize = 200;
 /// Lower ones are what daemons of the machine itself listen on.
 const PORT_MIN: u16 = 1024;
 /// The clocks that are furthest from UTC.
@@ -133,6 +136,7 @@ impl ServiceSpec {
     }
 
     fn check_names(&self) -> Checked {
+        self.check_lengths()?;
         if !self.health.starts_with('/') {
             let why = format!("'{}' is no path: it starts with / as in /health", self.health);
             return wrong([Key("health")], why);
@@ -149,6 +153,21 @@ impl ServiceSpec {
             Some(files) => {
                 let why = format!("'{files}' is no path on every node: it starts with /");
                 wrong([Key("files")], why)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// First, because what else is wrong with a text is said with the text.
+    fn check_lengths(&self) -> Checked {
+        let texts = [
+            ("health", self.health.len(), PATH_BYTES_MAX),
+            ("sticky_header", self.sticky_header.len(), HEADER_BYTES_MAX),
+            ("files", self.files.as_ref().map_or(0, String::len), PATH_BYTES_MAX),
+        ];
+        match texts.into_iter().find(|(_, bytes, most)| bytes > most) {
+            Some((key, bytes, most)) => {
+                wrong([Key(key)], format!("has {bytes} bytes, and at most {most} are taken"))
             }
             None => Ok(()),
         }
@@ -195,6 +214,9 @@ impl ScheduledMin {
         if self.from == self.until {
             return wrong(at("until"), "the same as 'from': write 00:00 and 24:00 for a day");
         }
+        if self.days.len() > DAYS_MAX {
+            return wrong(at("days"), format!("names {} of the 7 days", self.days.len()));
+        }
         if self.utc_offset_minutes.unsigned_abs() > OFFSET_MAX.unsigned_abs() {
             let why = format!("{} minutes: no clock is that far", self.utc_offset_minutes);
             return wrong(at("utc_offset_minutes"), why);
@@ -235,7 +257,7 @@ impl RolloutRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Span, TimeOfDay};
+    use crate::{Span, TimeOfDay, Weekday};
 
     fn hours(from: u16, until: u16, utc_offset_minutes: i32) -> ScheduledMin {
         let (from, until) = (TimeOfDay(from), TimeOfDay(until));
@@ -247,7 +269,7 @@ mod tests {
     #[test]
     fn every_mistake_has_its_place() {
         assert_eq!(ServiceSpec::default().check(), Ok(()));
-        let cases: [(&str, Spoil); 25] = [
+        let cases: [(&str, Spoil); 29] = [
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 0 }),
             ("replicas", |s| s.replicas = Replicas { min: 3, max: 2 }),
             ("replicas", |s| s.replicas = Replicas { min: 0, max: 1001 }),
@@ -261,7 +283,13 @@ mod tests {
             ("hung_after", |s| s.hung_after = Span(0)),
             ("health", |s| s.health = "health".into()),
             ("health", |s| s.health = "/a b".into()),
+            ("health", |s| s.health = format!("/{}", "x".repeat(4096))),
             ("sticky_header", |s| s.sticky_header = String::new()),
+            ("sticky_header", |s| s.sticky_header = "x".repeat(201)),
+            ("files", |s| s.files = Some(format!("/{}", "x".repeat(4096)))),
+            ("schedule[0].days", |s| {
+                s.schedule = vec![ScheduledMin { days: vec![Weekday::Mon; 8], ..hours(1, 2, 0) }];
+            }),
             ("files", |s| s.files = Some("models".into())),
             ("models", |s| s.models = (0..101).map(|n| n.to_string()).collect()),
             ("models[0]", |s| s.models = vec![" ".into()]),

@@ -142,6 +142,7 @@ fn change(state: &mut State, scheduler: &mut Scheduler, what: (u8, u32, u32)) {
                 replica_of: None,
                 texts: TextRefs::default(),
                 cut: TextRefs::default(),
+                asked: None,
                 spec: std::sync::Arc::new(spec),
                 tasks: Tasks::One(Task::pending(NOW)),
             };

@@ -55,6 +55,7 @@ impl World {
             replica_of: None,
             texts: TextRefs::default(),
             cut: TextRefs::default(),
+            asked: None,
             spec: Arc::new(spec),
             tasks: Tasks::One(Task::pending(self.now)),
         };

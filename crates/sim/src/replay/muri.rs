@@ -260,6 +260,7 @@ impl<'a> World<'a> {
             replica_of: None,
             texts: TextRefs::default(),
             cut: TextRefs::default(),
+            asked: None,
             tasks: Tasks::One(Task::pending(submitted_at)),
         };
         self.state.jobs.insert(id, Arc::new(record));
