@@ -48,6 +48,8 @@ pub struct Counts {
     pub stalls: u32,
     pub crash_loops: u32,
     pub taken_out: u32,
+    /// Jobs that were changed.
+    pub updated: u32,
     /// Nodes that were removed.
     pub removed: u32,
     /// Suspensions for others and by hand, those that came to nothing, and parts that could not wake.
@@ -166,6 +168,7 @@ impl Controller {
             Event::Stopping { why: StopCause::Stalled { .. }, .. } => counts.stalls += 1,
             Event::NodeDrained { drain, .. } if drain.auto => counts.taken_out += 1,
             Event::NodeRemoved { .. } => counts.removed += 1,
+            Event::JobUpdated { .. } => counts.updated += 1,
             Event::LedgerDropped { .. } => counts.days_dropped += 1,
             Event::ReplicaChanged { phase: ReplicaPhase::Ready, .. } => counts.replicas_ready += 1,
             Event::ReplicaFailed { .. } => counts.replicas_failed += 1,

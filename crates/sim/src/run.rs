@@ -3,19 +3,20 @@
 mod serving;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tutti_engine::{Actor, Command, Effect, Rejected, Reply, Settings, invariants};
 use tutti_model::{
-    GpuIndex, Grant, JobId, JobSpec, Link as NodeLink, NodeId, NodeKeyRecord, Order, Priority,
-    Role, State, Task, TaskId, Time, Token,
+    GpuIndex, Grant, Job, JobId, JobSpec, JobState, Link as NodeLink, NodeId, NodeKeyRecord, Order,
+    Priority, Role, State, Task, TaskId, Time, Token,
 };
 
 use crate::controller::{Controller, Counts, Crash};
 use crate::net::{Link, ToController, Weather, chance};
 use crate::node::Node;
-use crate::workload::{USERS, random_policy, random_spec};
+use crate::workload::{USERS, random_policy, random_spec, random_update};
 use serving::Serving;
 
 const STEP_MS: u64 = 100;
@@ -51,7 +52,7 @@ pub struct Storm {
     /// A GPU or a node breaks, or is mended.
     pub illness: u32,
     pub clock_jump: u32,
-    /// People cancel, hold, release, drain and resume.
+    /// People cancel, change, hold, release, drain and resume.
     pub meddling: u32,
     /// So many endpoints come and go, in every fourth seed.
     pub endpoints: usize,
@@ -299,7 +300,7 @@ impl World {
             0 => return Ok(()),
             n => jobs[self.rng.random_range(0..n)],
         };
-        let command = match self.rng.random_range(0..15) {
+        let command = match self.rng.random_range(0..19) {
             0 => Command::Cancel { actor, target: TaskId::single(job) },
             1 => {
                 let index = Some(self.rng.random_range(0..6));
@@ -326,6 +327,10 @@ impl World {
                 Command::RemoveNode { actor, node, force }
             }
             13 => return self.readmit(node),
+            14..=17 => {
+                let update = Box::new(random_update(&mut self.rng, &jobs));
+                Command::Update { actor, job: self.somebody_waiting(job), update }
+            }
             _ => Command::Resume { actor, node },
         };
         self.command(command)?;
@@ -361,6 +366,18 @@ impl World {
         }
     }
 
+    /// A job of which something waits, most of the time: little can change about the others.
+    fn somebody_waiting(&mut self, else_job: JobId) -> JobId {
+        let jobs = self.controller.engine.state().jobs.values();
+        let waits = |j: &&Arc<Job>| j.state() == JobState::Pending;
+        let waiting: Vec<JobId> = jobs.filter(waits).map(|j| j.id).collect();
+        match waiting.len() {
+            0 => else_job,
+            _ if self.rng.random_range(0..4) == 0 => else_job,
+            n => waiting[self.rng.random_range(0..n)],
+        }
+    }
+
     /// Undoes what people did that would keep work waiting for ever.
     fn put_right(&mut self) -> Result<(), Failure> {
         let actor = Actor { user: "root".into(), role: Role::Admin };
@@ -390,7 +407,7 @@ impl World {
 
     /// Held jobs wait for people; in the calm somebody lets them go.
     fn release_held(&mut self) -> Result<(), Failure> {
-        let held = |j: &&std::sync::Arc<tutti_model::Job>| j.held && !j.is_over();
+        let held = |j: &&Arc<Job>| j.held && !j.is_over();
         let jobs = self.controller.engine.state().jobs.values();
         let held: Vec<JobId> = jobs.filter(held).map(|j| j.id).collect();
         for job in held {

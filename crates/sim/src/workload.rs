@@ -4,7 +4,7 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use tutti_model::{
     Checkpoint, Command, DependOn, Dependency, DurationRule, Elastic, ExitStatus, GpuQuota,
-    GpuRequest, JobId, JobSpec, Launcher, PlacementRule, Policy, Preempt, PreemptMode,
+    GpuRequest, JobId, JobSpec, JobUpdate, Launcher, PlacementRule, Policy, Preempt, PreemptMode,
     PreemptionRule, Priority, QueueOrder, Reservation, Retry, Span, Stall, StallAction, Team,
     Topology,
 };
@@ -92,12 +92,52 @@ pub fn random_spec(rng: &mut ChaCha8Rng, known: &[JobId], nodes: u32) -> JobSpec
         preemption: 10,
         job_failure: rng.random_range(0..3),
     };
+    spec.after = random_after(rng, known);
+    spec
+}
+
+fn random_after(rng: &mut ChaCha8Rng, known: &[JobId]) -> Vec<Dependency> {
+    let mut after = Vec::new();
     for _ in 0..rng.random_range(0..3usize) * usize::from(!known.is_empty()) {
         let job = known[rng.random_range(0..known.len())];
         let on = [DependOn::Ok, DependOn::Failed, DependOn::Any][rng.random_range(0..3usize)];
-        spec.after.push(Dependency { job, on });
+        after.push(Dependency { job, on });
     }
-    spec
+    after
+}
+
+/// Somebody thinks again: one thing or several, such as the cluster could always give.
+pub fn random_update(rng: &mut ChaCha8Rng, known: &[JobId]) -> JobUpdate {
+    let mut update = JobUpdate::default();
+    for _ in 0..rng.random_range(1..4) {
+        match rng.random_range(0..12) {
+            0 => update.name = Some(format!("renamed-{}", rng.random_range(0..10))),
+            1 | 2 => update.priority = Some(Priority(rng.random_range(-2..=2))),
+            3 => update.time = Some(Span::secs(rng.random_range(1..30))),
+            4 => update.no_time = true,
+            5 => update.hold = Some(rng.random_bool(0.5)),
+            6 => {
+                let teams = ["lab", "vision", "speech", "guests"];
+                update.team = Some(teams[rng.random_range(0..teams.len())].to_owned());
+            }
+            7 => {
+                let classes = ["standard", "scavenger", "urgent"];
+                update.class = Some(classes[rng.random_range(0..classes.len())].to_owned());
+            }
+            8 => update.after = Some(random_after(rng, known)),
+            9 => update.nodes = Some(rng.random_range(1..=2)),
+            10 => update.gpus = Some(rng.random_range(1..=4)),
+            _ => {
+                let count = rng.random_range(0..=4);
+                update.gpus_per_node = Some(GpuRequest { model: None, count });
+            }
+        }
+    }
+    // One or the other: no limit, or this one.
+    if update.time.is_some() {
+        update.no_time = false;
+    }
+    update
 }
 
 /// Shares, labels, topology, elastic sizes, classes: only such as some node can always give.
@@ -188,7 +228,7 @@ fn random_teams(rng: &mut ChaCha8Rng) -> std::collections::BTreeMap<String, Team
         weight: rng.random_range(500..2000),
         members: [member.to_owned()].into(),
         budget: None,
-        default_time: None,
+        default_time: (rng.random_range(0..4) == 0).then(|| Span::secs(rng.random_range(20..60))),
     };
     let lab = team(None, "*", 8);
     let vision = team(Some("lab"), "ada", 4);

@@ -19,7 +19,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
     let storm = Storm::default();
     let (restarts, crashes) = (AtomicU64::new(0), AtomicU64::new(0));
     let preempting = AtomicU64::new(0);
-    let counts: [AtomicU64; 19] = Default::default();
+    let counts: [AtomicU64; 20] = Default::default();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, Into::into) {
@@ -41,6 +41,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                     let Counts { replicas_ready, replicas_failed, rolled_out, .. } = summary.counts;
                     let Counts { taken_back, endpoints_gone, endpoints_settled, removed, .. } =
                         summary.counts;
+                    let updated = summary.counts.updated;
                     let all = [
                         resizes,
                         evictions,
@@ -61,6 +62,7 @@ fn every_seed_keeps_the_invariants_and_heals() {
                         endpoints_gone,
                         endpoints_settled,
                         removed,
+                        updated,
                     ];
                     counts.iter().zip(all).for_each(|(sum, n)| {
                         count(sum, n.into());
@@ -96,4 +98,5 @@ fn every_seed_keeps_the_invariants_and_heals() {
     enough(16, SEEDS / 4, "endpoints were stopped");
     enough(17, SEEDS / 4, "endpoints came to rest after the storm");
     enough(18, SEEDS / 4, "nodes were removed");
+    enough(19, SEEDS / 2, "jobs were changed");
 }

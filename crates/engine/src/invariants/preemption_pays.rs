@@ -1,5 +1,5 @@
-//! Nobody is stopped in vain: a task for which others were stopped starts, unless it ends or is
-//! held first, or a node that it needs is lost, drained, found broken or comes back another.
+//! Nobody is stopped in vain: a task for which others were stopped starts, unless it ends, is held or
+//! is changed first, or a node that it needs is lost, drained, found broken or comes back another.
 //!
 //! Looks at a journal as it is written, not at a state.
 
@@ -41,6 +41,10 @@ impl PreemptionPays {
                 tasks.into_iter().for_each(|task| self.close(task));
             }
             Event::JobHeld { job, .. } => self.excuse(|task, _| task.job == *job),
+            // What was freed is for what it was. A name is nothing that anybody goes by.
+            Event::JobUpdated { job, update, .. } if !update.only_renames() => {
+                self.excuse(|task, _| task.job == *job);
+            }
             // Changed priorities, policies and nodes may put somebody else first.
             Event::PolicyChanged { .. } => self.excuse(|_, _| true),
             Event::NodeLost { node }
