@@ -11,20 +11,24 @@
 //!
 //! [`Acting`] says with whose rights that happens: a process of root takes on the rights of the
 //! directory's owner or of a job's user, so that the kernel refuses what that user could not do.
-//! [`OwnDir`] says whether a directory is ours alone.
+//! [`OwnDir`] says whether a directory is ours alone, [`TrustedDir`] whether one is root's or ours.
 //!
 //! Component by component on every kernel, and not by openat2: there is one rule to get right, and
 //! seccomp filters and old kernels do not change it.
 
 mod acting;
 mod folder;
+mod others;
 mod own_dir;
 mod resolve;
 mod tree;
+mod trusted_dir;
 
 pub use acting::{ActedFolder, Acting, UserIds, act_as, is_privileged};
 pub use folder::{Entry, EntryKind, Folder};
+pub use others::user_name;
 pub use own_dir::{OwnDir, OwnDirError};
+pub use trusted_dir::{NotTrusted, TrustedDir, is_trusted_user, read_trusted};
 
 use std::io;
 use std::path::PathBuf;

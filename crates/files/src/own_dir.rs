@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::FileStat;
-use nix::unistd::{Uid, User, geteuid};
 
 use crate::folder::{EntryKind, Folder};
-use crate::{acting, resolve};
+use crate::others::my_name;
+use crate::{acting, resolve, user_name};
 
 const STICKY: u32 = 0o1000;
 /// Group and others may write.
@@ -176,7 +176,7 @@ fn check_owner(path: &Path, stat: &FileStat) -> Result<(), OwnDirError> {
     if resolve::is_trusted(stat.st_uid) {
         return Ok(());
     }
-    let (owner, me) = (name_of(stat.st_uid), name_of(geteuid().as_raw()));
+    let (owner, me) = (user_name(stat.st_uid), my_name());
     Err(OwnDirError::ForeignOwner { path: path.to_owned(), owner, me })
 }
 
@@ -187,24 +187,21 @@ fn check_above(path: &Path, stat: &FileStat) -> Result<(), OwnDirError> {
     if !acting::is_privileged() || (resolve::is_trusted(stat.st_uid) && closed) {
         return Ok(());
     }
-    let (owner, mode) = (name_of(stat.st_uid), stat.st_mode & 0o7777);
+    let (owner, mode) = (user_name(stat.st_uid), stat.st_mode & 0o7777);
     Err(OwnDirError::OpenAbove { path: path.to_owned(), owner, mode })
 }
 
 fn open(path: &Path, stat: &FileStat) -> OwnDirError {
-    let (mode, me) = (stat.st_mode & 0o7777, name_of(geteuid().as_raw()));
+    let (mode, me) = (stat.st_mode & 0o7777, my_name());
     OwnDirError::Open { path: path.to_owned(), mode, me }
-}
-
-fn name_of(uid: u32) -> String {
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    user.map_or_else(|| format!("user {uid}"), |user| user.name)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use nix::unistd::geteuid;
 
     use super::*;
 

@@ -35,7 +35,7 @@ use crate::api::NOW_HEADER;
 use crate::tls::{refused_certificate, wrong_ca};
 
 pub use cluster::{ClusterName, ClusterRef, Endpoint, Lookup, default_data_dir};
-pub use error::{ClientError, exit};
+pub use error::{ClientError, ForeignPeer, exit};
 pub use events::{Events, ExecEvents, Logs};
 pub use limits::{Limits, Notice};
 pub use unix::{SOCKET_FILE, SOCKET_PATH_MAX};
@@ -253,6 +253,11 @@ impl Client {
     }
 
     fn not_reached(&self, error: ureq::Error, began: Instant) -> ClientError {
+        if let ureq::Error::Other(other) = &error
+            && let Some(foreign) = other.downcast_ref::<ForeignPeer>()
+        {
+            return ClientError::ForeignPeer(foreign.clone());
+        }
         let endpoint = self.endpoint().authority();
         let refused = match &error {
             // `source()` of these two does not lead to what is inside.

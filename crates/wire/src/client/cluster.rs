@@ -3,10 +3,11 @@
 //! Reads files but neither the environment nor the home directory's place: the caller passes those,
 //! so that tests and tools decide for themselves.
 
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use tutti_files::{NotTrusted, TrustedDir, is_refusal, read_trusted};
 
 use super::ClientError;
 use crate::token::TokenText;
@@ -136,15 +137,16 @@ impl ClusterRef {
     }
 
     fn in_dir(dir: &Path, lookup: &Lookup<'_>) -> Result<Self, ClientError> {
-        let endpoint = read_endpoint(dir)?;
-        let token = dir_token(dir, lookup)?;
+        let files = open_dir(dir)?;
+        let endpoint = read_endpoint(&files, dir)?;
+        let token = dir_token(&files, dir, lookup)?;
         Ok(ClusterRef { endpoint, token, data_dir: Some(dir.to_owned()) })
     }
 
     /// Where the controller listens now, if that can be known.
     pub fn look_again(&self) -> Result<Endpoint, ClientError> {
         match &self.data_dir {
-            Some(dir) => read_endpoint(dir),
+            Some(dir) => read_endpoint(&open_dir(dir)?, dir),
             None => Ok(self.endpoint.clone()),
         }
     }
@@ -170,36 +172,54 @@ impl<'a> ClusterName<'a> {
     }
 }
 
-fn read_endpoint(dir: &Path) -> Result<Endpoint, ClientError> {
-    let path = dir.join("endpoint");
-    match fs::read_to_string(&path) {
+/// Whoever owns the directory says where tokens go, so it must be root's or one's own.
+fn open_dir(dir: &Path) -> Result<TrustedDir, ClientError> {
+    TrustedDir::open(dir).map_err(|e| match e {
+        NotTrusted::Io { source, .. } if is_missing(&source) => {
+            ClientError::NoDataDir { path: dir.to_owned() }
+        }
+        other => other.into(),
+    })
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn read_endpoint(files: &TrustedDir, dir: &Path) -> Result<Endpoint, ClientError> {
+    match files.text("endpoint") {
         Ok(text) => Endpoint::parse(&text),
-        Err(e) if e.kind() == io::ErrorKind::NotFound && dir.is_dir() => {
+        Err(NotTrusted::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Err(ClientError::NotStarted { path: dir.to_owned() })
         }
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Err(ClientError::NoDataDir { path: dir.to_owned() })
-        }
-        Err(source) => Err(ClientError::File { path, source }),
+        Err(other) => Err(other.into()),
     }
 }
 
 /// The admin token of the directory; instead the caller's own if it is for the same cluster, so that
 /// a `TUTTI_TOKEN` meant for another one does no harm. Who may not read the admin token needs one.
-fn dir_token(dir: &Path, lookup: &Lookup<'_>) -> Result<TokenText, ClientError> {
-    let path = dir.join("admin.token");
-    let admin = match fs::read_to_string(&path) {
-        Ok(text) => parse_token(&text, &path.display().to_string())?,
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+fn dir_token(
+    files: &TrustedDir,
+    dir: &Path,
+    lookup: &Lookup<'_>,
+) -> Result<TokenText, ClientError> {
+    let admin = match files.text("admin.token") {
+        Ok(text) => parse_token(&text, &dir.join("admin.token").display().to_string())?,
+        Err(NotTrusted::Io { source, .. }) if is_not_for_us(&source) => {
             return own_token(lookup)?
                 .ok_or_else(|| ClientError::NoToken { cluster: dir.display().to_string() });
         }
-        Err(source) => return Err(ClientError::File { path, source }),
+        Err(other) => return Err(other.into()),
     };
     match env_token(lookup)? {
         Some(own) if own.ca == admin.ca => Ok(own),
         _ => Ok(admin),
     }
+}
+
+fn is_not_for_us(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied];
+    kinds.contains(&error.kind()) && !is_refusal(error)
 }
 
 fn env_token(lookup: &Lookup<'_>) -> Result<Option<TokenText>, ClientError> {
@@ -215,10 +235,10 @@ fn own_token(lookup: &Lookup<'_>) -> Result<Option<TokenText>, ClientError> {
     }
     let Some(home) = lookup.home else { return Ok(None) };
     let path = home.join(".config/tutti/token");
-    match fs::read_to_string(&path) {
+    match read_trusted(&path) {
         Ok(text) => parse_token(&text, &path.display().to_string()).map(Some),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ClientError::File { path, source }),
+        Err(NotTrusted::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(other) => Err(other.into()),
     }
 }
 

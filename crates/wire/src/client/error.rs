@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use tutti_files::{NotTrusted, is_refusal};
 use tutti_model::Span;
 
 use crate::api::{ApiError, POLICY_MOVED};
@@ -44,6 +45,18 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "{} belongs to {owner}, and this runs as {me}: what it says is not believed, and no token is sent",
+        path.display()
+    )]
+    Foreign { path: PathBuf, owner: String, me: String },
+    #[error(
+        "{} can be written by others than {me} (mode {mode:04o}): what it says is not believed, and no token is sent",
+        path.display()
+    )]
+    Open { path: PathBuf, mode: u32, me: String },
+    #[error(transparent)]
+    ForeignPeer(ForeignPeer),
     #[error("the controller at {endpoint} can't be reached")]
     Unreachable {
         endpoint: String,
@@ -94,6 +107,37 @@ pub enum ClientError {
     NoRandomness(#[source] getrandom::Error),
 }
 
+/// A process of another user answers where the controller should.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "at {} a process of {owner} answers, and this runs as {me}: no token was sent",
+    path.display()
+)]
+pub struct ForeignPeer {
+    pub path: PathBuf,
+    pub owner: String,
+    pub me: String,
+}
+
+impl From<NotTrusted> for ClientError {
+    fn from(refused: NotTrusted) -> ClientError {
+        match refused {
+            NotTrusted::Foreign { path, owner, me } => ClientError::Foreign { path, owner, me },
+            NotTrusted::Open { path, mode, me } => ClientError::Open { path, mode, me },
+            NotTrusted::Io { path, source } => ClientError::File { path, source },
+        }
+    }
+}
+
+/// An address is as good for everybody: there the token names the cluster that may have it.
+fn of_another_user(owner: &str) -> String {
+    format!(
+        "run this as {owner}, for root: sudo -u '{}' tutti …; or name the cluster by its address, \
+         --cluster HOST:PORT, with a token of your own in TUTTI_TOKEN",
+        owner.replace("user ", "#")
+    )
+}
+
 impl ClientError {
     /// The controller knows nothing of the kind.
     pub fn is_not_found(&self) -> bool {
@@ -116,6 +160,13 @@ impl ClientError {
                                admin makes one with `tutti token create`"
                 .to_owned(),
             BadToken { .. } => "copy it again, whole and on one line".to_owned(),
+            Foreign { owner, .. } | ForeignPeer(self::ForeignPeer { owner, .. }) => {
+                of_another_user(owner)
+            }
+            Open { path, .. } => {
+                format!("look at what is in it, then chmod go-w {}", path.display())
+            }
+            File { source, .. } if is_refusal(source) => return None,
             File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "ask an admin of the cluster for a token and set TUTTI_TOKEN".to_owned()
             }
@@ -150,6 +201,7 @@ impl ClientError {
             BadAddress(_) | PlainText(_) => exit::USAGE,
             NoToken { .. } | BadToken { .. } | Denied(_) => exit::DENIED,
             NotTrusted { .. } | BadCertificate { .. } => exit::DENIED,
+            Foreign { .. } | Open { .. } | ForeignPeer(_) => exit::DENIED,
             File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => exit::DENIED,
             Api(error) if error.exit != 0 => error.exit,
             _ => exit::FAILED,

@@ -718,6 +718,109 @@ fn whoever_took_the_port_is_not_told_the_token() {
     assert_eq!(thief.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Somebody else's directory, with all that a cluster has: where it is, a socket for everybody, and a
+/// token for those who bring none.
+#[test]
+fn a_directory_of_somebody_else_gets_no_token() {
+    use std::os::unix::fs::chown;
+    let dir = tempfile::tempdir().unwrap();
+    let thief = Server::start_unix(&dir.path().join(SOCKET_FILE), |_, _| changed());
+    let own = token(PIN).to_string();
+    let find = || {
+        ClusterRef::find(&Lookup { token: Some(&own), ..lookup(dir.path()) })
+            .and_then(|cluster| Client::connect(&cluster).cancel(TASK))
+    };
+    write_cluster(dir.path(), "http://127.0.0.1:1", &token(PIN));
+    set_mode(dir.path(), 0o777);
+    let error = find().unwrap_err();
+    assert!(matches!(error, ClientError::Open { .. }), "{error:?}");
+    assert!(error.hint().unwrap().contains("chmod go-w"), "{error:?}");
+    assert_eq!(error.exit_code(), exit::DENIED);
+    set_mode(dir.path(), 0o755);
+    if nix::unistd::geteuid().is_root() {
+        for name in ["", "endpoint", "admin.token"] {
+            let path = dir.path().join(name);
+            chown(&path, Some(61_001), None).unwrap();
+            let error = find().unwrap_err();
+            assert!(matches!(error, ClientError::Foreign { .. }), "{name}: {error:?}");
+            let (said, hint) = (error.to_string(), error.hint().unwrap());
+            assert!(said.contains("belongs to user 61001, and this runs as root"), "{said}");
+            assert!(hint.contains("sudo -u '#61001'") && hint.contains("TUTTI_TOKEN"), "{hint}");
+            chown(&path, Some(0), None).unwrap();
+        }
+        // Without a token of its own as well, and where root's own token is said to lie there.
+        std::fs::remove_file(dir.path().join("admin.token")).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("token"), &own).unwrap();
+        std::os::unix::fs::symlink(home.path().join("token"), dir.path().join("admin.token"))
+            .unwrap();
+        let error = ClusterRef::find(&lookup(dir.path())).unwrap_err();
+        assert!(matches!(error, ClientError::File { .. }), "{error:?}");
+        assert_eq!(error.hint(), None);
+    }
+    assert!(thief.lines().is_empty(), "{:?}", thief.lines());
+}
+
+/// In place of the controller, behind a directory that looks right.
+#[test]
+fn a_process_of_somebody_else_gets_no_token() {
+    use std::os::unix::net::UnixListener;
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(SOCKET_FILE);
+    // Whoever listens is who the kernel names: here a thread with another user's id.
+    let thief = std::thread::spawn(move || {
+        let socket = UnixListener::bind(&path).unwrap();
+        // SAFETY: plain numbers. The raw call changes this thread alone, which ends here.
+        let switched = unsafe { nix::libc::syscall(nix::libc::SYS_setresuid, -1, 61_001, -1) };
+        assert_eq!(switched, 0);
+        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(8).unwrap()).unwrap();
+        socket
+    });
+    let thief = thief.join().unwrap();
+    write_cluster(dir.path(), "127.0.0.1:1", &token(PIN));
+    let client = Client::connect(&ClusterRef::find(&lookup(dir.path())).unwrap());
+    for error in [client.cancel(TASK).unwrap_err(), client.submit(&job()).unwrap_err()] {
+        assert!(matches!(error, ClientError::ForeignPeer(_)), "{error:?}");
+        assert!(error.to_string().contains("a process of user 61001 answers"), "{error}");
+        assert!(error.to_string().contains(SOCKET_FILE), "{error}");
+        assert_eq!((error.exit_code(), error.is_unreachable()), (exit::DENIED, false));
+        assert!(error.hint().is_some());
+        let (mut met, _) = thief.accept().unwrap();
+        let mut heard = Vec::new();
+        met.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"", "nothing was said");
+    }
+}
+
+/// Root with the home of whoever called sudo.
+#[test]
+fn a_token_file_of_somebody_else_is_not_used() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(".config/tutti/token");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, token(PIN).to_string()).unwrap();
+    let find = || {
+        let home = Some(home.path());
+        ClusterRef::find(&Lookup { flag: Some("head:1"), home, ..lookup(Path::new("/nowhere")) })
+    };
+    find().unwrap();
+    set_mode(&file, 0o666);
+    assert!(matches!(find(), Err(ClientError::Open { .. })));
+    set_mode(&file, 0o600);
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(61_001), None).unwrap();
+        assert!(matches!(find(), Err(ClientError::Foreign { .. })));
+    }
+}
+
 #[test]
 fn a_directory_with_too_long_a_name_is_reached_with_tls() {
     let (ca, server) = secure();

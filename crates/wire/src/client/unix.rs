@@ -1,5 +1,5 @@
-//! The controller's socket in its data directory. Who may open it is decided by the file system, so
-//! nobody else can be on the other end and the token goes as plain text.
+//! The controller's socket in its data directory. The token goes over it as plain text: the file system
+//! decides who may open it, and the kernel says whose process is on the other end.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
-use nix::unistd::{AccessFlags, access};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, socket};
+use nix::unistd::{AccessFlags, access, geteuid};
+use tutti_files::{is_trusted_user, user_name};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
+
+use super::ForeignPeer;
 
 /// In the data directory.
 pub const SOCKET_FILE: &str = "controller.sock";
@@ -49,6 +53,7 @@ impl<In: Transport> Connector<In> for Unix {
             return Ok(None);
         };
         let stream = connect(path, details.timeout)?;
+        check_peer(&stream, path)?;
         let config = details.config;
         let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
         Ok(Some(UnixTransport { stream, buffers, read_max: None, write_max: None }))
@@ -75,6 +80,17 @@ fn connect(path: &Path, timeout: NextTimeout) -> Result<UnixStream, ureq::Error>
     let stream = UnixStream::from(fd);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// Root and this user may have the token, and nobody else: whoever can put a directory in place of
+/// another can put a socket there as well.
+fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), ureq::Error> {
+    let uid = getsockopt(stream, PeerCredentials).map_err(io::Error::from)?.uid();
+    if is_trusted_user(uid) {
+        return Ok(());
+    }
+    let (owner, me) = (user_name(uid), user_name(geteuid().as_raw()));
+    Err(ureq::Error::Other(Box::new(ForeignPeer { path: path.to_owned(), owner, me })))
 }
 
 pub(super) struct UnixTransport {
