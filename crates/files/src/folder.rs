@@ -138,7 +138,7 @@ impl Folder {
         }
     }
 
-    fn stat_one(&self, name: &OsStr) -> io::Result<FileStat> {
+    pub(crate) fn stat_one(&self, name: &OsStr) -> io::Result<FileStat> {
         Ok(fstatat(&self.handle, name, AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 

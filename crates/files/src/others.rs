@@ -34,6 +34,11 @@ pub fn user_name(uid: u32) -> String {
     user.map_or_else(|| format!("user {uid}"), |user| user.name)
 }
 
+pub(crate) fn group_name(gid: u32) -> String {
+    let group = Group::from_gid(Gid::from_raw(gid)).ok().flatten();
+    group.map_or_else(|| gid.to_string(), |group| group.name)
+}
+
 /// As whom this process runs.
 pub(crate) fn my_name() -> String {
     user_name(geteuid().as_raw())

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::FileStat;
 
 use crate::folder::{EntryKind, Folder};
-use crate::others::my_name;
+use crate::others::{self, my_name};
 use crate::{acting, resolve, user_name};
 
 const STICKY: u32 = 0o1000;
@@ -32,10 +32,10 @@ pub enum OwnDirError {
     )]
     Open { path: PathBuf, mode: u32, me: String },
     #[error(
-        "{} is above the directory and others than root can change it (owner {owner}, mode {mode:04o}): choose a directory that only root can move",
+        "{} is above the directory and others than root can change it (owner {owner}, group {group}, mode {mode:04o}): choose a directory that only root can move",
         path.display()
     )]
-    OpenAbove { path: PathBuf, owner: String, mode: u32 },
+    OpenAbove { path: PathBuf, owner: String, group: String, mode: u32 },
     #[error(
         "{} is a link to {}: no link is followed inside of the directory; remove it, or put what it stands for in its place",
         path.display(), to.display()
@@ -133,10 +133,7 @@ impl<'a> OwnDir<'a> {
                     let to = std::fs::read_link(folder.through().join(&entry.name));
                     return Err(OwnDirError::Link { path, to: to.unwrap_or_default() });
                 }
-                if entry.kind != EntryKind::Folder && !is_top {
-                    continue;
-                }
-                let stat = match folder.stat_of(&entry.name) {
+                let stat = match folder.stat_one(&entry.name) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     found => found.map_err(failed(&path))?,
                 };
@@ -166,7 +163,7 @@ fn check_top(path: &Path, stat: &FileStat) -> Result<(), OwnDirError> {
 fn check_entry(path: &Path, stat: &FileStat, entered: bool) -> Result<(), OwnDirError> {
     check_owner(path, stat)?;
     let is_socket = EntryKind::of(stat) == EntryKind::Other;
-    if entered && !is_socket && stat.st_mode & OPEN != 0 {
+    if entered && !is_socket && others::can_write(stat) {
         return Err(open(path, stat));
     }
     Ok(())
@@ -180,15 +177,16 @@ fn check_owner(path: &Path, stat: &FileStat) -> Result<(), OwnDirError> {
     Err(OwnDirError::ForeignOwner { path: path.to_owned(), owner, me })
 }
 
-/// Whoever can rename a directory above can put another in its place. For users without root's rights
+/// Whoever can rename a directory above can put another in its place: others, or a group. For users without root's rights
 /// that is for them to know: project directories of others are common.
 fn check_above(path: &Path, stat: &FileStat) -> Result<(), OwnDirError> {
-    let closed = stat.st_mode & 0o002 == 0 || stat.st_mode & STICKY != 0;
+    let closed = !others::can_write(stat) || stat.st_mode & STICKY != 0;
     if !acting::is_privileged() || (resolve::is_trusted(stat.st_uid) && closed) {
         return Ok(());
     }
-    let (owner, mode) = (user_name(stat.st_uid), stat.st_mode & 0o7777);
-    Err(OwnDirError::OpenAbove { path: path.to_owned(), owner, mode })
+    let (owner, group) = (user_name(stat.st_uid), others::group_name(stat.st_gid));
+    let mode = stat.st_mode & 0o7777;
+    Err(OwnDirError::OpenAbove { path: path.to_owned(), owner, group, mode })
 }
 
 fn open(path: &Path, stat: &FileStat) -> OwnDirError {
@@ -242,6 +240,47 @@ mod tests {
         set_mode(&own.join("logs"), 0o777);
         assert!(refusal(&own).contains("logs can be written by others"), "{}", refusal(&own));
         set_mode(&own, 0o700);
+        OwnDir::new(&own).make(0o700).unwrap();
+    }
+
+    /// A file deep inside decides as much as one at the top: part records say what runs as whom.
+    #[test]
+    fn a_file_deep_inside_that_others_have_a_hand_in_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = OwnDir::new(&dir.path().join("own")).make(0o755).unwrap();
+        fs::create_dir_all(own.join("parts/7")).unwrap();
+        let record = own.join("parts/7/record");
+        fs::write(&record, "").unwrap();
+        set_mode(&record, 0o666);
+        assert!(refusal(&own).contains("parts/7/record can be written by others"));
+        // Nobody else comes as far as that.
+        set_mode(&own, 0o700);
+        OwnDir::new(&own).make(0o700).unwrap();
+        if geteuid().is_root() {
+            chown(&record, Some(61_001), None).unwrap();
+            assert!(refusal(&own).contains("parts/7/record belongs to user 61001"));
+            OwnDir::leaving_out(&own, &["parts"]).make(0o700).unwrap();
+        }
+    }
+
+    /// Whoever may rename `a` can put another `a/own` in its place.
+    #[test]
+    fn for_root_no_group_may_write_above() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let own = OwnDir::new(&dir.path().join("a/own")).make(0o700).unwrap();
+        let above = dir.path().join("a");
+        chown(&above, None, Some(61_001)).unwrap();
+        set_mode(&above, 0o770);
+        let said = refusal(&own);
+        assert!(said.contains("is above the directory"), "{said}");
+        assert!(said.contains("owner root, group 61001, mode 0770"), "{said}");
+        // As in /tmp, nobody moves what is not theirs.
+        set_mode(&above, 0o1770);
+        OwnDir::new(&own).make(0o700).unwrap();
+        set_mode(&above, 0o750);
         OwnDir::new(&own).make(0o700).unwrap();
     }
 
