@@ -19,12 +19,34 @@ use crate::layout;
 use crate::manifest::{Entry, FileEntry, Kind, Manifest};
 use crate::store::{Store, Verdict, now_ms};
 
+/// How far a directory is looked into: whoever owns it can make it as deep and as wide as they like, and
+/// a level costs a handle, an entry memory and a line of the manifest.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    depth: usize,
+    /// Files, directories and all else, in all levels together.
+    entries: usize,
+}
+
+/// Frameworks use a handful of levels, and a file for each rank and tensor at most.
+const BOUNDS: Bounds = Bounds { depth: 64, entries: 1_000_000 };
+
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     #[error("{} is neither a directory nor a file below {}", dir.display(), location.display())]
     NotBelow { dir: PathBuf, location: PathBuf },
     #[error("there is no file in {}", dir.display())]
     Empty { dir: PathBuf },
+    #[error(
+        "{} is more than {most} directories deep: no checkpoint is; register what is inside of it",
+        dir.display()
+    )]
+    TooDeep { dir: PathBuf, most: usize },
+    #[error(
+        "there are more than {most} files and directories in {}: register parts of it, or put them into fewer files",
+        dir.display()
+    )]
+    TooMany { dir: PathBuf, most: usize },
     #[error("{} has a name that is not text", path.display())]
     Name { path: PathBuf },
     #[error("{} changed while it was read; register it when its writer is done", path.display())]
@@ -61,7 +83,7 @@ impl Store {
         let below = dir.strip_prefix(&location).ok().filter(|b| !b.as_os_str().is_empty());
         let Some(below) = below else { return Err(ForeignError::NotBelow { dir, location }) };
         let not_read = |source| ForeignError::Io { path: dir.clone(), source };
-        let found = home.act(|folder| Ok(find(folder, below))).map_err(not_read)?;
+        let found = home.act(|folder| Ok(find(folder, below, BOUNDS))).map_err(not_read)?;
         let Some(files) = found? else { return Err(ForeignError::NotBelow { dir, location }) };
         if files.is_empty() {
             return Err(ForeignError::Empty { dir });
@@ -108,37 +130,63 @@ fn canonical(path: &Path) -> Result<PathBuf, ForeignError> {
 
 /// The plain files that are meant, in order, by their paths inside the location. None: it is neither a
 /// file nor a directory.
-fn find(location: &Folder, below: &Path) -> Result<Option<Vec<String>>, ForeignError> {
+fn find(
+    location: &Folder,
+    below: &Path,
+    bounds: Bounds,
+) -> Result<Option<Vec<String>>, ForeignError> {
     let full = || location.path().join(below);
     let fail = |source| ForeignError::Io { path: full(), source };
     if location.file_len(below).map_err(fail)?.is_some() {
         return Ok(Some(vec![inside(below, &full())?]));
     }
-    let mut files = Vec::new();
+    let mut walk = Walk { top: full(), bounds, seen: 0, files: Vec::new() };
     match location.folder(below) {
-        Ok(folder) => walk(&folder, below, &mut files)?,
+        Ok(folder) => walk.go(&folder, below, 0)?,
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         Err(e) => return Err(fail(e)),
     }
-    files.sort();
-    Ok(Some(files))
+    // In the order of whole paths, which is another than that of names.
+    walk.files.sort();
+    Ok(Some(walk.files))
 }
 
-/// All plain files in a directory. Links are not followed: what they point to is a checkpoint of its
-/// own or none of our business.
-fn walk(folder: &Folder, below: &Path, files: &mut Vec<String>) -> Result<(), ForeignError> {
-    let fail = |source| ForeignError::Io { path: folder.path().to_owned(), source };
-    for entry in folder.list().map_err(fail)? {
-        let below = below.join(&entry.name);
-        match entry.kind {
-            EntryKind::Folder => {
-                walk(&folder.folder(&entry.name).map_err(fail)?, &below, files)?;
-            }
-            EntryKind::File => files.push(inside(&below, &folder.path().join(&entry.name))?),
-            EntryKind::Link | EntryKind::Other => {}
+struct Walk {
+    /// What was named.
+    top: PathBuf,
+    bounds: Bounds,
+    seen: usize,
+    files: Vec<String>,
+}
+
+impl Walk {
+    /// All plain files in a directory. Links are not followed: what they point to is a checkpoint of its
+    /// own or none of our business.
+    fn go(&mut self, folder: &Folder, below: &Path, depth: usize) -> Result<(), ForeignError> {
+        let fail = |source| ForeignError::Io { path: folder.path().to_owned(), source };
+        let (dir, most) = (|| self.top.clone(), self.bounds);
+        if depth > most.depth {
+            return Err(ForeignError::TooDeep { dir: dir(), most: most.depth });
         }
+        let Some(entries) = folder.list_up_to(most.entries - self.seen).map_err(fail)? else {
+            return Err(ForeignError::TooMany { dir: dir(), most: most.entries });
+        };
+        self.seen += entries.len();
+        for entry in entries {
+            let below = below.join(&entry.name);
+            match entry.kind {
+                EntryKind::Folder => {
+                    let folder = folder.folder(&entry.name).map_err(fail)?;
+                    self.go(&folder, &below, depth + 1)?;
+                }
+                EntryKind::File => {
+                    self.files.push(inside(&below, &folder.path().join(&entry.name))?);
+                }
+                EntryKind::Link | EntryKind::Other => {}
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn inside(below: &Path, full: &Path) -> Result<String, ForeignError> {
@@ -173,4 +221,43 @@ fn digest(
         return Err(ForeignError::Changed { path: path.to_owned() });
     }
     Ok((len, hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_as_deep_or_wide_as_its_owner_likes_is_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let location = Folder::open(home.path()).unwrap();
+        let found = |depth, entries| {
+            find(&location, Path::new("a"), Bounds { depth, entries }).map(Option::unwrap)
+        };
+        location.make_dirs("a/b/c", 0o700).unwrap();
+        for name in ["a/1", "a/b/2", "a/b/c/3"] {
+            location.create_new(name, 0o600).unwrap();
+        }
+        assert_eq!(found(2, 5).unwrap(), ["a/1", "a/b/2", "a/b/c/3"]);
+        let deep = found(1, 5).unwrap_err().to_string();
+        assert!(deep.contains("/a is more than 1 directories deep"), "{deep}");
+        let wide = found(2, 4).unwrap_err().to_string();
+        assert!(wide.contains("more than 4 files and directories in"), "{wide}");
+    }
+
+    /// Each level costs a handle, and a thread its stack.
+    #[test]
+    fn a_bottomless_directory_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let location = Folder::open(home.path()).unwrap();
+        location.make_dir("a", 0o700).unwrap();
+        let mut at = location.folder("a").unwrap();
+        for _ in 0..200 {
+            at.make_dir("d", 0o700).unwrap();
+            at = at.folder("d").unwrap();
+        }
+        let error = find(&location, Path::new("a"), BOUNDS).unwrap_err();
+        assert!(matches!(error, ForeignError::TooDeep { most: 64, .. }), "{error}");
+        location.remove_tree("a").unwrap();
+    }
 }

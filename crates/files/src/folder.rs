@@ -227,20 +227,17 @@ impl Folder {
 
     /// In the order of names.
     pub fn list(&self) -> io::Result<Vec<Entry>> {
-        let mut found = Vec::new();
-        for entry in self.entries()? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            let kind = match (kind.is_dir(), kind.is_file(), kind.is_symlink()) {
-                (true, ..) => EntryKind::Folder,
-                (_, true, _) => EntryKind::File,
-                (.., true) => EntryKind::Link,
-                _ => EntryKind::Other,
-            };
-            found.push(Entry { name: entry.file_name(), kind });
-        }
+        let mut found = self.entries()?.map(known).collect::<io::Result<Vec<_>>>()?;
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+
+    /// The same of a directory that anybody may have filled. None: there are more than `most`.
+    pub fn list_up_to(&self, most: usize) -> io::Result<Option<Vec<Entry>>> {
+        let some = self.entries()?.take(most.saturating_add(1)).map(known);
+        let mut found = some.collect::<io::Result<Vec<_>>>()?;
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Some(found).filter(|found| found.len() <= most))
     }
 
     pub(crate) fn entries(&self) -> io::Result<std::fs::ReadDir> {
@@ -336,6 +333,18 @@ fn above(path: &Path) -> io::Result<(&Path, &OsStr)> {
     let name = path.file_name().ok_or_else(outside)?;
     let above = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((above, name))
+}
+
+fn known(entry: io::Result<std::fs::DirEntry>) -> io::Result<Entry> {
+    let entry = entry?;
+    let kind = entry.file_type()?;
+    let kind = match (kind.is_dir(), kind.is_file(), kind.is_symlink()) {
+        (true, ..) => EntryKind::Folder,
+        (_, true, _) => EntryKind::File,
+        (.., true) => EntryKind::Link,
+        _ => EntryKind::Other,
+    };
+    Ok(Entry { name: entry.file_name(), kind })
 }
 
 /// Nothing but names: `..` and an absolute path would lead elsewhere.
@@ -437,6 +446,9 @@ mod tests {
         let listed = folder.folder("a").unwrap().list().unwrap();
         let names: Vec<_> = listed.iter().map(|e| (e.name.to_str().unwrap(), e.kind)).collect();
         assert_eq!(names, [("b", EntryKind::Folder), ("y", EntryKind::File)]);
+        let a = folder.folder("a").unwrap();
+        assert_eq!(a.list_up_to(2).unwrap(), Some(listed));
+        assert_eq!(a.list_up_to(1).unwrap(), None);
         folder.sync().unwrap();
         folder.remove_tree("a").unwrap();
         assert_eq!(folder.list().unwrap(), []);
