@@ -54,10 +54,19 @@ pub struct Guard {
 
 impl Guard {
     pub const NONE: Guard = Guard { out: false, err: false };
+    #[cfg(test)]
+    pub const ALL: Guard = Guard { out: true, err: true };
 
     /// Terminals are guarded; what is piped on stays as it is.
     pub fn terminals() -> Guard {
         Guard { out: terminal::stdout_is_terminal(), err: terminal::stderr_is_terminal() }
+    }
+
+    pub fn of(self, stream: LogStream) -> bool {
+        match stream {
+            LogStream::Out => self.out,
+            LogStream::Err => self.err,
+        }
     }
 }
 
@@ -401,8 +410,7 @@ mod tests {
         let mut pipe = printer(false, false);
         pipe.line(&line(0, 1, nasty, false)).unwrap();
         assert_eq!(text(&pipe), format!("{nasty}\n"));
-        let guarded =
-            |prefix| Printer { guard: Guard { out: true, err: true }, ..printer(prefix, false) };
+        let guarded = |prefix| Printer { guard: Guard::ALL, ..printer(prefix, false) };
         let mut screen = guarded(false);
         screen.line(&line(0, 1, "\x1b[31mred\x1b]52;", true)).unwrap();
         screen.line(&line(0, 1, "c;AAAA\x07", false)).unwrap();

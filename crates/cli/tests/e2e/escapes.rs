@@ -1,8 +1,13 @@
 //! Nothing that a user names can paint an operator's screen, or make a line read as another.
 
-use tutti_model::{JobSpec, JobState};
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
 
-use crate::cluster;
+use tutti_model::{JobSpec, JobState};
+use tutti_testkit::Cluster;
+
+use crate::{TUTTI, cluster};
 
 /// Clears the screen, sets the title, turns the line around, by both kinds of introducer, and begins a
 /// line of its own.
@@ -56,4 +61,43 @@ fn no_verb_lets_a_name_through() {
     let json: serde_json::Value =
         serde_json::from_str(&cluster.cli(&["show", &failed, "--json"]).ok()).unwrap();
     assert_eq!(json["name"], TURNED);
+}
+
+/// What a terminal is sent by this verb.
+fn on_a_terminal(cluster: &Cluster, args: &[&str]) -> String {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let screen = |stream: &std::os::fd::OwnedFd| Stdio::from(stream.try_clone().unwrap());
+    let mut tutti = Command::new(TUTTI)
+        .args(args)
+        .env("TUTTI_CLUSTER", cluster.dir())
+        .stdin(Stdio::null())
+        .stdout(screen(&pty.slave))
+        .stderr(screen(&pty.slave))
+        .spawn()
+        .unwrap();
+    drop(pty.slave);
+    let mut shown = Vec::new();
+    // Once nobody has the other side any more, reading fails; what came before is there.
+    let _ = File::from(pty.master).read_to_end(&mut shown);
+    assert!(tutti.wait().unwrap().success(), "{}", String::from_utf8_lossy(&shown));
+    String::from_utf8(shown).unwrap()
+}
+
+/// The program of somebody else's job sets the title, fills the clipboard and asks the terminal for an
+/// answer, which it would give as if somebody had typed it.
+#[test]
+fn a_program_that_exec_starts_gets_no_hold_of_the_terminal() {
+    let cluster = cluster(1);
+    let id = cluster.submit(JobSpec::shell("exec sleep 600"));
+    cluster.wait_state(id, JobState::Running);
+    let id = id.to_string();
+    let script = r"printf '\033[31mred\033]52;c;AAAA\007'; printf '\033[6n' >&2";
+    let shown = on_a_terminal(&cluster, &["exec", &id, "--", "sh", "-c", script]);
+    assert!(shown.contains("\x1b[31mred\\x1b]52;c;AAAA\\x07"), "{shown:?}");
+    assert!(shown.contains("\\x1b[6n"), "{shown:?}");
+    assert!(!shown.contains("\x1b]") && !shown.contains("\x1b[6n"), "{shown:?}");
+    let raw = on_a_terminal(&cluster, &["exec", "--raw", &id, "--", "sh", "-c", script]);
+    assert!(raw.contains("\x1b]52;c;AAAA\x07") && raw.contains("\x1b[6n"), "{raw:?}");
+    let pipe = cluster.cli(&["exec", &id, "--", "sh", "-c", script]).call();
+    assert_eq!(pipe.out, "\x1b[31mred\x1b]52;c;AAAA\x07");
 }
