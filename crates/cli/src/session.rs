@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tutti_files::TrustedDir;
 use tutti_model::{Span, Time};
 use tutti_wire::client::{
     Client, ClientError, ClusterName, ClusterRef, Limits, Lookup, default_data_dir,
@@ -156,7 +157,7 @@ pub fn now(client: &Client) -> Time {
 /// jobs are theirs, not "admin"'s; everybody else is who their token says.
 pub fn on_behalf(client: &Client) -> Option<String> {
     let cluster = client.cluster();
-    let text = std::fs::read_to_string(cluster.data_dir.as_ref()?.join("admin.token")).ok()?;
+    let text = TrustedDir::open(cluster.data_dir.as_ref()?).ok()?.text("admin.token").ok()?;
     let admin: TokenText = text.trim().parse().ok()?;
     if admin.id != cluster.token.id {
         return None;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::watch;
+use tutti_files::TrustedDir;
 use tutti_model::{Bytes, RouteTable, Span};
 use tutti_serve::{Handle, Router, RouterConfig, StartError, table_file};
 use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
@@ -252,7 +253,8 @@ fn find(cluster: Option<&str>) -> Result<ClusterRef, Fail> {
 fn stopped(dir: &Path) -> Result<ClusterRef, Fail> {
     let path = dir.join(ADMIN_TOKEN);
     let unusable = |why: String| Fail::new(format!("can't use {}: {why}", path.display()));
-    let text = std::fs::read_to_string(&path).map_err(|e| unusable(e.to_string()))?;
+    let text = TrustedDir::open(dir).and_then(|files| files.text(ADMIN_TOKEN));
+    let text = text.map_err(|e| Fail::from(ClientError::from(e)))?;
     let token = text.trim().parse().map_err(|e: BadToken| unusable(e.to_string()))?;
     // Looked up in the directory when nobody answers here.
     let endpoint = Endpoint {
@@ -339,6 +341,8 @@ fn stop(
 
 #[cfg(test)]
 mod tests {
+    use tutti_wire::token::{Kind, TokenText};
+
     use super::*;
 
     #[test]
@@ -347,6 +351,21 @@ mod tests {
         assert_eq!(url("[::1]:443".parse().unwrap(), true), "https://[::1]:443");
         let everywhere = url("0.0.0.0:8080".parse().unwrap(), true);
         assert!(everywhere.starts_with("https://") && !everywhere.contains("0.0.0.0"));
+    }
+
+    /// Whoever could put a link there could have the router speak with a token of its user's choice.
+    #[test]
+    fn the_token_of_a_stopped_cluster_is_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (token, elsewhere) = (dir.path().join(ADMIN_TOKEN), dir.path().join("secret"));
+        let pin = "0123456789abcdef".parse().unwrap();
+        let text = TokenText::mint(Kind::Access, pin).unwrap().to_string();
+        std::fs::write(&token, &text).unwrap();
+        assert_eq!(stopped(dir.path()).unwrap().token.to_string(), text);
+        std::fs::rename(&token, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &token).unwrap();
+        let fail = stopped(dir.path()).unwrap_err();
+        assert!(fail.message.contains("is a link"), "{fail}");
     }
 
     #[test]

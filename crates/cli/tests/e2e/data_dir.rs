@@ -56,6 +56,25 @@ fn a_data_dir_that_others_can_change_is_refused() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing was written");
 }
 
+/// A user has root name their directory as the cluster, or look there with sudo: root's token would go to
+/// whoever listens there.
+#[test]
+fn root_sends_no_token_to_a_cluster_of_somebody_else() {
+    if !is_root() {
+        return;
+    }
+    let cluster = crate::cluster(0);
+    cluster.cli(&["ps"]).ok();
+    chown(cluster.dir(), Some(61_001), Some(61_001)).unwrap();
+    for verb in [&["ps"][..], &["submit", "--wrap", "true"], &["router"]] {
+        let done = cluster.cli(verb).call();
+        done.exited(4).says(&["belongs to user 61001, and this runs as root", "no token is sent"]);
+        done.says(&["sudo -u '#61001'", "--cluster HOST:PORT", "TUTTI_TOKEN"]);
+    }
+    chown(cluster.dir(), Some(0), Some(0)).unwrap();
+    cluster.cli(&["ps"]).ok();
+}
+
 /// One that is reached through a link of one's own, and that others may read, is as good as any.
 #[test]
 fn a_data_dir_behind_an_own_link_is_used() {
