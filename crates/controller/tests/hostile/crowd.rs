@@ -300,6 +300,7 @@ impl Welcome<'_> {
 }
 
 /// Everybody was served; and, however busy this machine is otherwise, nearly all at once.
+#[allow(clippy::print_stdout, reason = "the figures are what the test is run for")]
 fn judge(what: &str, alone: Vec<Duration>, beside: Vec<Duration>) {
     let nine_of_ten = |mut all: Vec<Duration>| {
         all.sort();
