@@ -1,25 +1,44 @@
-//! Whose server listens on a port, by the kernel's own tables: `/proc/net/tcp` says which sockets listen
-//! where, and `/proc/PID/fd` which process has them. A part's processes are those below its shim, which
+//! Whose server listens on a port, by the kernel's own tables: which sockets listen where, and by
+//! `/proc/PID/fd` which process has them. A part's processes are those below its shim, which
 //! adopts all orphans; what a process says of itself, in its environment for instance, counts for nothing.
 //!
 //! ```text
-//!  /proc/net/tcp{,6} ─► listeners ─► those that get what is sent to the part ─► whose? ─► PortOwner
+//!  sockets that listen on the port ─► of the part's user? ─► held below its shim? ─► judge ─► PortOwner
 //! ```
+//!
+//! A job decides how many processes and open files it has, so every search has a budget. What is not found
+//! within it is not the part's.
 
+mod search;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use tutti_model::{LeaseId, PortOwner};
 
 use crate::shim::tree;
-pub use table::{Listener, listeners};
+use search::{Budget, Kernel, Place, Processes, Spent};
+pub use table::Listener;
 
+/// So many sockets may get what is sent to one port: a server may have one for each CPU.
+const LISTENERS_MAX: usize = 1024;
+/// Threads and open files of a part that a look goes through; a look at one takes some microseconds.
+const STEPS_MAX: usize = 200_000;
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
+/// To read the list of sockets, which everybody on the machine makes longer.
+const LIST_WITHIN: Duration = Duration::from_millis(500);
+/// To find a stranger's process for the words that tell of it.
+const NAME_WITHIN: Duration = Duration::from_secs(1);
+const NAME_STEPS_MAX: usize = 50_000;
 /// Looking for a stranger's process means to look into all of them.
-const SEARCH_EVERY: Duration = Duration::from_secs(10);
+const NAME_EVERY: Duration = Duration::from_secs(10);
+/// Of the addresses where a part listens and is not asked.
+const ELSEWHERE_MAX: usize = 16;
 
 /// A part, and where routers reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,82 +46,136 @@ pub struct ServingPart {
     pub lease: LeaseId,
     /// The process above all of its processes.
     pub shim: i32,
+    /// The user that it runs as.
+    pub uid: u32,
     pub at: SocketAddr,
 }
 
-/// Looks once a second, so what it found is remembered: it costs a few reads while nothing changes.
+impl ServingPart {
+    /// Whether its processes can have made this socket. Those of root can be anybody.
+    fn may_own(&self, listener: &Listener) -> bool {
+        self.uid == 0 || listener.uid == self.uid
+    }
+
+    /// Of a socket on all IPv6 addresses that gets IPv4 too, the kernel prefers one of the address's own family.
+    fn is_second(&self, listener: &Listener) -> bool {
+        self.at.is_ipv4() && listener.at.is_ipv6() && listener.at.ip().is_unspecified()
+    }
+
+    fn is_reached_by(&self, listener: &Listener) -> bool {
+        listener.receives(self.at.ip())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict<'a> {
+    Part,
+    Nobody,
+    Elsewhere(Vec<&'a Listener>),
+    Stranger(&'a Listener),
+}
+
+/// `on_port` are sockets on the part's port, on whatever address; `held` says which of them its processes have.
+fn judge<'a>(
+    part: &ServingPart,
+    on_port: &'a [Listener],
+    held: impl Fn(u64) -> bool,
+) -> Verdict<'a> {
+    let is_own = |l: &&Listener| part.may_own(l) && held(l.inode);
+    let (reached, elsewhere): (Vec<&Listener>, Vec<&Listener>) =
+        on_port.iter().partition(|l| part.is_reached_by(l));
+    let (own, strange): (Vec<&Listener>, Vec<&Listener>) = reached.into_iter().partition(is_own);
+    // Even beside the part's own: the kernel shares connections out among them.
+    let first = strange.iter().find(|l| !part.is_second(l));
+    let own_first = own.iter().any(|l| !part.is_second(l));
+    if let Some(stranger) = first.or(strange.first().filter(|_| !own_first)) {
+        return Verdict::Stranger(stranger);
+    }
+    if !own.is_empty() {
+        return Verdict::Part;
+    }
+    let elsewhere: Vec<&Listener> = elsewhere.into_iter().filter(is_own).collect();
+    if elsewhere.is_empty() { Verdict::Nobody } else { Verdict::Elsewhere(elsewhere) }
+}
+
+/// The sockets that have to be looked for among the part's processes: none where the verdict stands without.
+fn wanted(part: &ServingPart, on_port: &[Listener]) -> BTreeSet<u64> {
+    let inodes = |list: &mut dyn Iterator<Item = &Listener>| list.map(|l| l.inode).collect();
+    let reached = || on_port.iter().filter(|l| part.is_reached_by(l));
+    if reached().any(|l| !part.may_own(l) && !part.is_second(l)) {
+        return BTreeSet::new();
+    }
+    if reached().next().is_some() {
+        return inodes(&mut reached().filter(|l| part.may_own(l)));
+    }
+    inodes(&mut on_port.iter().filter(|l| part.may_own(l)).take(ELSEWHERE_MAX))
+}
+
+/// Looks once a second at one part, so what it found is remembered: it costs a few reads while nothing changes.
 #[derive(Debug, Default)]
 pub struct PortWatcher {
-    /// The descriptor by which a process of the part has the socket with this inode.
-    held: BTreeMap<(LeaseId, u64), (i32, i32)>,
+    /// Where a process of the part has the socket with this inode.
+    known: BTreeMap<u64, Place>,
     /// Who has the socket with this inode, in words.
     strangers: BTreeMap<u64, String>,
-    searched: Option<Instant>,
+    named: Option<Instant>,
+}
+
+/// What a look found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub owner: PortOwner,
+    /// The part has more processes and open files than could be looked at.
+    pub spent: bool,
 }
 
 impl PortWatcher {
-    /// For each part, whose sockets get what is sent to it. `shims` are those of all parts here.
+    /// Whose sockets get what is sent to the part. `shims` are those of all parts here.
     pub fn look(
         &mut self,
-        parts: &[ServingPart],
-        listening: &[Listener],
-        shims: &BTreeMap<i32, LeaseId>,
-    ) -> BTreeMap<LeaseId, PortOwner> {
-        let there: BTreeSet<u64> = listening.iter().map(|l| l.inode).collect();
-        let asked: BTreeSet<LeaseId> = parts.iter().map(|p| p.lease).collect();
-        self.held.retain(|(lease, inode), _| asked.contains(lease) && there.contains(inode));
-        self.strangers.retain(|inode, _| there.contains(inode));
-        parts.iter().map(|part| (part.lease, self.owner(part, listening, shims))).collect()
-    }
-
-    fn owner(
-        &mut self,
         part: &ServingPart,
-        listening: &[Listener],
         shims: &BTreeMap<i32, LeaseId>,
-    ) -> PortOwner {
-        let on_port = || listening.iter().filter(|l| l.at.port() == part.at.port());
-        let (mut own, mut own_direct, mut strange, mut strange_v6) = (false, false, None, None);
-        // It may be for IPv6 alone, which anybody may have; and of one that is not, the kernel prefers a socket of
-        // the address's own family.
-        let indirect = |l: &Listener| part.at.is_ipv4() && l.at.is_ipv6();
-        for listener in on_port().filter(|l| l.receives(part.at.ip())) {
-            match (self.holds(part, listener.inode), indirect(listener)) {
-                (true, indirect) => (own, own_direct) = (true, own_direct || !indirect),
-                (false, true) => strange_v6 = strange_v6.or(Some(listener)),
-                // Even beside the part's own: the kernel shares connections out among them.
-                (false, false) => strange = strange.or(Some(listener)),
-            }
-        }
-        if let Some(listener) = strange.or(strange_v6.filter(|_| !own_direct)) {
-            return PortOwner::Stranger { who: self.describe(listener, shims) };
-        }
-        if own {
-            return PortOwner::Part;
-        }
-        let mut elsewhere: Vec<&Listener> = on_port().collect();
-        elsewhere.retain(|listener| self.holds(part, listener.inode));
-        match elsewhere.is_empty() {
-            true => PortOwner::Nobody,
-            false => PortOwner::Elsewhere {
-                addresses: elsewhere.iter().map(|l| l.at.to_string()).collect(),
-            },
-        }
+    ) -> io::Result<Found> {
+        let keep = |l: &Listener| part.is_reached_by(l) || part.may_own(l);
+        let on_port = table::on_port(part.at.port(), keep, LIST_WITHIN)?;
+        let mut budget = Budget::new(STEPS_MAX, LOOK_WITHIN);
+        Ok(self.look_at(&Kernel, part, &on_port, &mut budget, shims))
     }
 
-    fn holds(&mut self, part: &ServingPart, inode: u64) -> bool {
-        let key = (part.lease, inode);
-        if let Some(&(pid, fd)) = self.held.get(&key)
-            && has_socket(pid, fd, inode)
-            && tree::ancestry(pid).any(|above| above == part.shim)
-        {
-            return true;
+    fn look_at(
+        &mut self,
+        processes: &impl Processes,
+        part: &ServingPart,
+        on_port: &[Listener],
+        budget: &mut Budget,
+        shims: &BTreeMap<i32, LeaseId>,
+    ) -> Found {
+        let there: BTreeSet<u64> = on_port.iter().map(|l| l.inode).collect();
+        self.strangers.retain(|inode, _| there.contains(inode));
+        if let Some(owner) = too_many(part, on_port) {
+            return Found { owner, spent: false };
         }
-        self.held.remove(&key);
-        let family = tree::family(part.shim);
-        let found = family.into_iter().find_map(|pid| Some((pid, find_socket(pid, inode)?)));
-        self.held.extend(found.map(|found| (key, found)));
-        found.is_some()
+        let wanted = wanted(part, on_port);
+        let searched = search::find(processes, part.shim, &wanted, &mut self.known, budget);
+        let owner = match judge(part, on_port, |inode| self.known.contains_key(&inode)) {
+            Verdict::Part => PortOwner::Part,
+            Verdict::Nobody => PortOwner::Nobody,
+            Verdict::Elsewhere(list) => PortOwner::Elsewhere {
+                addresses: list.iter().map(|l| l.at.to_string()).take(ELSEWHERE_MAX).collect(),
+            },
+            Verdict::Stranger(listener) if searched.is_err() && part.may_own(listener) => {
+                let who = format!(
+                    "{} (not found among the threads and open files of this replica that could be \
+                     looked at)",
+                    unknown_process(listener)
+                );
+                PortOwner::Stranger { who }
+            }
+            Verdict::Stranger(listener) => {
+                PortOwner::Stranger { who: self.describe(listener, shims) }
+            }
+        };
+        Found { owner, spent: searched == Err(Spent) }
     }
 
     /// "process 4711 (python3) of user bob, job 12".
@@ -110,28 +183,53 @@ impl PortWatcher {
         if let Some(known) = self.strangers.get(&listener.inode) {
             return known.clone();
         }
-        let may_search = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
-        if !may_search {
+        if self.named.is_some_and(|at| at.elapsed() < NAME_EVERY) {
             return unknown_process(listener);
         }
-        self.searched = Some(Instant::now());
-        let words = describe(listener, shims);
+        self.named = Some(Instant::now());
+        let Some(words) = find_and_describe(listener, shims) else {
+            return unknown_process(listener);
+        };
         self.strangers.insert(listener.inode, words.clone());
         words
     }
 }
 
-/// Who has this socket, in words. Looks into all processes.
+/// Nobody has so many, and each of them has to be looked for.
+fn too_many(part: &ServingPart, on_port: &[Listener]) -> Option<PortOwner> {
+    let mut reached = on_port.iter().filter(|l| part.is_reached_by(l) && !part.is_second(l));
+    let one = reached.nth(LISTENERS_MAX)?;
+    let who = format!("{} (with more than {LISTENERS_MAX} sockets)", unknown_process(one));
+    Some(PortOwner::Stranger { who })
+}
+
+/// A socket that gets what is sent to this address, as long as nothing of ours listens there.
+pub fn taken_by(at: SocketAddr) -> io::Result<Option<Listener>> {
+    let on_port = table::on_port(at.port(), |l| l.receives(at.ip()), LIST_WITHIN)?;
+    Ok(on_port.first().copied())
+}
+
+/// Who has this socket, in words.
 pub fn describe(listener: &Listener, shims: &BTreeMap<i32, LeaseId>) -> String {
-    let Some(pid) = all_pids().find(|&pid| find_socket(pid, listener.inode).is_some()) else {
-        return unknown_process(listener);
+    find_and_describe(listener, shims).unwrap_or_else(|| unknown_process(listener))
+}
+
+/// Looks into the processes of the socket's user: others can't make this search longer.
+fn find_and_describe(listener: &Listener, shims: &BTreeMap<i32, LeaseId>) -> Option<String> {
+    // The files of a process that must not be traced are root's.
+    let may_have = |pid: i32| {
+        let uid = fs::metadata(format!("/proc/{pid}")).map(|found| found.uid());
+        uid.is_ok_and(|uid| uid == listener.uid || uid == 0)
     };
+    let mut budget = Budget::new(NAME_STEPS_MAX, NAME_WITHIN);
+    let found = search::find_anywhere(&Kernel, listener.inode, may_have, &mut budget);
+    let pid = found.ok()??;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     // A process gives itself its name.
     let name: String = name.trim_end().chars().filter(|c| c.is_ascii_graphic()).collect();
     let lease = tree::ancestry(pid).find_map(|above| shims.get(&above));
     let job = lease.map_or_else(String::new, |lease| format!(", job {}", lease.task.job));
-    format!("process {pid} ({name}) of {}{job}", user_words(listener.uid))
+    Some(format!("process {pid} ({name}) of {}{job}", user_words(listener.uid)))
 }
 
 fn unknown_process(listener: &Listener) -> String {
@@ -149,111 +247,5 @@ fn user_words(uid: u32) -> String {
     name.map_or_else(|| format!("user number {uid}"), |name| format!("user {name}"))
 }
 
-fn all_pids() -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn has_socket(pid: i32, fd: i32, inode: u64) -> bool {
-    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}"));
-    link.is_ok_and(|link| link.as_os_str() == socket_name(inode).as_str())
-}
-
-/// The descriptor by which a process has this socket. What can't be read has none that we know of.
-fn find_socket(pid: i32, inode: u64) -> Option<i32> {
-    let name = socket_name(inode);
-    fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find_map(|entry| {
-        let link = fs::read_link(entry.path()).ok()?;
-        (link.as_os_str() == name.as_str()).then(|| entry.file_name().to_str()?.parse().ok())?
-    })
-}
-
-fn socket_name(inode: u64) -> String {
-    format!("socket:[{inode}]")
-}
-
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-    use std::process::{Child, Command};
-
-    use tutti_model::{Generation, JobId, TaskId};
-
-    use super::*;
-
-    fn lease(job: u64) -> LeaseId {
-        LeaseId { task: TaskId::single(JobId(job)), generation: Generation(1) }
-    }
-
-    /// A process that is not above us.
-    struct Other(Child);
-
-    impl Other {
-        fn new() -> Other {
-            Other(Command::new("sleep").arg("1000").spawn().unwrap())
-        }
-        fn pid(&self) -> i32 {
-            self.0.id() as i32
-        }
-    }
-
-    impl Drop for Other {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn look(watcher: &mut PortWatcher, shim: i32, at: SocketAddr) -> PortOwner {
-        let part = ServingPart { lease: lease(1), shim, at };
-        let shims = BTreeMap::from([(std::process::id() as i32, lease(7))]);
-        watcher.look(&[part], &listeners().unwrap(), &shims).remove(&lease(1)).unwrap()
-    }
-
-    #[test]
-    fn a_socket_belongs_to_the_part_whose_process_has_it() {
-        let mut watcher = PortWatcher::default();
-        let (me, other) = (std::process::id() as i32, Other::new());
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Part);
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Part, "as remembered");
-        let PortOwner::Stranger { who } = look(&mut watcher, other.pid(), at) else {
-            panic!("the other part has no socket at all");
-        };
-        assert!(who.starts_with(&format!("process {me} (")), "{who}");
-        assert!(who.ends_with(", job 7"), "{who}");
-        drop(listener);
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Nobody);
-    }
-
-    #[test]
-    fn a_wildcard_counts_and_another_address_does_not() {
-        let mut watcher = PortWatcher::default();
-        let (me, other) = (std::process::id() as i32, Other::new());
-        let wild = TcpListener::bind("0.0.0.0:0").unwrap();
-        let mut at = wild.local_addr().unwrap();
-        at.set_ip("127.0.0.7".parse().unwrap());
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Part);
-        assert!(matches!(look(&mut watcher, other.pid(), at), PortOwner::Stranger { .. }));
-        let near = TcpListener::bind("127.0.0.8:0").unwrap();
-        at.set_port(near.local_addr().unwrap().port());
-        let addresses = vec![near.local_addr().unwrap().to_string()];
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Elsewhere { addresses });
-        assert_eq!(look(&mut watcher, other.pid(), at), PortOwner::Nobody);
-    }
-
-    /// The descriptor that was found may be another's by now.
-    #[test]
-    fn what_is_remembered_is_looked_at_again() {
-        let mut watcher = PortWatcher::default();
-        let me = std::process::id() as i32;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Part);
-        let other = Other::new();
-        watcher.held.values_mut().for_each(|(pid, _)| *pid = other.pid());
-        assert_eq!(look(&mut watcher, me, at), PortOwner::Part);
-        assert!(matches!(look(&mut watcher, other.pid(), at), PortOwner::Stranger { .. }));
-    }
-}
+mod tests;

@@ -148,6 +148,7 @@ fn a_neighbour_for_ipv6_alone_takes_nothing_away() {
     BufReader::new(neighbour.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "listens\n");
     // Several looks later it is as before.
+    node.controller.forget_past();
     for _ in 0..4 {
         assert_eq!(node.wait_owner(&launch, |_| true), PortOwner::Part);
     }
@@ -205,4 +206,59 @@ fn a_replica_on_another_address_is_told_so() {
     let owner = node.wait_owner(&launch, |owner| *owner != PortOwner::Nobody);
     assert_eq!(owner, PortOwner::Elsewhere { addresses: vec![format!("127.0.0.77:{port}")] });
     node.end(&launch);
+}
+
+/// Has very many sockets in many processes, none of which listens.
+const POSER: &str = "exec python3 -c 'import os, socket, time\n\
+     for _ in range(19):\n\
+     \x20 if os.fork() == 0: break\n\
+     s = [socket.socket() for _ in range(900)]; print(\"poses\", flush=True); time.sleep(1000)'";
+
+/// Very many sockets that share what comes to one port.
+const CROWD: &str = "import socket, sys, time; all = [socket.socket() for _ in range(900)]\n\
+     for s in all:\n\
+     \x20 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n\
+     \x20 s.bind((\"127.0.0.1\", int(sys.argv[1]))); s.listen()\n\
+     print(\"listens\", flush=True); time.sleep(1000)";
+
+/// Each of the crowd's sockets has to be looked for among all sockets of the poser.
+#[test]
+fn a_job_with_very_many_sockets_does_not_keep_a_neighbours_change_of_hands_from_being_seen() {
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let poser = replica("1", 1, POSER, Some(port));
+    node.controller.run(&poser);
+    node.controller.wait_for_log(poser.lease.task, 0, &"poses\n".repeat(20));
+    let good =
+        replica("2", 2, &format!("{SERVER} 127.0.0.1 $PORT & echo pid $!; wait; sleep 1000"), None);
+    node.controller.run(&good);
+    node.wait_owner(&good, |owner| *owner == PortOwner::Part);
+    let log = node.controller.wait_for_log(good.lease.task, 0, "listens");
+    let server: i32 = log.split("pid ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let mut crowd = Command::new("python3")
+        .args(["-c", CROWD, &port.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(crowd.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "listens\n");
+    // If one look is for all, it is under way by now.
+    node.controller.forget_past();
+    for _ in 0..3 {
+        node.wait_owner(&good, |owner| *owner == PortOwner::Part);
+    }
+    signal(server, libc::SIGKILL);
+    let said = std::cell::Cell::new(0);
+    node.wait_owner(&good, |owner| {
+        said.set(said.get() + 1);
+        assert!(said.get() < 20, "{owner:?} {} times, though nothing listens", said.get());
+        *owner == PortOwner::Nobody
+    });
+    node.wait_stranger(&poser);
+    crowd.kill().unwrap();
+    crowd.wait().unwrap();
+    node.end(&good);
+    node.end(&poser);
 }

@@ -79,12 +79,22 @@ impl Lookups {
             return true;
         }
         let question = Question { user: launch.user.clone(), workdir: dir.cloned() };
-        let waiting = self.waiting.entry(question.clone()).or_default();
-        waiting.push(launch.lease);
-        if waiting.len() == 1 {
+        if let Some(waiting) = self.waiting.get_mut(&question) {
+            waiting.push(launch.lease);
+        } else {
+            self.waiting.insert(question.clone(), vec![launch.lease]);
             self.ask(question);
         }
         false
+    }
+
+    /// Asks for an account that nobody waits for. It is known later, or asked for again.
+    pub fn want(&mut self, user: &str) {
+        let question = Question { user: user.to_owned(), workdir: None };
+        if !self.waiting.contains_key(&question) {
+            self.waiting.insert(question.clone(), Vec::new());
+            self.ask(question);
+        }
     }
 
     fn is_there(&self, user: &str, dir: &str) -> bool {

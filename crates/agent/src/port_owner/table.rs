@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// State of a socket that listens, as the list writes it.
 const LISTENS: &str = "0A";
@@ -27,29 +28,49 @@ impl Listener {
     }
 }
 
-/// All of this network namespace.
-pub fn listeners() -> io::Result<Vec<Listener>> {
-    let mut all = Vec::new();
-    read(File::open("/proc/net/tcp")?, &mut all)?;
+/// Those on this port, of this network namespace, that are to be kept.
+pub fn on_port(
+    port: u16,
+    keep: impl Fn(&Listener) -> bool,
+    within: Duration,
+) -> io::Result<Vec<Listener>> {
+    let mut list = List { port, keep, until: Instant::now() + within, found: Vec::new() };
+    list.read(File::open("/proc/net/tcp")?)?;
     match File::open("/proc/net/tcp6") {
-        Ok(file) => read(file, &mut all)?,
+        Ok(file) => list.read(file)?,
         // A kernel without IPv6.
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    Ok(all)
+    Ok(list.found)
 }
 
-/// The kernel lists sockets that listen before all others, so connections need not be read.
-fn read(file: impl io::Read, all: &mut Vec<Listener>) -> io::Result<()> {
-    for line in BufReader::with_capacity(64 << 10, file).lines().skip(1) {
-        match parse(&line?) {
-            Some(Some(listener)) => all.push(listener),
-            Some(None) => return Ok(()),
-            None => {}
+struct List<K> {
+    port: u16,
+    keep: K,
+    until: Instant,
+    found: Vec<Listener>,
+}
+
+impl<K: Fn(&Listener) -> bool> List<K> {
+    /// The kernel lists sockets that listen before all others, so connections need not be read.
+    fn read(&mut self, file: impl io::Read) -> io::Result<()> {
+        for line in BufReader::with_capacity(64 << 10, file).lines().skip(1) {
+            match parse(&line?) {
+                Some(Some(listener)) => self.take(listener)?,
+                Some(None) => return Ok(()),
+                None => {}
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn take(&mut self, listener: Listener) -> io::Result<()> {
+        if listener.at.port() == self.port && (self.keep)(&listener) {
+            self.found.push(listener);
+        }
+        if Instant::now() < self.until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
 }
 
 /// None: not a line of the list. Inside, none: a socket that does not listen.
@@ -97,13 +118,14 @@ mod tests {
             let Ok(listener) = TcpListener::bind(any) else { continue };
             let at = listener.local_addr().unwrap();
             let client = TcpStream::connect(at).unwrap();
-            let all = listeners().unwrap();
+            let long = Duration::from_secs(60);
+            let found = on_port(at.port(), |l| l.at == at, long).unwrap();
             // SAFETY: no preconditions.
             let me = unsafe { libc::geteuid() };
-            let found: Vec<&Listener> = all.iter().filter(|l| l.at == at).collect();
             assert_eq!(found.len(), 1, "{any}: {found:?}");
             assert_eq!(found[0].uid, me);
-            assert!(all.iter().all(|l| l.at != client.local_addr().unwrap()));
+            let near = client.local_addr().unwrap();
+            assert_eq!(on_port(near.port(), |l| l.at == near, long).unwrap(), []);
         }
     }
 
@@ -112,12 +134,16 @@ mod tests {
         let head = "  sl  local_address rem_address st tx rx tr tm retrnsmt uid timeout inode\n";
         let listens = "0: 0100007F:1F90 00000000:0000 0A 0:0 00:0 0 1001 0 77 1 0 100 0 0 10 0\n";
         let connected = "1: 0100007F:1F91 0100007F:0001 01 0:0 00:0 0 0 0 78 1 0 20 4 0 10 -1\n";
-        let mut all = Vec::new();
-        read([head, listens, connected, listens].concat().as_bytes(), &mut all).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut list = List { port: 8080, keep: |_: &Listener| true, until, found: Vec::new() };
+        list.read([head, listens, connected, listens].concat().as_bytes()).unwrap();
         if cfg!(target_endian = "little") {
             let at = "127.0.0.1:8080".parse().unwrap();
-            assert_eq!(all, [Listener { at, uid: 1001, inode: 77 }]);
+            assert_eq!(list.found, [Listener { at, uid: 1001, inode: 77 }]);
         }
+        list.until = Instant::now();
+        let late = list.read([head, listens].concat().as_bytes()).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut, "a list may be of any length");
         assert_eq!(parse("nonsense"), None);
     }
 

@@ -1,7 +1,7 @@
 //! The processes under a shim. Because a shim adopts orphans, all that a part has started are its
 //! descendants, however they forked; and when it has no child, nothing is left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use tutti_model::ExitStatus;
@@ -78,32 +78,52 @@ pub fn is_still(pid: i32) -> bool {
 /// What the kernel lists for each thread; none where it was built without that list, or when the
 /// process is gone.
 fn children(pid: i32) -> Option<Vec<i32>> {
-    let mut found = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+    let lists: Option<Vec<Vec<i32>>> = children_by_thread(pid)?.collect();
+    Some(lists?.concat())
+}
+
+/// Thread by thread, for those who must be able to stop half way.
+pub fn children_by_thread(pid: i32) -> Option<impl Iterator<Item = Option<Vec<i32>>>> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    Some(threads.map(|thread| {
         let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
-        found.extend(list.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
-    }
-    Some(found)
+        Some(list.split_whitespace().filter_map(|p| p.parse().ok()).collect())
+    }))
+}
+
+/// Whether the kernel was built with lists of children.
+pub fn lists_children() -> bool {
+    let me = std::process::id();
+    fs::exists(format!("/proc/{me}/task/{me}/children")).unwrap_or(false)
 }
 
 /// The same from every process's parent.
 fn scan_descendants(root: i32) -> Vec<i32> {
-    let mut parents: Vec<(i32, i32)> = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
-        if let Some(parent) = parent_of(pid) {
-            parents.push((pid, parent));
-        }
+    let parents: Vec<(i32, i32)> =
+        all_pids().filter_map(|pid| Some((pid, parent_of(pid)?))).collect();
+    descendants_by_parent(root, &parents)
+}
+
+/// Nearest first. Each pair is a process and its parent.
+pub fn descendants_by_parent(root: i32, parents: &[(i32, i32)]) -> Vec<i32> {
+    let mut by_parent: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for &(pid, parent) in parents {
+        by_parent.entry(parent).or_default().push(pid);
     }
     let mut all = vec![root];
     let mut next = 0;
     while next < all.len() {
-        let parent = all[next];
-        all.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        // Taken out: pids that were given again while they were listed must not lead in circles.
+        all.extend(by_parent.remove(&all[next]).unwrap_or_default());
         next += 1;
     }
     all.remove(0);
     all
+}
+
+pub fn all_pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The process itself, its parent, and so on: as far as they live.
@@ -112,7 +132,7 @@ pub fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
     std::iter::successors(Some(pid), |&pid| parent_of(pid)).take_while(|&pid| pid > 1).take(256)
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
+pub fn parent_of(pid: i32) -> Option<i32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
@@ -158,11 +178,8 @@ impl Sweep {
 
     /// Kills all that are found. Returns how many live.
     pub fn pass(&mut self) -> usize {
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-                continue;
-            };
-            let Ok(environ) = fs::read(entry.path().join("environ")) else { continue };
+        for pid in all_pids() {
+            let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { continue };
             if environ.split(|&b| b == 0).any(|var| var == self.mark) {
                 self.met.extend(started(pid).map(|at| (pid, at)));
                 // SAFETY: a plain system call.

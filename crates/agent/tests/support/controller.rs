@@ -165,6 +165,12 @@ impl Controller {
         }
     }
 
+    /// From here on only what the agent says now counts.
+    pub fn forget_past(&mut self) {
+        self.kept.clear();
+        self.said.try_iter().for_each(drop);
+    }
+
     pub fn wait_for_greeting(&mut self) -> Greeting {
         self.wait(|m| match m {
             ToController::Hello { greeting, .. } => Some((**greeting).clone()),
