@@ -128,6 +128,28 @@ const IPV6_ALONE: &str = "import socket, sys, time; s = socket.socket(socket.AF_
      s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1); s.bind((\"::\", int(sys.argv[1]))); \
      s.listen(); print(\"listens\", flush=True); time.sleep(1000)";
 
+/// A program of python's that says when it listens. Not of any part.
+struct Neighbour(std::process::Child);
+
+impl Neighbour {
+    fn start(program: &str, port: u16) -> Neighbour {
+        let mut command = Command::new("python3");
+        command.args(["-c", program, &port.to_string()]).stdout(Stdio::piped());
+        let mut neighbour = Neighbour(command.spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(neighbour.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "listens\n");
+        neighbour
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_neighbour_for_ipv6_alone_takes_nothing_away() {
     if !std::path::Path::new("/proc/net/if_inet6").exists() {
@@ -135,26 +157,23 @@ fn a_neighbour_for_ipv6_alone_takes_nothing_away() {
     }
     let mut node = Node::new();
     let _agent = node.agent(&[]);
-    let port = free_port();
+    let (port, fixed) = (free_port(), free_port());
+    // There before the one starts, and while the other serves.
+    let _early = Neighbour::start(IPV6_ALONE, fixed);
     let launch = replica("1", 1, &format!("{SERVER} 0.0.0.0 $PORT"), Some(port));
+    let second = replica("2", 2, &format!("{SERVER} 0.0.0.0 {fixed}"), Some(fixed));
     node.controller.run(&launch);
+    node.controller.run(&second);
     node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
-    let mut neighbour = Command::new("python3")
-        .args(["-c", IPV6_ALONE, &port.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(neighbour.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "listens\n");
+    node.wait_owner(&second, |owner| *owner == PortOwner::Part);
+    let _late = Neighbour::start(IPV6_ALONE, port);
     // Several looks later it is as before.
     node.controller.forget_past();
     for _ in 0..4 {
         assert_eq!(node.wait_owner(&launch, |_| true), PortOwner::Part);
     }
-    neighbour.kill().unwrap();
-    neighbour.wait().unwrap();
     node.end(&launch);
+    node.end(&second);
 }
 
 /// The environment of a process is its own to write.
@@ -236,14 +255,7 @@ fn a_job_with_very_many_sockets_does_not_keep_a_neighbours_change_of_hands_from_
     node.wait_owner(&good, |owner| *owner == PortOwner::Part);
     let log = node.controller.wait_for_log(good.lease.task, 0, "listens");
     let server: i32 = log.split("pid ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
-    let mut crowd = Command::new("python3")
-        .args(["-c", CROWD, &port.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(crowd.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "listens\n");
+    let _crowd = Neighbour::start(CROWD, port);
     // If one look is for all, it is under way by now.
     node.controller.forget_past();
     for _ in 0..3 {
@@ -257,8 +269,6 @@ fn a_job_with_very_many_sockets_does_not_keep_a_neighbours_change_of_hands_from_
         *owner == PortOwner::Nobody
     });
     node.wait_stranger(&poser);
-    crowd.kill().unwrap();
-    crowd.wait().unwrap();
     node.end(&good);
     node.end(&poser);
 }

@@ -154,7 +154,7 @@ fn part() -> ServingPart {
 }
 
 fn listener(at: &str, uid: u32, inode: u64) -> Listener {
-    Listener { at: at.parse().unwrap(), uid, inode }
+    Listener { at: at.parse().unwrap(), uid, inode, ipv6_alone: false }
 }
 
 fn look_imagined(
@@ -248,7 +248,11 @@ fn verdicts() {
         // One on all IPv6 addresses comes after those for IPv4.
         assert_eq!(is(&[own("0.0.0.0:8000"), other("[::]:8000")]), "part");
         assert_eq!(is(&[own("[::]:8000"), other("[::]:8000")]), "stranger");
+        // One for IPv6 alone gets nothing of it.
+        let alone = Listener { ipv6_alone: true, ..other("[::]:8000") };
+        assert_eq!(is(&[alone]), "nobody");
     }
+    assert_eq!(is(&[Listener { ipv6_alone: true, ..own("[::]:8000") }]), "elsewhere");
     // Held by its process, made by somebody else.
     assert_eq!(is(&[listener(AT, 666, 1)]), "stranger");
     // What root holds may have been made by whomever it became.
