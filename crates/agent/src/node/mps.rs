@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -140,6 +140,10 @@ impl Mps {
         for gpu in &config.gpus {
             if daemon_pid(&mps.gpu_dir(gpu.index)).is_some() {
                 mps.daemons.adopt(gpu.index);
+                // An earlier agent may have left its directories open to everybody.
+                if let Err(error) = mps.place(gpu.index, config).open_up(root) {
+                    tracing::warn!(gpu = %gpu.index, %error, "MPS: its directories stay as they are");
+                }
             }
         }
         mps
@@ -149,14 +153,15 @@ impl Mps {
         self.dir.join(gpu.to_string())
     }
 
+    fn place(&self, gpu: GpuIndex, config: &AgentConfig) -> Place {
+        let uuid = config.gpus.iter().find(|g| g.index == gpu).map(|g| g.uuid.clone());
+        let (control, dir) = (self.control.clone(), self.gpu_dir(gpu));
+        Place { control, dir, uuid: uuid.unwrap_or_default() }
+    }
+
     fn act(&self, deed: Deed, config: &AgentConfig) {
         let (Deed::Start(gpu) | Deed::Stop(gpu)) = deed;
-        let uuid = config.gpus.iter().find(|g| g.index == gpu).map(|g| g.uuid.clone());
-        let place = Place {
-            control: self.control.clone(),
-            dir: self.gpu_dir(gpu),
-            uuid: uuid.unwrap_or_default(),
-        };
+        let place = self.place(gpu, config);
         let said = self.said.clone();
         tokio::task::spawn_blocking(move || {
             // The node is gone only when the agent is.
@@ -207,11 +212,12 @@ impl Place {
     }
 
     fn start(&self) -> Result<(), String> {
-        if daemon_pid(&self.dir).is_some() {
-            return Ok(());
-        }
         let root = nix::unistd::geteuid().is_root();
-        self.make_dirs(root).map_err(|e| format!("{}: {e}", self.dir.display()))?;
+        let failed = |e: io::Error| format!("{}: {e}", self.dir.display());
+        if daemon_pid(&self.dir).is_some() {
+            return self.open_up(root).map_err(failed);
+        }
+        self.make_dirs(root).map_err(failed)?;
         let words = self.dir.join("start.log");
         let mut tried = Err(String::new());
         if root {
@@ -229,19 +235,41 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
+        self.open_up(root).map_err(failed)
     }
 
-    /// Programs of all users meet there; with the sticky bit none can remove what is another's. What
-    /// the agent itself writes is beside them, where nobody else can put a file.
+    /// Root's alone until the daemon has made its files. A pipe that somebody else had put there, or a link in place of
+    /// a log, would be used by root; so what is left of an earlier daemon goes, if others could write there.
     fn make_dirs(&self, root: bool) -> io::Result<()> {
         let mode = if root { 0o755 } else { 0o700 };
         Folder::make_own(self.dir.parent().unwrap_or(&self.dir), mode)?;
         let own = Folder::make_own(&self.dir, mode)?;
         for name in ["pipe", "log"] {
-            own.make_dir(name, mode)?;
-            if root {
-                own.folder(name)?.set_mode(0o1777)?;
+            // Logs that only a daemon wrote say of what it died.
+            let is_open =
+                own.folder(name).and_then(|found| found.stat()).map(|s| s.st_mode & 0o022);
+            if name == "pipe" || is_open.is_ok_and(|open| open != 0) {
+                match own.remove_tree(name) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    _ => {}
+                }
+            }
+            own.make_dir(name, 0o700)?;
+            own.folder(name)?.set_mode(0o700)?;
+        }
+        Ok(())
+    }
+
+    /// Programs of all users, and a server that runs as one of them, connect to the daemon's socket and write to its
+    /// pipe, which it made for everybody. They make no file of their own, so nobody needs to write to the
+    /// directories. The daemon lets everybody write its pid as well, and by that the agent stops it.
+    fn open_up(&self, root: bool) -> io::Result<()> {
+        if root {
+            let pid = open_own(&self.dir.join(format!("pipe/{CONTROL}.pid")))?;
+            pid.set_permissions(fs::Permissions::from_mode(0o644))?;
+            let own = Folder::open_own(&self.dir)?;
+            for name in ["pipe", "log"] {
+                own.folder(name)?.set_mode(0o755)?;
             }
         }
         Ok(())
@@ -289,8 +317,8 @@ fn is_control(name: &str) -> bool {
     name == &CONTROL[..15]
 }
 
-/// Every user can put files where the daemons have theirs: only one that the agent's user or root has
-/// written says anything, and a link or a pipe that was put there is not followed or waited for.
+/// Every user could put files where the daemons of an earlier agent have theirs: only one that the agent's user or
+/// root has written says anything, and a link or a pipe that was put there is not followed or waited for.
 fn open_own(path: &Path) -> io::Result<fs::File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -502,8 +530,6 @@ fn end_in(input: &mut Input) -> Option<(LeaseId, &mut End)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use crate::testing::TempDir;
 
@@ -518,7 +544,9 @@ mod tests {
             "#!/bin/sh\nF=$CUDA_MPS_PIPE_DIRECTORY/{CONTROL}.pid\n\
              if [ \"$1\" = -d ]; then\n\
                echo \"$* $CUDA_VISIBLE_DEVICES\" >> {}\n\
-               {} 1000 >/dev/null 2>&1 &\n echo $! > $F\n\
+               stat -c '%a' $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY >> $CUDA_MPS_PIPE_DIRECTORY/modes\n\
+               ls $CUDA_MPS_PIPE_DIRECTORY >> $CUDA_MPS_PIPE_DIRECTORY/seen\n\
+               {} 1000 >/dev/null 2>&1 &\n echo $! > $F; chmod 666 $F\n\
              else\n read word; [ \"$word\" = quit ] || exit 9\n {on_quit}\nfi\n",
             dir.path().join("started").display(),
             daemon.display()
@@ -539,12 +567,39 @@ mod tests {
         let started = fs::read_to_string(dir.path().join("started")).unwrap();
         let root = nix::unistd::geteuid().is_root();
         assert_eq!(started, if root { "-d -multiuser-server GPU-3\n" } else { "-d GPU-3\n" });
-        let mode = fs::metadata(place.dir.join("pipe")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, if root { 0o1777 } else { 0o700 });
+        for name in ["pipe", "log"] {
+            let mode = fs::metadata(place.dir.join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, if root { 0o755 } else { 0o700 }, "{name}");
+        }
         assert!(!serves_all(&place.dir), "a sleep has no such flag");
         place.stop().unwrap();
         assert_eq!(daemon_pid(&place.dir), None);
         assert!(!place.dir.exists());
+    }
+
+    /// Somebody waits for the directory, to be the one that programs of others connect to.
+    #[test]
+    fn nobody_can_put_a_pipe_where_a_daemon_is_about_to_have_its_own() {
+        let dir = TempDir::new("mps-planted");
+        let place = place(&dir, "kill $(cat $F); rm $F");
+        // As an earlier agent left it, open to everybody, with what somebody has put there.
+        for name in ["pipe", "log"] {
+            let open = place.dir.join(name);
+            fs::create_dir_all(&open).unwrap();
+            fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).unwrap();
+            fs::write(open.join("control"), "planted").unwrap();
+        }
+        place.start().unwrap();
+        let pipe = place.dir.join("pipe");
+        assert_eq!(fs::read_to_string(pipe.join("modes")).unwrap(), "700\n700\n", "at its start");
+        assert_eq!(fs::read_to_string(pipe.join("seen")).unwrap(), "modes\nseen\n");
+        assert!(!place.dir.join("log/control").exists());
+        // Whoever can write this file says which process the agent ends.
+        let pid = fs::metadata(pipe.join(format!("{CONTROL}.pid"))).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(pid.permissions().mode() & 0o777, 0o644);
+        }
+        place.stop().unwrap();
     }
 
     #[test]
