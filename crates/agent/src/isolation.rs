@@ -92,7 +92,7 @@ impl Isolation {
             isolation.lacks.retain(|lack| lack.what != "devices");
             isolation.lacks.push(Lack::new("devices", why));
         }
-        let rooms = Rooms::new(&config.data_dir);
+        let mut rooms = Rooms::new(&config.data_dir);
         match rooms.probe() {
             Ok(()) => isolation.rooms = Some(rooms),
             Err(error) => {
@@ -173,7 +173,7 @@ impl Isolation {
     }
 
     /// The directories that a part has for itself. `program` is this binary, which its ranks may call.
-    pub fn private(&self, plan: &Plan, launch: &Launch, program: &str) -> Option<Private> {
+    pub fn private(&mut self, plan: &Plan, launch: &Launch, program: &str) -> Option<Private> {
         let (socket, warnings) = (plan.progress.clone(), place::warnings(&plan.progress));
         let own = [PathBuf::from(program), socket, warnings];
         let runtime = plan.container.first().map(PathBuf::from);
@@ -188,7 +188,7 @@ impl Isolation {
         let named = named.map(|path| Keep { path: path.into(), named: true });
         // Those that share a GPU find each other's server there.
         let memory = launch.spec.gpu_share.is_none_or(|share| share >= 1.0);
-        let rooms = self.rooms.as_ref()?;
+        let rooms = self.rooms.as_mut()?;
         Some(rooms.of_part(launch.lease, memory, own.chain(named).collect()))
     }
 

@@ -11,7 +11,8 @@
 //! fast as those.
 //!
 //! Everybody may put something into `/tmp`, also under the name that the agent is about to use. So a base
-//! is used, listed and cleared by its handle only, and only if it is a directory of the agent's alone.
+//! is used, listed and cleared by its handle only, and only if it is a directory of the agent's alone. If somebody
+//! else has the name, the agent takes one that nobody can foresee, and finds it again by its beginning and its owner.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
@@ -69,7 +70,61 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrivateE
 /// The agent's own directory in each of the shared ones.
 #[derive(Clone, Debug)]
 pub struct Rooms {
-    bases: Vec<(PathBuf, PathBuf)>,
+    bases: Vec<Base>,
+}
+
+#[derive(Clone, Debug)]
+struct Base {
+    /// Where new parts have theirs.
+    dir: PathBuf,
+    /// Where parts have theirs that began when another name was taken.
+    older: Vec<PathBuf>,
+    /// What it is put over.
+    target: PathBuf,
+}
+
+impl Base {
+    fn find(dir: PathBuf, target: PathBuf) -> Base {
+        let older = others_of(&dir);
+        Base { dir, older, target }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.dir).chain(&self.older)
+    }
+
+    /// Makes sure that there is a directory of ours, under whatever name.
+    fn settle(&mut self) -> Result<(), PrivateError> {
+        let Err(refused) = own_folder(&self.dir) else { return Ok(()) };
+        if let Some(n) = self.older.iter().position(|dir| own_folder(dir).is_ok()) {
+            std::mem::swap(&mut self.dir, &mut self.older[n]);
+            return Ok(());
+        }
+        let fresh = fresh_name(&self.dir).map_err(failed("name", &self.dir))?;
+        own_folder(&fresh)?;
+        tracing::warn!("{} is used instead: {}", fresh.display(), crate::node::chain(&refused));
+        self.older.push(std::mem::replace(&mut self.dir, fresh));
+        Ok(())
+    }
+}
+
+/// Directories of ours whose name begins like this one.
+fn others_of(dir: &Path) -> Vec<PathBuf> {
+    let (above, name) = base_of(dir);
+    let mut begins = name.as_os_str().as_encoded_bytes().to_vec();
+    begins.push(b'-');
+    let entries = fs::read_dir(above).into_iter().flatten().flatten();
+    let others = entries.filter(|e| e.file_name().as_encoded_bytes().starts_with(&begins));
+    others.map(|e| e.path()).filter(|path| Folder::open_own(path).is_ok()).collect()
+}
+
+/// One that nobody can have taken first.
+fn fresh_name(dir: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let mut name = dir.as_os_str().to_owned();
+    name.push(format!("-{:016x}", u64::from_ne_bytes(random)));
+    Ok(name.into())
 }
 
 impl Rooms {
@@ -77,11 +132,11 @@ impl Rooms {
         let mark = blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex();
         let name = format!(".tutti-{}", &mark[..16]);
         // One may be a link to the other; and /var/tmp is not everywhere.
-        let mut bases: Vec<(PathBuf, PathBuf)> = Vec::new();
+        let mut bases: Vec<Base> = Vec::new();
         for target in SHARED.map(PathBuf::from) {
             let Ok(real) = fs::canonicalize(&target) else { continue };
-            if !bases.iter().any(|(base, _)| base.starts_with(&real)) {
-                bases.push((real.join(&name), target));
+            if !bases.iter().any(|base| base.dir.starts_with(&real)) {
+                bases.push(Base::find(real.join(&name), target));
             }
         }
         Rooms { bases }
@@ -89,7 +144,8 @@ impl Rooms {
 
     /// Makes a namespace as for a part and forgets it, on a thread of its own: what is entered there
     /// is left with it.
-    pub fn probe(&self) -> Result<(), PrivateError> {
+    pub fn probe(&mut self) -> Result<(), PrivateError> {
+        self.bases.iter_mut().try_for_each(Base::settle)?;
         let name = format!("probe-{}", std::process::id());
         let private = Private { dirs: self.dirs(&name), memory: true, keep: Vec::new() };
         let (dirs, tried) = (private.dirs.clone(), std::thread::spawn(move || private.enter(None)));
@@ -101,12 +157,18 @@ impl Rooms {
     }
 
     /// `keep` is what the part needs, wherever that is.
-    pub fn of_part(&self, lease: LeaseId, memory: bool, keep: Vec<Keep>) -> Private {
+    pub fn of_part(&mut self, lease: LeaseId, memory: bool, keep: Vec<Keep>) -> Private {
+        for base in &mut self.bases {
+            // Who cleans /tmp up may have removed it, and somebody else have taken the name.
+            if let Err(error) = base.settle() {
+                tracing::error!("{}", crate::node::chain(&error));
+            }
+        }
         Private { dirs: self.dirs(&lease.to_string()), memory, keep: self.hidden(keep) }
     }
 
     fn dirs(&self, name: &str) -> Vec<(PathBuf, PathBuf)> {
-        self.bases.iter().map(|(base, target)| (base.join(name), target.clone())).collect()
+        self.bases.iter().map(|base| (base.dir.join(name), base.target.clone())).collect()
     }
 
     /// What would be out of sight, without what lies inside another.
@@ -134,15 +196,15 @@ impl Rooms {
 
     /// Removes what a part had. May take long.
     pub fn sweep(&self, lease: LeaseId) {
-        for (dir, _) in self.dirs(&lease.to_string()) {
-            remove(&dir);
+        for dir in self.bases.iter().flat_map(Base::all) {
+            remove(&dir.join(lease.to_string()));
         }
     }
 
     /// What is there and not of these. Parts that come later have other names.
     pub fn all_but(&self, live: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let mut over = Vec::new();
-        for (base, _) in &self.bases {
+        for base in self.bases.iter().flat_map(Base::all) {
             match Folder::open_own(base).and_then(|folder| folder.list()) {
                 Ok(entries) => {
                     let dead = entries.iter().filter(|e| !e.name.to_str().is_some_and(&live));
@@ -157,7 +219,7 @@ impl Rooms {
 
     /// Removes the agent's own directories where nothing is in them. Never waits for long.
     pub fn leave(&self) {
-        for (base, _) in &self.bases {
+        for base in self.bases.iter().flat_map(Base::all) {
             // Not empty while a part is there; and the next one makes it again.
             let _ = fs::remove_dir(base);
         }
@@ -248,13 +310,19 @@ fn attach(
         .map_err(|e| failed("mount over", at)(e.into()))
 }
 
+/// Made, if nothing is there.
+fn own_folder(base: &Path) -> Result<Folder, PrivateError> {
+    let folder = Folder::make_own(base, 0o700).map_err(failed("use", base))?;
+    match folder.stat().map_err(failed("look at", base))?.st_mode & 0o077 {
+        0 => Ok(folder),
+        _ => Err(failed("trust", base)(io::ErrorKind::PermissionDenied.into())),
+    }
+}
+
 /// Open to everybody inside a directory that nobody else can enter.
 fn make_dir(dir: &Path) -> Result<(), PrivateError> {
     let (base, name) = base_of(dir);
-    let folder = Folder::make_own(base, 0o700).map_err(failed("use", base))?;
-    if folder.stat().map_err(failed("look at", base))?.st_mode & 0o077 != 0 {
-        return Err(failed("trust", base)(io::ErrorKind::PermissionDenied.into()));
-    }
+    let folder = own_folder(base)?;
     if !folder.make_dir(name, 0o700).map_err(failed("make", dir))? {
         // Of a shim that was killed: whatever is in it, the part begins with an empty one.
         folder.remove_tree(name).map_err(failed("clear", dir))?;
@@ -282,7 +350,14 @@ fn make_place(path: &Path, file: &File) -> Result<(), PrivateError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    fn rooms(dirs: &[PathBuf]) -> Rooms {
+        let base = |dir: &PathBuf| Base::find(dir.clone(), PathBuf::from("/tmp"));
+        Rooms { bases: dirs.iter().map(base).collect() }
+    }
 
     fn keep(path: &str, named: bool) -> Keep {
         Keep { path: path.into(), named }
@@ -309,20 +384,21 @@ mod tests {
 
     #[test]
     fn each_part_has_its_own_and_no_other_user_of_the_machine_can_guess_into_it() {
-        let rooms = Rooms::new(Path::new("/var/lib/tutti"));
+        let data_dir = tempfile::tempdir().unwrap();
+        let mut rooms = Rooms::new(data_dir.path());
         let lease = crate::testing::launch("12_3", 7).lease;
         let private = rooms.of_part(lease, true, Vec::new());
         let (dir, target) = &private.dirs[0];
         assert_eq!(target, Path::new("/tmp"));
         assert!(dir.ends_with("12_3@7") && dir.starts_with("/tmp/"), "{}", dir.display());
+        rooms.leave();
         assert!(Rooms::hides("/tmp/x") && !Rooms::hides("/tmp") && !Rooms::hides("/scratch/tmp"));
     }
 
     #[test]
     fn who_leaves_removes_only_what_is_empty_and_what_is_left_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        let bases = ["a", "b"].map(|name| (dir.path().join(name), PathBuf::from("/tmp"))).to_vec();
-        let rooms = Rooms { bases };
+        let rooms = rooms(&["a", "b"].map(|name| dir.path().join(name)));
         fs::create_dir_all(dir.path().join("a/1@1/deep")).unwrap();
         fs::create_dir_all(dir.path().join("a/2@1")).unwrap();
         fs::create_dir_all(dir.path().join("b")).unwrap();
@@ -342,11 +418,70 @@ mod tests {
         let (victim, base) = (dir.path().join("victim"), dir.path().join("base"));
         fs::create_dir_all(victim.join("1@1/precious")).unwrap();
         std::os::unix::fs::symlink(&victim, &base).unwrap();
-        let rooms = Rooms { bases: vec![(base.clone(), PathBuf::from("/tmp"))] };
+        let rooms = rooms(&[base.clone()]);
         assert_eq!(rooms.all_but(|_| false), [] as [PathBuf; 0]);
         remove_all(&[base.join("1@1")]);
         rooms.sweep(crate::testing::launch("1", 1).lease);
         assert!(make_dir(&base.join("2@1")).is_err());
         assert!(victim.join("1@1/precious").is_dir() && !victim.join("2@1").exists());
+    }
+
+    /// Whatever is there under the name that can be guessed, the agent has its directory all the same, and the next
+    /// agent finds what is left in it.
+    #[test]
+    fn who_takes_the_name_first_switches_nothing_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join(".tutti-1");
+        let lease = crate::testing::launch("1", 1).lease;
+        type Taking = fn(&Path);
+        let takings: [Taking; 3] = [
+            |name| fs::write(name, "").unwrap(),
+            |name| std::os::unix::fs::symlink("/", name).unwrap(),
+            |name| {
+                fs::create_dir(name).unwrap();
+                fs::set_permissions(name, fs::Permissions::from_mode(0o777)).unwrap();
+            },
+        ];
+        for take in takings {
+            take(&name);
+            let mut first = rooms(&[name.clone()]);
+            let private = first.of_part(lease, false, Vec::new());
+            let own = &private.dirs[0].0;
+            assert!(!own.starts_with(&name), "{}", own.display());
+            make_dir(own).unwrap();
+            fs::create_dir(own.join("left")).unwrap();
+            // Another agent, with the name still taken, and with the name free again.
+            let mut second = rooms(&[name.clone()]);
+            assert_eq!(second.of_part(lease, false, Vec::new()), private, "no third directory");
+            assert_eq!(second.all_but(|_| false).len(), 1);
+            fs::remove_file(&name).or_else(|_| fs::remove_dir(&name)).unwrap();
+            let mut third = rooms(&[name.clone()]);
+            assert!(third.of_part(lease, false, Vec::new()).dirs[0].0.starts_with(&name));
+            assert_eq!(third.all_but(|_| true).len(), 0);
+            remove_all(&third.all_but(|_| false));
+            third.leave();
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "all is swept");
+        }
+    }
+
+    /// Nobody else's directory is taken for ours, though its name begins like it.
+    #[test]
+    fn a_directory_of_somebody_else_is_not_cleared() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (name, theirs) = (dir.path().join(".tutti-1"), dir.path().join(".tutti-1-beef"));
+        fs::create_dir_all(theirs.join("1@1/precious")).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(61_001), Some(61_001)).unwrap();
+        fs::create_dir(&name).unwrap();
+        std::os::unix::fs::chown(&name, Some(61_001), Some(61_001)).unwrap();
+        let mut rooms = rooms(&[name.clone()]);
+        let private = rooms.of_part(crate::testing::launch("1", 1).lease, false, Vec::new());
+        let own = &private.dirs[0].0;
+        assert!(!own.starts_with(&name) && !own.starts_with(&theirs), "{}", own.display());
+        assert_eq!(rooms.all_but(|_| false), [] as [PathBuf; 0]);
+        rooms.sweep(crate::testing::launch("1", 1).lease);
+        assert!(theirs.join("1@1/precious").is_dir());
     }
 }

@@ -15,6 +15,21 @@ struct Node {
     dir: TempDir,
 }
 
+impl Node {
+    /// What the agent's own directory in `/tmp` is called, or begins with.
+    fn name_in_tmp(&self) -> String {
+        let data = self.dir.path().join("node");
+        let mark = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
+        format!(".tutti-{}", &mark[..16])
+    }
+
+    fn in_tmp(&self) -> Vec<String> {
+        let all = std::fs::read_dir("/tmp").unwrap().flatten();
+        let names = all.filter_map(|e| e.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&self.name_in_tmp())).collect()
+    }
+}
+
 impl Drop for Node {
     /// In order, so that its groups go.
     fn drop(&mut self) {
@@ -147,11 +162,28 @@ fn a_part_has_its_own_tmp_and_finds_what_it_needs() {
     let line = format!("test -z \"$(ls -A /tmp | grep -v -e tutti-agent-test -e {kept})\"");
     assert_eq!(n.controller.status_of(&part("2", &[0], &line)), ExitStatus::Code(0));
     n.agent.terminate();
-    let left = std::fs::read_dir("/tmp").unwrap().flatten().map(|e| e.file_name());
-    let data = n.dir.path().join("node");
-    let mark = blake3::hash(data.as_os_str().as_encoded_bytes()).to_hex();
-    let own = format!(".tutti-{}", &mark[..16]);
-    assert!(left.into_iter().all(|name| name != own.as_str()), "{own}");
+    assert_eq!(n.in_tmp(), [] as [String; 0]);
+}
+
+/// The name of the directory can be worked out before the agent starts.
+#[test]
+fn a_directory_of_somebody_else_does_not_switch_private_tmp_off() {
+    let Some(mut n) = node(&[], &["private-tmp"]) else { return };
+    n.agent.terminate();
+    let taken = std::path::Path::new("/tmp").join(n.name_in_tmp());
+    std::fs::create_dir(&taken).unwrap();
+    std::os::unix::fs::chown(&taken, Some(61_001), Some(61_001)).unwrap();
+    let options: Vec<&str> = ["real"].into_iter().chain(GPUS).collect();
+    n.agent = Agent::start(&n.controller, &n.dir.path().join("node"), &options);
+    let lacks = n.controller.wait_for_greeting().facts.lacks;
+    assert!(lacks.iter().all(|lack| lack.what != "private-tmp"), "{lacks:?}");
+    let line = "test ! -e /tmp/.tutti-* && touch /tmp/mine";
+    assert_eq!(n.controller.status_of(&part("1", &[0], line)), ExitStatus::Code(0));
+    assert!(!std::path::Path::new("/tmp/mine").exists());
+    n.agent.terminate();
+    let left = n.in_tmp();
+    let _ = std::fs::remove_dir(&taken);
+    assert!(left.len() <= 1, "only the stranger's may be left: {left:?}");
 }
 
 /// A program that was built below /tmp, as in a clone that somebody tries out.
