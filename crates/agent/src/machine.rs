@@ -7,16 +7,22 @@
 //!                         └──────────── error, Stop ────────────────────────────►─┘
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+mod exchange;
+mod part;
+mod queries;
+
+use std::collections::BTreeMap;
 
 use tutti_model::{
-    Blame, Bytes, Generation, GpuIndex, Launch, LeaseId, LimitReport, Order, PartError,
-    PartProgress, PartReport, RankExit, ReportedPhase, Span, Suspension, TaskId, Time, TimeLimit,
+    Blame, Generation, GpuIndex, Launch, LeaseId, LimitReport, Order, PartError, PartProgress,
+    RankExit, Span, Suspension, TaskId, Time, TimeLimit,
 };
 
 use crate::messages::{End, ToShim};
 use crate::parts::{Fate, FoundState, Record};
 use crate::seen::Seen;
+pub use exchange::{Action, Input, Moved, Ports};
+use part::{Part, Phase, Untold, takes_share};
 
 /// A shim that did not say hello by then is looked for on disk.
 pub const HELLO_WITHIN: Span = Span::secs(10);
@@ -25,229 +31,6 @@ pub const HELLO_WITHIN: Span = Span::secs(10);
 pub const CLAIM_WITHIN: Span = Span::secs(2);
 /// How often a shim that lives but does not dial is looked at again.
 const LOOK_AGAIN: Span = Span::secs(5);
-
-/// Something happened.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Input {
-    Order(Order),
-    /// Answer to [`Action::Prepare`]: a free port, or why the part can't run.
-    Prepared {
-        lease: LeaseId,
-        result: Result<u16, PartError>,
-    },
-    /// The part will not start any more: its record could not be written, or no shim could be
-    /// made for it and it was revoked.
-    LaunchFailed {
-        lease: LeaseId,
-        message: String,
-    },
-    Hello {
-        lease: LeaseId,
-        exits: Vec<RankExit>,
-    },
-    Exits {
-        lease: LeaseId,
-        exits: Vec<RankExit>,
-    },
-    Progress {
-        lease: LeaseId,
-        progress: Box<PartProgress>,
-    },
-    Ended {
-        lease: LeaseId,
-        end: End,
-    },
-    /// The shim's connection broke.
-    Gone {
-        lease: LeaseId,
-    },
-    /// Answer to [`Action::Look`]: what the disk says.
-    Looked {
-        lease: LeaseId,
-        fate: Fate,
-    },
-    /// Answer to [`Action::Sweep`].
-    Swept {
-        lease: LeaseId,
-    },
-    /// A starting agent found this on disk.
-    Found {
-        record: Box<Record>,
-        state: FoundState,
-        /// How far it was with being suspended, and on which GPUs it is.
-        moved: Option<Moved>,
-    },
-    /// The shim says how far its part is with being suspended.
-    Suspension {
-        lease: LeaseId,
-        moved: Moved,
-    },
-    /// What the shim knows of its part's time limit.
-    Limit {
-        lease: LeaseId,
-        level: Option<LimitReport>,
-    },
-    /// The node is being taken down with all that runs on it.
-    Shutdown {
-        grace: Span,
-    },
-}
-
-/// Where a part stands that was told to leave its GPUs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
-    pub suspension: Option<Suspension>,
-    /// Where it is, or was; none if that is not known.
-    pub gpus: Option<Vec<GpuIndex>>,
-}
-
-/// Ports that were free on the nodes of the gang when they prepared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ports {
-    /// On the first node.
-    pub master: u16,
-    /// One on each node, in rank order; none if the controller is too old to say.
-    pub all: Vec<u16>,
-}
-
-/// Something is to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Look up the user, check the directory, find a port. The answer may come later.
-    Prepare(LeaseId),
-    /// Write the record of a part that waits for its gang.
-    KeepPrepared(LeaseId),
-    /// Write the record and ask the zygote for a shim.
-    Launch {
-        lease: LeaseId,
-        ports: Ports,
-    },
-    /// Dropped if the shim is not connected: it is told when it says hello.
-    Tell {
-        lease: LeaseId,
-        message: ToShim,
-    },
-    /// Tell it to take these GPUs and go on.
-    /// Out of its GPUs, if the node has room for what it has there.
-    TellSuspend(LeaseId),
-    TellWake {
-        lease: LeaseId,
-        gpus: Vec<GpuIndex>,
-    },
-    /// Look at the part's record on disk after this long.
-    Look {
-        lease: LeaseId,
-        after: Span,
-    },
-    /// Make sure that no shim can start it; then say `LaunchFailed`, or look again if one was
-    /// faster.
-    Revoke(LeaseId),
-    /// Kill what a dead shim left behind.
-    Sweep(LeaseId),
-    /// Say it where the operator looks.
-    Complain(String),
-    /// Remember on disk that this lease must never start.
-    Bar(LeaseId),
-    Report(LeaseId),
-    /// Remove the record.
-    Remove(LeaseId),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Phase {
-    Preparing,
-    Waiting { port: u16 },
-    Launched { port: u16 },
-    Running { exits: Vec<RankExit>, connected: bool },
-    Done { exits: Vec<RankExit>, error: Option<PartError> },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Part {
-    /// None for leases that are only remembered as done.
-    launch: Option<Box<Launch>>,
-    phase: Phase,
-    /// Told to stop: kill at this time.
-    kill_at: Option<Time>,
-    /// Asks it to save first.
-    signal: Option<String>,
-    because: Option<PartError>,
-    /// What its ranks said of themselves, and when that came.
-    progress: Option<(Box<PartProgress>, Time)>,
-    suspension: Option<Suspension>,
-    /// Those it was woken on, where that was elsewhere than it began.
-    gpus: Option<Vec<GpuIndex>>,
-    /// An order that its shim has not been told, because it was not there.
-    untold: Option<Untold>,
-    /// Its shim was told to take it out, and has not said anything since.
-    told_out: bool,
-    /// Its time limit, and when that was so.
-    limit: Option<(LimitReport, Time)>,
-    /// Its shim enforces it.
-    keeps_limit: bool,
-    /// Bytes of its output that the disk had no room for.
-    output_dropped: u64,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Untold {
-    Suspend,
-    Wake(Vec<GpuIndex>),
-}
-
-impl Part {
-    fn new(launch: Option<Box<Launch>>, phase: Phase) -> Part {
-        Part {
-            launch,
-            phase,
-            kill_at: None,
-            signal: None,
-            because: None,
-            progress: None,
-            suspension: None,
-            gpus: None,
-            untold: None,
-            told_out: false,
-            limit: None,
-            keeps_limit: false,
-            output_dropped: 0,
-        }
-    }
-    fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Done { .. })
-    }
-    fn shares(&self) -> bool {
-        self.launch.as_deref().is_some_and(takes_share)
-    }
-    fn gpus(&self) -> &[GpuIndex] {
-        let first = self.launch.as_ref().map_or(&[][..], |l| &l.gpus);
-        self.gpus.as_deref().unwrap_or(first)
-    }
-    fn is_suspended(&self) -> bool {
-        matches!(self.suspension, Some(Suspension::Suspended { .. }))
-    }
-    /// Can its ranks do anything?
-    fn is_paused(&self) -> bool {
-        !matches!(self.suspension, None | Some(Suspension::Refused { .. }))
-    }
-    fn limit_at(&self, now: Time) -> Option<LimitReport> {
-        match self.limit {
-            Some((LimitReport::Left { left }, at)) if !self.is_paused() => {
-                Some(LimitReport::Left { left: Span(left.0.saturating_sub(now.since(at).0)) })
-            }
-            Some((level, _)) => Some(level),
-            // Its shim will count from about now.
-            None if matches!(self.phase, Phase::Launched { .. }) => {
-                let limit = self.launch.as_ref()?.limit.as_ref()?;
-                Some(LimitReport::Left { left: limit.left })
-            }
-            None => None,
-        }
-    }
-    fn holds(&self, gpu: GpuIndex) -> bool {
-        !self.is_over() && !self.is_suspended() && self.gpus().contains(&gpu)
-    }
-}
 
 #[derive(Debug)]
 pub struct Machine {
@@ -279,10 +62,6 @@ impl Newest {
         let shared = self.shared.get(&gpu).filter(|_| !shares);
         self.whole.get(&gpu).into_iter().chain(shared).copied().find(|g| *g > than)
     }
-}
-
-fn takes_share(launch: &Launch) -> bool {
-    launch.spec.gpu_share.is_some_and(|share| share < 1.0)
 }
 
 impl Machine {
@@ -746,116 +525,6 @@ impl Machine {
             self.parts.get_mut(&lease).expect("just listed").because = Some(because);
             self.stop(now, lease, grace, None, out);
         }
-    }
-
-    /// Nothing runs or may still start.
-    pub fn is_idle(&self) -> bool {
-        self.parts.values().all(Part::is_over)
-    }
-
-    /// The GPUs that a part has now; a suspended one may have come back on others.
-    pub fn gpus_of(&self, lease: LeaseId) -> &[GpuIndex] {
-        let live = self.parts.get(&lease).filter(|part| !part.is_over() && !part.is_suspended());
-        live.map_or(&[], Part::gpus)
-    }
-
-    /// Whether a part that is not over has this GPU, another one than `but`.
-    pub fn is_held(&self, gpu: GpuIndex, but: Option<LeaseId>) -> bool {
-        self.parts.iter().any(|(lease, part)| Some(*lease) != but && part.holds(gpu))
-    }
-
-    /// Parts that run or may still start.
-    pub fn live(&self) -> BTreeSet<LeaseId> {
-        self.parts.iter().filter(|(_, part)| !part.is_over()).map(|(lease, _)| *lease).collect()
-    }
-
-    pub fn is_preparing(&self, lease: LeaseId) -> bool {
-        self.parts.get(&lease).is_some_and(|part| part.phase == Phase::Preparing)
-    }
-
-    pub fn is_over(&self, lease: LeaseId) -> bool {
-        self.parts.get(&lease).is_some_and(Part::is_over)
-    }
-
-    /// The part should have a shim that is not connected now.
-    pub fn is_unheard(&self, lease: LeaseId) -> bool {
-        self.parts.get(&lease).is_some_and(|part| {
-            matches!(part.phase, Phase::Launched { .. } | Phase::Running { connected: false, .. })
-        })
-    }
-
-    /// Where one part stands, if there is anything to say about it yet.
-    pub fn report(&self, now: Time, lease: LeaseId) -> Option<PartReport> {
-        let part = self.parts.get(&lease)?;
-        let phase = match &part.phase {
-            Phase::Preparing => return None,
-            Phase::Waiting { port } => ReportedPhase::Prepared { port: *port },
-            Phase::Launched { .. } => ReportedPhase::Running { exits: Vec::new() },
-            Phase::Running { exits, .. } => ReportedPhase::Running { exits: exits.clone() },
-            Phase::Done { exits, error } => {
-                ReportedPhase::Done { exits: exits.clone(), error: error.clone() }
-            }
-        };
-        let aged = |(said, at): &(Box<PartProgress>, Time)| {
-            let age = if part.is_paused() { Span(0) } else { now.since(*at) };
-            Box::new((**said).clone().aged(age))
-        };
-        Some(PartReport {
-            progress: part.progress.as_ref().map(aged),
-            suspension: part.suspension.clone().filter(|_| !part.is_over()),
-            limit: part.limit_at(now),
-            output_dropped: part.output_dropped,
-            ..PartReport::new(lease, phase)
-        })
-    }
-
-    pub fn reports(&self, now: Time) -> Vec<PartReport> {
-        self.parts.keys().filter_map(|&lease| self.report(now, lease)).collect()
-    }
-
-    /// Everything that runs, or may yet.
-    pub fn launches(&self) -> impl Iterator<Item = &Launch> + '_ {
-        self.parts.values().filter(|p| !p.is_over()).filter_map(|p| p.launch.as_deref())
-    }
-
-    /// What is left of so much memory for the GPU state of one part: less what parts asked for, and
-    /// what others have there that were suspended before. `out` is what a part has on its GPUs.
-    pub fn room_for(&self, lease: LeaseId, mem: Bytes, out: impl Fn(&Launch) -> Bytes) -> Bytes {
-        let live = self.parts.iter().filter(|(_, part)| !part.is_over());
-        let taken = live.filter_map(|(other, part)| {
-            let launch = part.launch.as_deref()?;
-            let there = *other != lease && (part.told_out || part.is_paused());
-            Some(launch.mem.0.saturating_add(if there { out(launch).0 } else { 0 }))
-        });
-        Bytes(taken.fold(mem.0, u64::saturating_sub))
-    }
-
-    /// Its end was asked for.
-    pub fn is_stopping(&self, lease: LeaseId) -> bool {
-        self.parts.get(&lease).is_some_and(|part| part.kill_at.is_some())
-    }
-
-    pub fn launch(&self, lease: LeaseId) -> Option<&Launch> {
-        self.parts.get(&lease)?.launch.as_deref()
-    }
-
-    /// The port that was found for the part.
-    pub fn port(&self, lease: LeaseId) -> Option<u16> {
-        match self.parts.get(&lease)?.phase {
-            Phase::Waiting { port } | Phase::Launched { port } => Some(port),
-            _ => None,
-        }
-    }
-
-    /// The newest part of the task that is not over.
-    pub fn live_part(&self, task: TaskId) -> Option<&Launch> {
-        let live = self.parts_of(task).filter(|(_, p)| !p.is_over());
-        live.filter_map(|(_, p)| p.launch.as_deref()).last()
-    }
-
-    /// Tasks with a part here, over or not.
-    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.parts.keys().map(|lease| lease.task)
     }
 }
 

@@ -418,7 +418,7 @@ mod tests {
         let (victim, base) = (dir.path().join("victim"), dir.path().join("base"));
         fs::create_dir_all(victim.join("1@1/precious")).unwrap();
         std::os::unix::fs::symlink(&victim, &base).unwrap();
-        let rooms = rooms(&[base.clone()]);
+        let rooms = rooms(std::slice::from_ref(&base));
         assert_eq!(rooms.all_but(|_| false), [] as [PathBuf; 0]);
         remove_all(&[base.join("1@1")]);
         rooms.sweep(crate::testing::launch("1", 1).lease);
@@ -444,18 +444,18 @@ mod tests {
         ];
         for take in takings {
             take(&name);
-            let mut first = rooms(&[name.clone()]);
+            let mut first = rooms(std::slice::from_ref(&name));
             let private = first.of_part(lease, false, Vec::new());
             let own = &private.dirs[0].0;
             assert!(!own.starts_with(&name), "{}", own.display());
             make_dir(own).unwrap();
             fs::create_dir(own.join("left")).unwrap();
             // Another agent, with the name still taken, and with the name free again.
-            let mut second = rooms(&[name.clone()]);
+            let mut second = rooms(std::slice::from_ref(&name));
             assert_eq!(second.of_part(lease, false, Vec::new()), private, "no third directory");
             assert_eq!(second.all_but(|_| false).len(), 1);
             fs::remove_file(&name).or_else(|_| fs::remove_dir(&name)).unwrap();
-            let mut third = rooms(&[name.clone()]);
+            let mut third = rooms(std::slice::from_ref(&name));
             assert!(third.of_part(lease, false, Vec::new()).dirs[0].0.starts_with(&name));
             assert_eq!(third.all_but(|_| true).len(), 0);
             remove_all(&third.all_but(|_| false));
@@ -476,7 +476,7 @@ mod tests {
         std::os::unix::fs::chown(&theirs, Some(61_001), Some(61_001)).unwrap();
         fs::create_dir(&name).unwrap();
         std::os::unix::fs::chown(&name, Some(61_001), Some(61_001)).unwrap();
-        let mut rooms = rooms(&[name.clone()]);
+        let mut rooms = rooms(std::slice::from_ref(&name));
         let private = rooms.of_part(crate::testing::launch("1", 1).lease, false, Vec::new());
         let own = &private.dirs[0].0;
         assert!(!own.starts_with(&name) && !own.starts_with(&theirs), "{}", own.display());

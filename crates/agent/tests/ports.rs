@@ -16,22 +16,7 @@ const SERVER: &str = "exec python3 -c 'import socket, sys, time; s = socket.sock
      s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); s.bind((sys.argv[1], int(sys.argv[2]))); \
      s.listen(); print(\"listens\", flush=True); time.sleep(1000)'";
 
-struct Node {
-    controller: Controller,
-    dir: TempDir,
-}
-
 impl Node {
-    fn new() -> Node {
-        Node { controller: Controller::start(), dir: TempDir::new() }
-    }
-
-    fn agent(&mut self, options: &[&str]) -> Agent {
-        let agent = Agent::start(&self.controller, &self.dir.path().join("node"), options);
-        self.controller.wait_for_greeting();
-        agent
-    }
-
     fn wait_owner(&mut self, launch: &Launch, so: impl Fn(&PortOwner) -> bool) -> PortOwner {
         let lease = launch.lease;
         self.controller.wait(|m| {
@@ -185,7 +170,7 @@ fn a_mark_in_the_environment_makes_nobody_a_part() {
     let launch = replica("1", 1, "sleep 1000", Some(port));
     node.controller.run(&launch);
     node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
-    let mark = node.dir.path().join("node/parts").join(launch.lease.to_string());
+    let mark = node.data_dir().join("parts").join(launch.lease.to_string());
     let line = format!("{SERVER} 127.0.0.1 {port}");
     let mut shell = std::process::Command::new("/bin/sh");
     let mut thief = shell.args(["-c", &line]).env("TUTTI_PART", mark).spawn().unwrap();

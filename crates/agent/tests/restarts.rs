@@ -8,24 +8,7 @@ use support::*;
 use tutti_model::{Blame, ExitStatus, Launch, ReportedPhase};
 use tutti_wire::stream::ToController;
 
-struct Node {
-    controller: Controller,
-    dir: TempDir,
-}
-
 impl Node {
-    fn new() -> Node {
-        Node { controller: Controller::start(), dir: TempDir::new() }
-    }
-    fn data_dir(&self) -> PathBuf {
-        self.dir.path().join("node")
-    }
-    /// Starts an agent and waits until it has greeted.
-    fn agent(&mut self, options: &[&str]) -> Agent {
-        let agent = Agent::start(&self.controller, &self.data_dir(), options);
-        self.controller.wait_for_greeting();
-        agent
-    }
     fn gate(&self, name: &str) -> Gate {
         Gate::new(&self.dir.path().join(name))
     }

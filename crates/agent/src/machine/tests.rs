@@ -1,4 +1,4 @@
-use tutti_model::{ExitStatus, Fault, Rank, RankProgress, SavedPoint};
+use tutti_model::{Bytes, ExitStatus, Fault, Rank, RankProgress, ReportedPhase, SavedPoint};
 
 use super::*;
 use crate::testing::launch;

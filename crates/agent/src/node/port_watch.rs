@@ -284,7 +284,7 @@ mod tests {
         let (start, lease) = (Instant::now(), crate::testing::launch("1", 1).lease);
         let mut watch = PortWatch::new();
         watch.turns.insert(lease, Turn::new(start));
-        assert_eq!(watch.take(looked(lease, start, found(PortOwner::Part))).0, true);
+        assert!(watch.take(looked(lease, start, found(PortOwner::Part))).0);
         let owner = |watch: &PortWatch, ms| watch.turns[&lease].owner(after(start, ms));
         assert_eq!(owner(&watch, 2_900), Some(PortOwner::Part));
         assert_eq!(watch.lapse(after(start, 2_900)), []);

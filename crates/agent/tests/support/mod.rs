@@ -103,6 +103,29 @@ impl Drop for Agent {
     }
 }
 
+/// A node whose agents come and go, and the controller that it reports to.
+pub struct Node {
+    pub controller: Controller,
+    pub dir: TempDir,
+}
+
+impl Node {
+    pub fn new() -> Node {
+        Node { controller: Controller::start(), dir: TempDir::new() }
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("node")
+    }
+
+    /// Starts an agent and waits until it has greeted.
+    pub fn agent(&mut self, options: &[&str]) -> Agent {
+        let agent = Agent::start(&self.controller, &self.data_dir(), options);
+        self.controller.wait_for_greeting();
+        agent
+    }
+}
+
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: a plain system call on a process of this test.
     unsafe { libc::kill(pid, signal) };
