@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tutti_wire::api::JoinRequest;
-use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint};
+use tutti_wire::client::{Client, ClientError, ClusterRef, Endpoint, endpoint_in};
 use tutti_wire::pki::{NodeIdentity, NodeKey};
 
 use crate::config::{AgentConfig, AgentError, Controller};
@@ -69,22 +69,14 @@ fn join(
 }
 
 fn may_come(error: &ClientError) -> bool {
-    error.is_unreachable() || matches!(error, ClientError::NotStarted { .. })
+    let later = matches!(error, ClientError::NotStarted { .. } | ClientError::NoDataDir { .. });
+    later || error.is_unreachable()
 }
 
 /// Where the controller listens now.
 pub fn endpoint(controller: &Controller) -> Result<Endpoint, ClientError> {
     match controller {
         Controller::Address(text) => Endpoint::parse(text),
-        Controller::DataDir(dir) => {
-            let path = dir.join("endpoint");
-            match std::fs::read_to_string(&path) {
-                Ok(text) => Endpoint::parse(&text),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                    Err(ClientError::NotStarted { path: dir.clone() })
-                }
-                Err(source) => Err(ClientError::File { path, source }),
-            }
-        }
+        Controller::DataDir(dir) => endpoint_in(dir),
     }
 }

@@ -34,7 +34,7 @@ use ureq::{Agent, AsSendBody, Body, SendBody};
 use crate::api::NOW_HEADER;
 use crate::tls::{refused_certificate, wrong_ca};
 
-pub use cluster::{ClusterName, ClusterRef, Endpoint, Lookup, default_data_dir};
+pub use cluster::{ClusterName, ClusterRef, Endpoint, Lookup, default_data_dir, endpoint_in};
 pub use error::{ClientError, ForeignPeer, exit};
 pub use events::{Events, ExecEvents, Logs};
 pub use limits::{Limits, Notice};

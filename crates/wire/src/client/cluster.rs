@@ -146,7 +146,7 @@ impl ClusterRef {
     /// Where the controller listens now, if that can be known.
     pub fn look_again(&self) -> Result<Endpoint, ClientError> {
         match &self.data_dir {
-            Some(dir) => read_endpoint(&open_dir(dir)?, dir),
+            Some(dir) => endpoint_in(dir),
             None => Ok(self.endpoint.clone()),
         }
     }
@@ -184,6 +184,11 @@ fn open_dir(dir: &Path) -> Result<TrustedDir, ClientError> {
 
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Where the controller of this data dir listens now.
+pub fn endpoint_in(dir: &Path) -> Result<Endpoint, ClientError> {
+    read_endpoint(&open_dir(dir)?, dir)
 }
 
 fn read_endpoint(files: &TrustedDir, dir: &Path) -> Result<Endpoint, ClientError> {
