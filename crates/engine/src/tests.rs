@@ -2,6 +2,7 @@
 
 mod comeback;
 mod elastic;
+mod extremes;
 mod findings;
 mod forget;
 mod gangs;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::{IntErrorKind, ParseIntError};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -246,6 +247,8 @@ pub enum BadSpec {
     Dependency(String),
     #[error("'{0}' is no array: write 0-999, 1,3,5 or 0-99:2, with %N for at most N at once")]
     Array(String),
+    #[error("index {index} is too large for an array: the largest is {}", thousands(u32::MAX.into()))]
+    ArrayIndex { index: String },
     #[error("'{range}' runs backwards: write {last}-{first}")]
     ArrayReversed { range: String, first: u32, last: u32 },
     #[error(
@@ -486,8 +489,7 @@ impl FromStr for ArraySpec {
                 None => (item, 1),
             };
             let (a, b) = range.split_once('-').unwrap_or((range, range));
-            let (a, b): (u32, u32) =
-                (a.trim().parse().map_err(|_| bad())?, b.trim().parse().map_err(|_| bad())?);
+            let (a, b) = (array_index(s, a)?, array_index(s, b)?);
             if b < a {
                 let range = range.to_owned();
                 return Err(BadSpec::ArrayReversed { range, first: a, last: b });
@@ -509,6 +511,14 @@ impl FromStr for ArraySpec {
         }
         Ok(ArraySpec { indices, max_running })
     }
+}
+
+/// One index of this array. A number that is none only because it is too large is told so.
+fn array_index(array: &str, text: &str) -> Result<u32, BadSpec> {
+    text.trim().parse().map_err(|bad: ParseIntError| match bad.kind() {
+        IntErrorKind::PosOverflow => BadSpec::ArrayIndex { index: text.trim().to_owned() },
+        _ => BadSpec::Array(array.to_owned()),
+    })
 }
 
 impl fmt::Display for ArraySpec {
@@ -583,8 +593,9 @@ impl IndexRanges {
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().flat_map(|(&a, &b)| a..=b)
     }
-    /// The smallest index that is larger than or equal to `from`.
-    pub fn next_from(&self, from: u32) -> Option<u32> {
+    /// The smallest index that is larger than this one.
+    pub fn next_after(&self, index: u32) -> Option<u32> {
+        let from = index.checked_add(1)?;
         if self.contains(from) {
             return Some(from);
         }
@@ -681,7 +692,11 @@ mod tests {
             ("0-4294967295,0-4294967295", "has 8,589,934,592 tasks"),
             ("1,5-1", "'5-1' runs backwards: write 1-5"),
             ("x", "is no array: write 0-999"),
-            ("0-99999999999", "is no array"),
+            (
+                "0-99999999999",
+                "99999999999 is too large for an array: the largest is 4,294,967,295",
+            ),
+            ("4294967296", "4294967296 is too large"),
         ] {
             assert!(why(text).contains(want), "{text}: {}", why(text));
         }
@@ -699,10 +714,15 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn index_ranges_are_a_set(ops in proptest::collection::vec((0u32..60, 0u32..8, proptest::bool::ANY), 0..60)) {
+        fn index_ranges_are_a_set(
+            low in proptest::bool::ANY,
+            ops in proptest::collection::vec((0u32..60, 0u32..8, proptest::bool::ANY), 0..60),
+        ) {
+            let base = if low { 0 } else { u32::MAX - 66 };
             let mut ranges = IndexRanges::default();
             let mut set = std::collections::BTreeSet::new();
             for (at, len, add) in ops {
+                let at = base + at;
                 if add {
                     ranges.insert_range(at, at + len);
                     set.extend(at..=at + len);
@@ -711,6 +731,11 @@ mod tests {
                 }
                 proptest::prop_assert_eq!(ranges.iter().collect::<Vec<_>>(), set.iter().copied().collect::<Vec<_>>());
                 proptest::prop_assert_eq!(ranges.len(), set.len() as u64);
+                let mut walked: Vec<u32> = ranges.first().into_iter().collect();
+                while let Some(next) = walked.last().and_then(|&last| ranges.next_after(last)) {
+                    walked.push(next);
+                }
+                proptest::prop_assert_eq!(walked, set.iter().copied().collect::<Vec<_>>());
             }
         }
     }

@@ -99,7 +99,7 @@ impl<'a> LaneView<'a> {
     pub fn advance_task(&mut self, job: &Job, index: Option<u32>, left_out: Option<JobId>) {
         if let (Tasks::Array(array), Some(index), Some(head)) = (&job.tasks, index, self.head)
             && head.index.is_none()
-            && let Some(next) = array.waiting.next_from(index + 1)
+            && let Some(next) = array.waiting.next_after(index)
         {
             self.next_index = Some(next);
             return;

@@ -245,6 +245,18 @@ fn a_hundred_thousand_tasks_are_one_record_until_they_start() {
     );
 }
 
+/// The successor of the largest index is none. It was 0: a pass then never ended, and nobody was served.
+#[test]
+fn an_array_may_end_at_the_largest_index() {
+    let mut world = World::new(&[1]);
+    let spec = JobSpec { array: Some("4294967294-4294967295".parse().unwrap()), ..gang(1, 1) };
+    let job = world.submit(spec);
+    let started = world.engine.state().job(job).unwrap().task_state(Some(u32::MAX - 1));
+    assert_eq!(started, Some(JobState::Starting));
+    let last = world.engine.state().job(job).unwrap().task_state(Some(u32::MAX));
+    assert_eq!(last, Some(JobState::Pending));
+}
+
 #[test]
 fn higher_priority_goes_first_then_the_older() {
     let mut world = World::new(&[8]);
