@@ -67,8 +67,10 @@ impl Facts<'_> {
         self.guarantee().saturating_sub(self.used() - self.borrowed())
     }
 
+    /// A team that is gone from the policy has a part only as long as it has jobs.
     fn takes_part(&self) -> bool {
-        self.usage > 0 || self.running + self.suspended + self.waiting > 0
+        let has_jobs = self.running + self.suspended + self.waiting > 0;
+        has_jobs || self.usage > 0 && self.quota.is_some()
     }
 }
 

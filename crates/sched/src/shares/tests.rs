@@ -41,6 +41,15 @@ fn rows_come_in_the_order_of_the_tree() {
     );
 }
 
+/// What is left of a team that is gone is its usage; nobody owes it anything.
+#[test]
+fn a_team_that_is_gone_has_a_target_while_it_has_jobs() {
+    let c = case().nodes(1, 8).team("research", child("", 4)).had("research", 1).had("gone", 1);
+    let targets = |c: &Case| [row(c, "research").target, row(c, "gone").target];
+    assert_eq!(targets(&c), [1000, 0]);
+    assert_eq!(targets(&c.submit(team("gone", gpus(1)))), [500, 500]);
+}
+
 #[test]
 fn use_counts_for_all_above() {
     let c = tree().running(team("ocr", gpus(6)), &[(1, &[0, 1, 2, 3, 4, 5])]);
