@@ -133,11 +133,32 @@ async fn of_two_changes_at_once_none_is_lost() {
             Policy { resize_every: tutti_model::Span::secs(7), ..old.clone() }
         })
     });
-    let (old, new, odd) = changed.await.unwrap().unwrap();
+    let (old, new, notes) = changed.await.unwrap().unwrap();
+    let odd = notes.warnings;
     assert_eq!(odd.len(), 1, "research is promised 8 GPUs, and no node has joined: {odd:?}");
     assert_eq!(old, policyfile::parse(None, FILE.as_bytes()).unwrap());
     assert_eq!(new, running(&cluster).await);
     assert_eq!((new.teams.len(), new.resize_every), (2, tutti_model::Span::secs(7)));
+    cluster.stop().await;
+}
+
+/// A preview says it before, and the answer to the change itself says the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_tells_what_its_preview_told() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _agent = FakeAgent::start(cluster.addr(), identity, 8, Ranks::Stay).await;
+    assert_eq!(put_toml(&cluster, FILE).await.status, 200);
+    let spec = json!({ "run": "true", "gpus": 8, "team": "vision", "hold": true });
+    let job = cluster.submit(spec).await;
+    let less = "[teams.research]\n[teams.vision]\nlimit = 4\n";
+    let less = serde_json::to_value(policyfile::parse(None, less.as_bytes()).unwrap()).unwrap();
+    let preview = cluster.call("POST", "/api/v1/policy:preview", Some(less.clone())).await.json();
+    let done = cluster.call("PUT", "/api/v1/policy", Some(less)).await.json();
+    assert_eq!(done["never"][0]["task"].as_str(), Some(job.as_str()), "{done}");
+    for note in ["never", "overlaps", "warnings"] {
+        assert_eq!(done[note], preview[note], "{note}");
+    }
     cluster.stop().await;
 }
 

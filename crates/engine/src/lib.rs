@@ -44,7 +44,7 @@ pub use engine::*;
 pub use event::*;
 pub use health::{NOBODY, is_counted_out, most_out, trouble};
 pub use live::{Level, Levels};
-pub use preview::{preview, warnings as policy_warnings};
+pub use preview::{policy_notes, preview};
 pub use reject::*;
 pub use serve::{address, route_table};
 pub use settings::*;

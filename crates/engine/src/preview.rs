@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tutti_model::{
     BadPolicy, Demand, Job, LeaseId, NeverStarts, OverlappedReservation, Policy, PolicyEffects,
-    PreemptedHow, PreemptedTask, Role, State, StopCause, TaskEffect, TaskId, Tasks, Time,
-    gpus_built,
+    PolicyNotes, PreemptedHow, PreemptedTask, Role, State, StopCause, TaskEffect, TaskId, Tasks,
+    Time, gpus_built,
 };
 use tutti_sched::reservations;
 
@@ -46,10 +46,17 @@ pub fn preview(
         starts: effects(&after.started, &before.started),
         waits: effects(&before.started, &after.started),
         preempted: preempted.collect(),
+        notes: policy_notes(state, policy, now),
+    })
+}
+
+/// What is to be known of a policy that takes the place of this state's.
+pub fn policy_notes(state: &State, policy: &Policy, now: Time) -> PolicyNotes {
+    PolicyNotes {
         never: never(state, policy),
         overlaps: overlaps(state, policy, now),
         warnings: warnings(state, policy),
-    })
+    }
 }
 
 /// What would be done at once.
@@ -152,7 +159,7 @@ fn overlaps(state: &State, policy: &Policy, now: Time) -> Vec<OverlappedReservat
 
 /// What a policy may say, but nobody is likely to mean: guarantees of GPUs that are not there, names
 /// of nodes that nobody has, teams and classes that vanish under jobs.
-pub fn warnings(state: &State, policy: &Policy) -> Vec<BadPolicy> {
+fn warnings(state: &State, policy: &Policy) -> Vec<BadPolicy> {
     let mut found = policy.unkept_promises(&gpus_built(state.nodes.values()));
     for r in &policy.reservations {
         let unknown: Vec<&str> = r

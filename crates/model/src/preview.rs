@@ -15,11 +15,20 @@ pub struct PolicyEffects {
     pub waits: Vec<TaskEffect>,
     /// Running tasks that would be stopped, suspended or made smaller for others.
     pub preempted: Vec<PreemptedTask>,
-    /// Waiting jobs that could never start, and why.
+    #[serde(flatten)]
+    pub notes: PolicyNotes,
+}
+
+/// What somebody who changes the policy should know, before and after.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PolicyNotes {
+    /// Waiting jobs that could start under the old policy and never can under the new one, and why.
     pub never: Vec<NeverStarts>,
     /// Reservations, new or changed, that begin while something still runs there.
     pub overlaps: Vec<OverlappedReservation>,
-    /// What is allowed, but hardly meant.
+    /// What is allowed, but hardly meant: a guarantee of GPUs that are not there, a reservation of a
+    /// node that nobody has.
     pub warnings: Vec<BadPolicy>,
 }
 

@@ -55,6 +55,13 @@ fn sentence(verdict: &Verdict, when: When<'_>) -> String {
             format!("waits for nodes to come back: needs {}, {}", wanted(s, ""), fitting(s))
         }
         Verdict::Behind { job } => format!("would delay job {job}, which is before it in line"),
+        Verdict::TeamLimit { team, limit, wanted, model, .. } if wanted > limit => {
+            let limit = gpus(*limit, model.as_deref());
+            format!(
+                "can never start under this policy: team {team} may have {limit} at once and this \
+                 needs {wanted}"
+            )
+        }
         Verdict::TeamLimit { team, limit, used, wanted, model } => {
             let limit = gpus(*limit, model.as_deref());
             format!("team {team} may have {limit} at once, has {used} and this needs {wanted}")
@@ -381,6 +388,11 @@ mod tests {
         assert_eq!(describe(&limit(None)), expected);
         let expected = "team vision may have 16 h100 GPUs at once, has 12 and this needs 8";
         assert_eq!(describe(&limit(Some("h100".to_owned()))), expected);
+        let team = "vision".to_owned();
+        let never = Verdict::TeamLimit { team, limit: 4, used: 2, wanted: 8, model: None };
+        let expected = "can never start under this policy: team vision may have 4 GPUs at once and \
+                        this needs 8";
+        assert_eq!(describe(&never), expected);
         let shortage =
             Shortage { nodes_wanted: 1, gpus_wanted: 8, nodes_fitting: 0, ..Shortage::default() };
         let reservation = "power work".to_owned();

@@ -88,12 +88,11 @@ pub fn run(cluster: Option<&str>, args: PolicyArgs) -> Result<ExitCode, Fail> {
 fn apply(cluster: Option<&str>, file: &FileArgs) -> Result<(), Fail> {
     let given = given(file)?;
     let client = session::open(cluster)?;
-    let (old, new, warnings) = client.change_policy(|old| given.on(old))?;
+    let (old, new, notes) = client.change_policy(|old| given.on(old))?;
     let changes = policyfile::changes(&old, &new).map_err(unwritable)?;
     terminal::say(&policy::changes(&changes, Style::of_stdout()));
-    for odd in warnings {
-        terminal::warn(&policy::warning(&odd.path, &odd.problem));
-    }
+    let now = session::now(&client);
+    policy::notes(&notes, now).iter().for_each(|note| terminal::warn(note));
     Ok(())
 }
 

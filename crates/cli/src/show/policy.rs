@@ -1,6 +1,6 @@
 //! `tutti policy apply`: what changed, or would.
 
-use tutti_model::{ReservationOverlap, TaskEffect, Time};
+use tutti_model::{PolicyNotes, ReservationOverlap, TaskEffect, Time};
 use tutti_wire::api::PolicyPreview;
 use tutti_wire::policyfile::Change;
 
@@ -18,8 +18,26 @@ pub fn changes(changes: &[Change], style: Style) -> String {
     changes.iter().map(|c| line(c, style)).collect::<Vec<_>>().join("\n")
 }
 
-pub fn warning(path: &str, problem: &str) -> String {
-    format!("{}: {}", harmless(path), harmless(problem))
+/// What somebody who has changed the policy should know, a line each.
+pub fn notes(notes: &PolicyNotes, now: Time) -> Vec<String> {
+    let never = notes.never.iter().map(|never| {
+        let TaskEffect { task, name, user, .. } = &never.task;
+        let (name, user, why) = (harmless(name), harmless(user), harmless(&never.why));
+        format!("job {task} ({name}, {user}) can never start under this policy: {why}")
+    });
+    never.chain(overlaps(notes, now)).chain(warnings(notes)).collect()
+}
+
+fn overlaps(notes: &PolicyNotes, now: Time) -> impl Iterator<Item = String> {
+    notes.overlaps.iter().map(move |o| {
+        let jobs: Vec<String> = o.by.iter().map(|by| in_the_way(by, now)).collect();
+        let name = harmless(&o.reservation);
+        format!("reservation '{name}' begins while these may still run there: {}", jobs.join(", "))
+    })
+}
+
+fn warnings(notes: &PolicyNotes) -> impl Iterator<Item = String> {
+    notes.warnings.iter().map(|w| format!("{}: {}", harmless(&w.path), harmless(&w.problem)))
 }
 
 /// What would change, what that would do at once, and what is odd about it.
@@ -46,7 +64,7 @@ pub fn preview(p: &PolicyPreview, now: Time, style: Style, width: Option<u16>) -
     e.starts.iter().for_each(|task| row("starts", Ink::Green, task, String::new()));
     let waits = "would start under the running policy";
     e.waits.iter().for_each(|task| row("waits", Ink::Yellow, task, waits.to_owned()));
-    for never in &e.never {
+    for never in &e.notes.never {
         row("never starts", Ink::Red, &never.task, never.why.clone());
     }
     let mut lines = vec![changes(&p.changes, style)];
@@ -54,16 +72,9 @@ pub fn preview(p: &PolicyPreview, now: Time, style: Style, width: Option<u16>) -
         0 => "no job would start, stop or wait because of it at once".to_owned(),
         _ => format!("what would happen at once\n{}", grid.render(width)),
     });
-    lines.extend(e.overlaps.iter().map(|o| {
-        let jobs: Vec<String> = o.by.iter().map(|by| in_the_way(by, now)).collect();
-        let name = harmless(&o.reservation);
-        format!("reservation '{name}' begins while these may still run there: {}", jobs.join(", "))
-    }));
-    lines.extend(
-        e.warnings.iter().map(|w| {
-            style.paint(Ink::Yellow, &format!("warning: {}", warning(&w.path, &w.problem)))
-        }),
-    );
+    lines.extend(overlaps(&e.notes, now));
+    let odd = |warning: String| style.paint(Ink::Yellow, &format!("warning: {warning}"));
+    lines.extend(warnings(&e.notes).map(odd));
     lines.push("nothing was changed".to_owned());
     lines.join("\n")
 }

@@ -7,9 +7,9 @@ use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use http::{HeaderMap, StatusCode};
-use tutti_engine::{Command, Rejected, policy_warnings};
+use tutti_engine::{Command, Rejected, policy_notes};
 use tutti_model::{Policy, ReservationRow, Role, TeamShare};
-use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced, ProblemRow};
+use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced};
 use tutti_wire::policyfile::{self, BadPolicyFile};
 
 use super::App;
@@ -76,10 +76,11 @@ pub async fn replace(
             Command::ReplacePolicy { actor, old, policy }
         }
     };
+    // Most notes are about what differs from the policy that was there before.
+    let notes = |world: &World| policy_notes(world.engine.state(), &new, now());
+    let notes = app.core.read(notes).await?;
     let Json(Changed { changed }) = change(&app, command).await?;
-    let warnings = app.core.read(|world| policy_warnings(world.engine.state(), &new)).await?;
-    let warnings = warnings.into_iter().map(ProblemRow::from).collect();
-    Ok(Json(PolicyReplaced { changed, warnings }))
+    Ok(Json(PolicyReplaced { changed, notes }))
 }
 
 /// What a policy would change, and what it would do to jobs at once: who would start, who would be

@@ -123,7 +123,7 @@ fn a_preview_says_who_would_be_stopped_for_whom_and_is_right() {
     let [gone] = &effects.preempted[..] else { panic!("{effects:?}") };
     assert_eq!((gone.task.task, gone.task.gpus), (TaskId::single(borrower), 8));
     assert_eq!((gone.for_task, gone.how), (TaskId::single(owner), PreemptedHow::Stopped));
-    assert!(effects.warnings.is_empty() && effects.never.is_empty(), "{effects:?}");
+    assert!(effects.notes.warnings.is_empty() && effects.notes.never.is_empty(), "{effects:?}");
     assert_eq!(world.state_of(borrower), JobState::Running);
     world.set_policy(promise);
     assert_eq!(world.state_of(borrower), JobState::Stopping, "as it was told");
@@ -150,7 +150,7 @@ fn a_preview_says_who_would_start_and_who_never_could() {
     let started: Vec<TaskId> = more.starts.iter().map(|t| t.task).collect();
     assert_eq!(started, [TaskId::single(waits)]);
     let less = preview_of(&world, limit(2));
-    let [never] = &less.never[..] else { panic!("{less:?}") };
+    let [never] = &less.notes.never[..] else { panic!("{less:?}") };
     assert_eq!(never.task.task, TaskId::single(waits));
     assert_eq!(never.why, "can never run: asks for 4 GPUs; team lent may have 2 at once");
 }
@@ -170,10 +170,10 @@ fn a_preview_says_what_is_in_the_way_and_what_is_odd() {
         p.teams.get_mut("own").unwrap().guarantee = limited(100);
         p.teams.remove("lent");
     });
-    let [met] = &effects.overlaps[..] else { panic!("{effects:?}") };
+    let [met] = &effects.notes.overlaps[..] else { panic!("{effects:?}") };
     assert_eq!((met.reservation.as_str(), met.by.len()), ("power", 1));
     assert_eq!((met.by[0].task, met.by[0].ends_by), (TaskId::single(borrower), None));
-    let warned: Vec<&str> = effects.warnings.iter().map(|w| w.path.as_str()).collect();
+    let warned: Vec<&str> = effects.notes.warnings.iter().map(|w| w.path.as_str()).collect();
     assert_eq!(warned, ["teams.own.guarantee", "reservations.typo.nodes", "teams.lent"]);
     let broken = Policy { half_life: Span(0), ..Policy::default() };
     let refused = preview(world.engine.state(), world.engine.settings(), &broken, world.now);

@@ -1,10 +1,9 @@
 //! Answers about the policy.
 
 use serde::{Deserialize, Serialize};
-use tutti_model::PolicyEffects;
+use tutti_model::{PolicyEffects, PolicyNotes};
 use utoipa::ToSchema;
 
-use super::ProblemRow;
 use crate::policyfile::Change;
 
 /// The policy was replaced.
@@ -12,10 +11,8 @@ use crate::policyfile::Change;
 pub struct PolicyReplaced {
     /// 1.
     pub changed: u64,
-    /// What is allowed, but hardly meant: a guarantee of GPUs that are not there, a reservation of a
-    /// node that nobody has.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<ProblemRow>,
+    #[serde(flatten)]
+    pub notes: PolicyNotes,
 }
 
 /// What a policy would change, and what that would do to jobs at once.

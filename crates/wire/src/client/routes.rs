@@ -12,8 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tutti_model::{
-    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy, Priority,
-    Rank, Report, ReservationRow, Seq, TaskId, TeamShare,
+    ActiveReport, BurnInFigures, Explanation, GpuBenchFigures, JobId, JobUpdate, Policy,
+    PolicyNotes, Priority, Rank, Report, ReservationRow, Seq, TaskId, TeamShare,
 };
 
 use super::{Ask, Client, ClientError, Events, ExecEvents, Logs, new_key};
@@ -273,7 +273,7 @@ impl Client {
     pub fn change_policy(
         &self,
         change: impl Fn(&Policy) -> Policy,
-    ) -> Result<(Policy, Policy, Vec<ProblemRow>), ClientError> {
+    ) -> Result<(Policy, Policy, PolicyNotes), ClientError> {
         for _ in 1..CHANGES_TRIED {
             match self.try_change_policy(&change) {
                 Err(error) if error.is_policy_moved() => tracing::debug!(%error, "asking again"),
@@ -286,7 +286,7 @@ impl Client {
     fn try_change_policy(
         &self,
         change: impl Fn(&Policy) -> Policy,
-    ) -> Result<(Policy, Policy, Vec<ProblemRow>), ClientError> {
+    ) -> Result<(Policy, Policy, PolicyNotes), ClientError> {
         let answer = self.send(&Ask::plain(Method::GET, "/policy"))?;
         let tag = answer.headers().get(ETAG).cloned().ok_or(ClientError::NoTag)?;
         let body = self.whole(answer)?;
@@ -294,7 +294,7 @@ impl Client {
         let new = change(&old);
         let ask = Ask::json(Method::PUT, "/policy", &new)?;
         let done: PolicyReplaced = self.answer(&Ask { if_match: Some(tag), ..ask })?;
-        Ok((old, new, done.warnings))
+        Ok((old, new, done.notes))
     }
 
     /// What a policy would change, and whom it would stop. Nothing is changed.
