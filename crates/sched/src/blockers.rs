@@ -4,6 +4,7 @@
 //! Nothing here runs in a pass. A [`Lookout`] is made for somebody who looks, and asked about as many
 //! tasks as are shown: tasks that want the same are looked at once.
 
+mod apart;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -12,8 +13,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Blocker, ClaimCause, Demand, Job, NodeId, Obstacle, PartPlacement, Plan, Policy, State, Task,
-    TaskId, Time, Verdict,
+    Blocker, ClaimCause, Demand, Job, KeptFor, NodeId, Obstacle, PartPlacement, Plan, Policy,
+    State, Task, TaskId, Time, Verdict,
 };
 
 use crate::ask::Ask;
@@ -24,6 +25,7 @@ use crate::ports::port_taken;
 use crate::preempt::{left_alone_until, may_ever_stop};
 use crate::teams::{TeamNo, Teams, Wanted, by_model};
 use crate::verdict::{Waiting, array_limit, unmet, verdict};
+use apart::Apart;
 use node::NodeLook;
 pub use words::{describe_all, tell_blockers};
 
@@ -39,7 +41,19 @@ pub struct Lookout {
     spares: BTreeSet<SlotNo>,
     /// Running tasks that were preempted before and are not preempted again before a time.
     left_alone: Vec<(TaskId, Time)>,
-    known: BTreeMap<Question, Vec<Blocker>>,
+    known: BTreeMap<Question, (Vec<Blocker>, Apart)>,
+}
+
+/// All that somebody who looks is told of a waiting task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Of the last pass, with what is kept, reserved or taken no longer counted as busy or fitting.
+    pub verdict: Verdict,
+    /// Everything that keeps the task from starting, what ends last first. Nothing for one that is not
+    /// pending: what a suspended task needs to wake is its verdict.
+    pub blockers: Vec<Blocker>,
+    /// For whom GPUs that it could use are free and kept.
+    pub kept: Vec<KeptFor>,
 }
 
 /// All on which it depends what nodes and teams keep from a task.
@@ -84,15 +98,18 @@ impl Lookout {
         Lookout { now, cluster, spares, left_alone, known: BTreeMap::new() }
     }
 
-    /// Everything that keeps a pending task from starting, what ends last first. Nothing for one that
-    /// is not pending: what a suspended task needs to wake is its verdict.
-    pub fn blockers(&mut self, state: &State, plan: &Plan, task: TaskId) -> Vec<Blocker> {
+    /// None if the task does not wait.
+    pub fn look(&mut self, state: &State, plan: &Plan, task: TaskId) -> Option<Outlook> {
         let now = self.now;
-        let Some(verdict) = verdict(state, plan, task, now) else { return Vec::new() };
-        let Some(job) = state.job(task.job) else { return Vec::new() };
-        let mut found = match verdict {
-            Verdict::Suspended { .. } | Verdict::Next => return Vec::new(),
-            Verdict::Claimed { ref waiting_for, .. } => vec![self.leaving(state, waiting_for)],
+        let verdict = verdict(state, plan, task, now)?;
+        let job = state.job(task.job)?;
+        let (mut found, apart) = match verdict {
+            Verdict::Suspended { .. } | Verdict::Next => {
+                return Some(Outlook { verdict, blockers: Vec::new(), kept: Vec::new() });
+            }
+            Verdict::Claimed { ref waiting_for, .. } => {
+                (vec![self.leaving(state, waiting_for)], Apart::default())
+            }
             _ => self.of_the_cluster(state, plan, job, task),
         };
         found.extend(of_the_job(state, plan, job, task, now));
@@ -100,7 +117,8 @@ impl Lookout {
             found.push(Blocker::new(Obstacle::Behind { job }, head_start(plan, job)));
         }
         Blocker::last_first(&mut found);
-        found
+        let verdict = apart.tell(verdict);
+        Some(Outlook { verdict, blockers: found, kept: apart.kept_for })
     }
 
     /// Room is kept for it until these have gone.
@@ -123,7 +141,7 @@ impl Lookout {
         plan: &Plan,
         job: &Job,
         task: TaskId,
-    ) -> Vec<Blocker> {
+    ) -> (Vec<Blocker>, Apart) {
         let asker = Asker::new(state, plan, job, task, self.now);
         let question = asker.question();
         if let Some(known) = self.known.get(&question) {
@@ -135,9 +153,10 @@ impl Lookout {
         let claims = Claims::of(state);
         let look =
             NodeLook { asker: &asker, claims: &claims, left_alone: &rights, spares: &self.spares };
-        found.extend(look.blockers(&mut self.cluster));
-        self.known.insert(question, found.clone());
-        found
+        let (of_nodes, apart) = look.blockers(&mut self.cluster);
+        found.extend(of_nodes);
+        self.known.insert(question, (found.clone(), apart.clone()));
+        (found, apart)
     }
 
     /// What teams have, with what is kept for them.

@@ -251,7 +251,7 @@ impl Page {
             nodes_total: cluster.slots.len() as u32,
             within: self.ask.within(),
             share: self.ask.demand.share,
-            best_domain: self.best_domain(cluster),
+            best_domain: best_domain(cluster, &self.ask, self.free_by_slot()),
             ..self.tally.shortage.clone()
         };
         shortage.blocked.unreachable = unreachable;
@@ -272,19 +272,27 @@ impl Page {
         nodes.values().sum::<u32>() - nodes.values().max().copied().unwrap_or(0)
     }
 
-    /// The most nodes, or GPUs, free together in one domain that it may span.
-    fn best_domain(&self, cluster: &Cluster) -> u32 {
-        let gpus_count = self.ask.node_counts().is_none();
-        let within = self.ask.within();
-        let mut sums: BTreeMap<u32, u32> = BTreeMap::new();
-        for &(_, no) in &self.order {
-            let slot = cluster.get(no);
-            let domain = if within <= Topology::Node { no } else { slot.path.at(within) };
-            let give = if gpus_count { self.spots[no as usize].free } else { 1 };
-            *sums.entry(domain).or_default() += give;
-        }
-        sums.into_values().max().unwrap_or(0)
+    fn free_by_slot(&self) -> impl Iterator<Item = (SlotNo, u32)> {
+        self.fitting().map(|no| (no, self.spots[no as usize].free))
     }
+}
+
+/// The most nodes, or GPUs, free together in one domain that a task may span, of nodes with so many
+/// GPUs free.
+pub(crate) fn best_domain(
+    cluster: &Cluster,
+    ask: &Ask,
+    free: impl Iterator<Item = (SlotNo, u32)>,
+) -> u32 {
+    let gpus_count = ask.node_counts().is_none();
+    let within = ask.within();
+    let mut sums: BTreeMap<u32, u32> = BTreeMap::new();
+    for (no, gpus) in free {
+        let slot = cluster.get(no);
+        let domain = if within <= Topology::Node { no } else { slot.path.at(within) };
+        *sums.entry(domain).or_default() += if gpus_count { gpus } else { 1 };
+    }
+    sums.into_values().max().unwrap_or(0)
 }
 
 impl Tally {

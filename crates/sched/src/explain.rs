@@ -1,8 +1,6 @@
 //! The long answer of `tutti why`: its place in line, who holds what it needs, when it will start,
 //! and what would start it sooner.
 
-mod kept;
-
 use std::collections::BTreeMap;
 
 use tutti_model::{
@@ -17,7 +15,6 @@ use crate::blockers::Lookout;
 use crate::cluster::{Cluster, Standing};
 use crate::forecast::forecast;
 use crate::verdict::verdict;
-use kept::Kept;
 
 /// More holders than this tell nobody anything.
 const HOLDERS_SHOWN: usize = 100;
@@ -57,7 +54,7 @@ pub fn explain(
     let case = Case { state, plan, policy, now, job, task, ask, verdict: &verdict };
     let cluster = Cluster::new(state, policy);
     let forecast = forecast(&case);
-    let kept = Kept::of(&case, &cluster);
+    let outlook = Lookout::new(state, now).look(state, plan, task)?;
     Some(Explanation {
         task,
         ahead: ahead(&case, &cluster),
@@ -67,10 +64,10 @@ pub fn explain(
         advice: advice::advice(&case),
         fences: case.fences(&cluster),
         gives_up_at: None,
-        blockers: Lookout::new(state, now).blockers(state, plan, task),
+        blockers: outlook.blockers,
         default_time: job.spec.time.zip(job.spec.default_time_of.clone()).map(default_time),
-        verdict: kept.told_apart(verdict),
-        kept: kept.by,
+        verdict: outlook.verdict,
+        kept: outlook.kept,
     })
 }
 

@@ -50,7 +50,7 @@ mod testing;
 mod value;
 mod verdict;
 
-pub use blockers::{Lookout, describe_all, tell_blockers};
+pub use blockers::{Lookout, Outlook, describe_all, tell_blockers};
 pub use describe::{Told, describe, tell};
 pub use explain::explain;
 pub use forecast::forecasts;

@@ -41,6 +41,9 @@ impl std::fmt::Debug for Case {
     }
 }
 
+/// The GPUs of a node with eight.
+pub(crate) const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
+
 pub(crate) fn case() -> Case {
     Case { state: State::default(), policy: Policy::default(), user: "ada".to_owned() }
 }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tutti_engine::{Command, Engine, Event, Record, Rejected, Reply, Step};
 use tutti_journal::{JournalError, Stats, codec::EncodeError};
-use tutti_model::{Blocker, NodeId, Seq, Span, TaskId, Time};
-use tutti_sched::Lookout;
+use tutti_model::{NodeId, Seq, Span, TaskId, Time};
+use tutti_sched::{Lookout, Outlook};
 
 use crate::chronicle::Chronicle;
 use crate::feed::Feed;
@@ -70,9 +70,9 @@ impl World {
         }
     }
 
-    /// Everything that keeps a waiting task from starting. The cluster is looked at once for all that
+    /// What keeps a waiting task from starting, all of it. The cluster is looked at once for all that
     /// ask about the same record; nothing of this is done unless somebody asks.
-    pub fn blockers(&self, task: TaskId, now: Time) -> Vec<Blocker> {
+    pub fn outlook(&self, task: TaskId, now: Time) -> Option<Outlook> {
         let (state, plan) = (self.engine.state(), self.engine.plan());
         let mut known = self.lookout.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |(seq, at, _): &(Seq, Time, Lookout)| {
@@ -81,8 +81,7 @@ impl World {
         if !known.as_ref().is_some_and(fresh) {
             *known = Some((state.seq, now, Lookout::new(state, now)));
         }
-        let look = known.as_mut().map(|(_, _, look)| look.blockers(state, plan, task));
-        look.unwrap_or_default()
+        known.as_mut().and_then(|(_, _, look)| look.look(state, plan, task))
     }
 
     /// One command, and what ranks say in it.

@@ -136,11 +136,10 @@ fn over(state: &State, row: &mut JobRow, ended: &Ended) {
 }
 
 fn waiting(world: &World, row: &mut JobRow, id: TaskId, now: Time) {
-    row.verdict = tutti_sched::verdict(world.engine.state(), world.engine.plan(), id, now);
-    if let Some(verdict) = &row.verdict {
-        row.blockers = world.blockers(id, now);
-        row.note = tutti_sched::describe_all(verdict, &row.blockers);
-    }
+    let Some(outlook) = world.outlook(id, now) else { return };
+    row.note = tutti_sched::describe_all(&outlook.verdict, &outlook.blockers);
+    row.verdict = Some(outlook.verdict);
+    row.blockers = outlook.blockers;
 }
 
 fn names(state: &State, nodes: impl Iterator<Item = NodeId>) -> Vec<String> {

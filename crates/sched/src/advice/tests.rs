@@ -9,7 +9,6 @@ use crate::testing::*;
 
 const HOUR: Span = Span::secs(3600);
 const HALF: &[u16] = &[0, 1, 2, 3];
-const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 /// The advice for the newest job; all of it must be true.
 fn advice(c: &Case) -> Vec<String> {

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tutti_model::{
-    Blocker, KeptFor, Link, Node, NodeId, Obstacle, Span, Spread, State, Task, TaskId, Time,
+    Blocker, GpuIndex, KeptFor, Link, Node, NodeId, Obstacle, Span, Spread, State, Task, TaskId,
+    Time,
 };
 
+use super::apart::{Apart, Shut};
 use super::{Asker, NAMED_MAX};
-use crate::cluster::{Claims, Cluster, HeldPart, Slot, SlotNo, Standing, is_empty_and_open};
+use crate::cluster::{Card, Claims, Cluster, HeldPart, Slot, SlotNo, Standing, is_empty_and_open};
 use crate::fit;
 use crate::pass::{reservations_between, spare_slots};
 
@@ -67,17 +69,26 @@ struct Tally {
     spares: u32,
     /// Nodes that it could use as they are.
     open: Vec<SlotNo>,
+    /// Nodes that have room, and why it may not use them.
+    shut: Vec<(SlotNo, Shut)>,
     /// Nodes that it could use if nothing else were there.
     suitable: Vec<SlotNo>,
 }
 
 impl<'a> NodeLook<'_, 'a> {
-    /// Nothing if there is room enough as it is.
-    pub fn blockers(&self, cluster: &mut Cluster) -> Vec<Blocker> {
+    /// Nothing if there is room enough as it is; and what verdicts count otherwise.
+    pub fn blockers(&self, cluster: &mut Cluster) -> (Vec<Blocker>, Apart) {
         let mut tally = Tally::default();
         for no in 0..cluster.slots.len() as SlotNo {
             self.look_at(cluster, no, &mut tally);
         }
+        let ask = &self.asker.ask;
+        let mut apart = Apart::of(self.asker.state, cluster, ask, self.claims);
+        apart.note_shut(cluster, ask, &tally.open, &tally.shut);
+        (self.summed_up(cluster, tally), apart)
+    }
+
+    fn summed_up(&self, cluster: &mut Cluster, mut tally: Tally) -> Vec<Blocker> {
         let open = tally.open.iter().copied();
         if fit::find_among(cluster, &self.asker.ask, open).is_some() {
             return Vec::new();
@@ -98,18 +109,30 @@ impl<'a> NodeLook<'_, 'a> {
         tally.away += u32::from(node.link != Link::Up || !node.stale.is_empty());
         tally.draining += u32::from(node.drain.is_some());
         let (policy, now, until) = (asker.policy, asker.now, asker.until);
+        let mut shut = None;
         for (at, _) in reservations_between(policy, cluster, no, asker.job, now, until) {
             *tally.reserved.entry(at).or_default() += 1;
+            shut = Some(Shut::Reserved);
         }
-        tally.port += u32::from(asker.ports.contains(&slot.node));
-        tally.spares += u32::from(!asker.restarted && self.spares.contains(&no));
+        if !asker.restarted && self.spares.contains(&no) {
+            tally.spares += 1;
+            shut = shut.or(Some(Shut::Spare));
+        }
+        if asker.ports.contains(&slot.node) {
+            tally.port += 1;
+            shut = shut.or(Some(Shut::Port));
+        }
         let closed = tally.closed_nodes() > before;
         let gives = self.gives(cluster, slot);
         if gives < full {
             self.look_at_tenants(cluster, slot, node, full, tally);
         }
-        if gives > 0 && !closed && slot.standing == Standing::Open {
-            tally.open.push(no);
+        if gives > 0 && slot.standing == Standing::Open {
+            match shut {
+                Some(why) => tally.shut.push((no, why)),
+                None if !closed => tally.open.push(no),
+                None => {}
+            }
         }
     }
 
@@ -157,10 +180,15 @@ impl<'a> NodeLook<'_, 'a> {
         Tenancy { leases, kept }
     }
 
+    /// What is free and kept. What others still have is counted with them.
     fn count_kept(&self, cluster: &Cluster, slot: &Slot, tenancy: &Tenancy<'_>, tally: &mut Tally) {
+        let leased =
+            |gpu: GpuIndex| tenancy.leases.iter().any(|(_, held)| held.gpus.contains(&gpu));
         for (task, held) in &tenancy.kept {
+            let usable = self.usable_cards(cluster, slot, held);
+            let free = usable.filter(|card| !leased(card.index)).count() as u32;
             let sum = tally.kept.entry(*task).or_default();
-            *sum = (sum.0 + self.usable_gpus(cluster, slot, held), sum.1 + 1);
+            *sum = (sum.0 + free, sum.1 + 1);
         }
     }
 
@@ -174,7 +202,7 @@ impl<'a> NodeLook<'_, 'a> {
     ) {
         let (mut gpus, mut others) = (0, Vec::new());
         for (task, held) in &tenancy.leases {
-            let usable = self.usable_gpus(cluster, slot, held);
+            let usable = self.usable_cards(cluster, slot, held).count() as u32;
             if self.left_alone.contains_key(task) {
                 let sum = tally.left_alone.entry(*task).or_default();
                 *sum = (sum.0 + usable, sum.1 + 1);
@@ -203,9 +231,14 @@ impl<'a> NodeLook<'_, 'a> {
     }
 
     /// GPUs of a part that the task could use if it were alone there.
-    fn usable_gpus(&self, cluster: &Cluster, slot: &Slot, held: &HeldPart<'_>) -> u32 {
+    fn usable_cards<'s>(
+        &self,
+        cluster: &Cluster,
+        slot: &'s Slot,
+        held: &HeldPart<'_>,
+    ) -> impl Iterator<Item = &'s Card> {
         let cards = slot.cards.iter().filter(|card| held.gpus.contains(&card.index));
-        cards.filter(|card| cluster.suits_when_mended(card, &self.asker.ask)).count() as u32
+        cards.filter(|card| cluster.suits_when_mended(card, &self.asker.ask))
     }
 
     /// What a node gives, whether it takes work or not: GPUs where only they count, else 1.

@@ -101,16 +101,59 @@ fn maintenance_kept_gpus_and_tenants_are_all_named() {
         .policy(|p| p.reservations = vec![reserve(&[2, 3], None, "power work", 7200)])
         .submit(gpus(4));
     let found = blockers(&c, "4");
-    assert_eq!(found, ["4 kept for 2", "power work on 2 7200s", "6 busy on 2 3590s"]);
+    assert_eq!(found, ["2 kept for 2", "power work on 2 7200s", "6 busy on 2 3590s"]);
     let e = c.explain("4");
     let words = crate::describe_all(&e.verdict, &e.blockers);
-    for want in ["nodes are reserved (power work)", "; also 4 GPUs kept for job 2"] {
+    for want in ["nodes are reserved (power work)", "; also 2 GPUs kept for job 2"] {
         assert!(words.contains(want), "{words}");
     }
     // It is over before that begins.
     let later = c.policy(|p| p.reservations[0].from = Time(NOW.0 + 7_000_000));
     let short = later.submit(time(Span::secs(60), gpus(4)));
     assert!(!blockers(&short, "5").iter().any(|b| b.contains("power work")));
+}
+
+/// What is kept and still in use is counted with those who have it, and what is kept and free is not
+/// busy: no GPU and no node twice.
+#[test]
+fn what_is_kept_is_counted_once() {
+    let taken = case().nodes(2, 8).running(gang(2, 8), &[(1, ALL), (2, ALL)]).submit(gang(2, 8));
+    let taken = taken.claim("2", ClaimCause::Class, &[(1, ALL), (2, ALL)]).submit(gpus(8));
+    assert_eq!(blockers(&taken, "3"), ["0 kept for 2", "16 busy on 2"]);
+    let words = crate::tell_blockers(&taken.explain("3").blockers, &|_| String::new());
+    assert!(words[0].starts_with("2 nodes kept for job 2"), "{words:?}");
+
+    let free = case().nodes(2, 8).running(gpus(8), &[(2, ALL)]).submit(gang(2, 8));
+    let free = free.claim("2", ClaimCause::Class, &[(1, ALL), (2, ALL)]).submit(gpus(8));
+    assert_eq!(blockers(&free, "3"), ["8 kept for 2", "8 busy on 1"]);
+    let (state, plan) = (free.state(), free.plan());
+    let in_a_list = Lookout::new(&state, NOW).look(&state, &plan, "3".parse().unwrap()).unwrap();
+    let words = crate::describe_all(&in_a_list.verdict, &in_a_list.blockers);
+    assert!(words.contains("(1 busy, 1 kept for others)"), "{words}");
+    assert_eq!(in_a_list.verdict, free.explain("3").verdict);
+}
+
+/// A gang that would run into it can't count on a node that is reserved, however free that is now.
+#[test]
+fn a_node_under_coming_maintenance_does_not_fit() {
+    let coming = |p: &mut Policy| {
+        p.reservations = vec![reserve(&[3], None, "power work", 7200)];
+        p.reservations[0].from = Time(NOW.0 + 60_000);
+    };
+    let c = case().nodes(3, 8).running(gpus(8), &[(1, ALL)]).policy(coming);
+    let c = c.submit(time(Span::secs(3600), gang(3, 8)));
+    let verdict = c.explain("2").verdict;
+    let Verdict::Busy(s) = &verdict else { panic!("{verdict:?}") };
+    assert_eq!((s.nodes_fitting, s.gpus_free), (1, 8), "{s:?}");
+    assert_eq!((s.blocked.gpus_busy, s.blocked.reserved), (1, 1), "{s:?}");
+    let by_gpus = c.submit(time(Span::secs(3600), total(24)));
+    let verdict = by_gpus.explain("3").verdict;
+    let Verdict::Busy(s) = &verdict else { panic!("{verdict:?}") };
+    assert_eq!((s.nodes_fitting, s.gpus_free, s.best_domain), (1, 8, 8), "{s:?}");
+    // One that is over before that begins can have it.
+    let short = by_gpus.submit(time(Span::secs(30), gang(3, 8)));
+    let Verdict::Busy(s) = short.explain("4").verdict else { panic!("busy") };
+    assert_eq!((s.nodes_fitting, s.blocked.reserved), (2, 0), "{s:?}");
 }
 
 #[test]
@@ -335,7 +378,7 @@ proptest! {
             if crate::impossible(&state, &Demand::of(&state.job(task.job).unwrap().spec)).is_err() {
                 continue;
             }
-            let found = look.blockers(&state, &plan, task);
+            let found = look.look(&state, &plan, task).map(|o| o.blockers).unwrap_or_default();
             prop_assert!(!found.is_empty(), "{} waits for no reason: {:?}", task, verdict);
             check_sound(&state, &found);
             let free = without(&state, task, &found);
@@ -358,8 +401,8 @@ proptest! {
         let (state, plan) = (c.state(), c.plan());
         let mut all = Lookout::new(&state, NOW);
         for task in state.jobs.values().flat_map(|job| pending(job)) {
-            let alone = Lookout::new(&state, NOW).blockers(&state, &plan, task);
-            prop_assert_eq!(all.blockers(&state, &plan, task), alone);
+            let alone = Lookout::new(&state, NOW).look(&state, &plan, task);
+            prop_assert_eq!(all.look(&state, &plan, task), alone);
         }
     }
 }
@@ -374,7 +417,7 @@ fn random_cases_know_every_kind() {
         let (state, plan) = settle(any_blocked().new_tree(&mut runner).unwrap().current());
         let mut look = Lookout::new(&state, NOW);
         for task in state.jobs.values().flat_map(|job| pending(job)) {
-            for b in look.blockers(&state, &plan, task) {
+            for b in look.look(&state, &plan, task).map(|o| o.blockers).unwrap_or_default() {
                 *seen.entry(kind(&b.what)).or_default() += 1;
             }
         }

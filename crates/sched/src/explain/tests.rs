@@ -3,7 +3,6 @@ use tutti_model::*;
 use crate::testing::*;
 
 const HOUR: Span = Span::secs(3600);
-const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 fn late(hours: u64) -> Option<Time> {
     Some(Time(NOW.0 - 10_000 + hours * HOUR.0))

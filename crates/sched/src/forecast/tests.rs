@@ -8,7 +8,6 @@ use crate::pass::WhatIf;
 use crate::testing::*;
 
 const HOUR: Span = Span::secs(3600);
-const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 fn hours(n: u64) -> Span {
     Span(n * HOUR.0)

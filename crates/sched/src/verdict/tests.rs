@@ -3,7 +3,6 @@ use tutti_model::*;
 use crate::testing::*;
 
 const HOUR: Span = Span::secs(3600);
-const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 #[test]
 fn held_comes_before_everything() {
