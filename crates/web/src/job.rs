@@ -224,6 +224,9 @@ impl View {
     }
 
     fn story(&self) -> Markup {
+        if let Some(counts) = &self.detail.row.array {
+            return story::of_array(&self.detail.row, counts, &self.tasks, &self.moments);
+        }
         // Without its attempts it would look as if it had only waited.
         if self.left && self.stays.is_empty() && self.detail.row.started_at.is_some() {
             return html! {};

@@ -1,9 +1,13 @@
 //! What became of a job, drawn over time and told in order.
 
 use maud::{Markup, html};
-use tutti_model::Time;
+use tutti_model::{JobState, Time};
+use tutti_wire::api::{ArrayCounts, JobRow};
 
 use crate::words;
+
+/// Failed tasks of an array that are named; more are counted.
+const FAILED_NAMED: usize = 20;
 
 /// One attempt: where it was and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,15 +113,103 @@ pub fn draw(submitted: Time, until: Time, stays: &[Stay], moments: &[Moment]) ->
                 span { i.suspended {} "suspended" }
             }
             @if !stays.is_empty() { (attempts(stays)) }
-            @if !moments.is_empty() {
-                ol.moments { @for moment in moments {
-                    li class=(moment.tone.class()) {
-                        (words::when(moment.at)) " "
-                        span.sign aria-hidden="true" { (moment.tone.sign()) } " " (moment.text)
-                    }
-                } }
+            (told(moments))
+        }
+    }
+}
+
+fn told(moments: &[Moment]) -> Markup {
+    html! {
+        @if !moments.is_empty() {
+            ol.moments { @for moment in moments {
+                li class=(moment.tone.class()) {
+                    (words::when(moment.at)) " "
+                    span.sign aria-hidden="true" { (moment.tone.sign()) } " " (moment.text)
+                }
+            } }
+        }
+    }
+}
+
+/// How many tasks of an array are in which state, what went wrong first.
+fn shares(counts: &ArrayCounts) -> Vec<(JobState, u64)> {
+    let all = [
+        (JobState::Failed, counts.failed),
+        (JobState::Completed, counts.completed),
+        (JobState::Cancelled, counts.cancelled),
+        (JobState::Running, counts.running),
+        (JobState::Suspended, counts.suspended),
+        (JobState::Pending, counts.pending),
+    ];
+    all.into_iter().filter(|(_, n)| *n > 0).collect()
+}
+
+/// Of a whole array: its tasks have attempts, and it has none of its own. `tasks` are those that are
+/// known, in any state.
+pub fn of_array(
+    job: &JobRow,
+    counts: &ArrayCounts,
+    tasks: &[JobRow],
+    moments: &[Moment],
+) -> Markup {
+    let shares = shares(counts);
+    let all = shares.iter().map(|(_, n)| n).sum::<u64>().max(1) as f64;
+    let wide = |n: u64| n as f64 / all * WIDTH;
+    let starts = shares.iter().scan(0.0, |at, (_, n)| {
+        *at += wide(*n);
+        Some(*at - wide(*n))
+    });
+    html! {
+        section.panel aria-labelledby="story-title" data-testid="story" {
+            h2 #story-title { "What became of it" }
+            svg.strip viewBox={ "0 0 " (WIDTH) " 22" } preserveAspectRatio="none"
+                aria-hidden="true" {
+                @for (x, (state, n)) in starts.zip(&shares) {
+                    rect class=(state.as_str()) x=(format!("{x:.1}")) y="3" height="16"
+                        width=(format!("{:.1}", wide(*n).max(1.0))) {}
+                }
+            }
+            ul.chips data-testid="outcomes" aria-label="Tasks by state" {
+                @for (state, n) in &shares {
+                    li { b { (words::number(*n)) } " " (words::job_state(*state)) }
+                }
+            }
+            (failed(job, counts.failed, tasks))
+            (told(moments))
+        }
+    }
+}
+
+/// Which tasks failed and how: the first few, and how to see all.
+fn failed(job: &JobRow, count: u64, tasks: &[JobRow]) -> Markup {
+    let mut failed: Vec<&JobRow> = tasks.iter().filter(|t| t.state == JobState::Failed).collect();
+    failed.sort_by_key(|task| task.id);
+    failed.truncate(FAILED_NAMED);
+    let more = count.saturating_sub(failed.len() as u64);
+    html! {
+        @if count > 0 {
+            p data-testid="failed" {
+                @if !failed.is_empty() { "Failed: " }
+                @for (i, task) in failed.iter().enumerate() {
+                    @if i > 0 { ", " }
+                    (words::job_link(task.id))
+                    @if let Some(how) = how_failed(task) { span.sub { " (" (how) ")" } }
+                }
+                @if more > 0 {
+                    @if !failed.is_empty() { " and " (words::number(more)) " more" }
+                    @else { (words::count(more, "task")) " failed" }
+                    ": " code { "tutti ps --tasks " (job.id) " --state failed" } " lists all"
+                }
+                "."
             }
         }
+    }
+}
+
+fn how_failed(task: &JobRow) -> Option<String> {
+    match task.exit_code {
+        Some(code) => Some(format!("exit {code}")),
+        None => (!task.note.is_empty()).then(|| task.note.clone()),
     }
 }
 

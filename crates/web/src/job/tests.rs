@@ -1,5 +1,5 @@
 use tutti_model::{JobId, JobSpec, JobState, Restarts, Role, TaskId};
-use tutti_wire::api::JobProgress;
+use tutti_wire::api::{ArrayCounts, JobProgress};
 
 use super::*;
 use crate::jobs::tests::row;
@@ -177,6 +177,51 @@ fn a_past_that_nobody_knows_is_not_drawn() {
     assert_eq!(left.story().into_string(), "");
     left.detail.row.started_at = None;
     assert!(left.story().into_string().contains("What became of it"), "it only waited");
+}
+
+fn array(counts: ArrayCounts) -> View {
+    let mut of = view(JobState::Running);
+    of.detail.row.array = Some(counts);
+    of
+}
+
+#[test]
+fn an_array_says_how_many_ended_how_and_which_failed() {
+    let counts =
+        ArrayCounts { failed: 30, completed: 5, running: 2, pending: 1, ..ArrayCounts::default() };
+    let task = |index, state, exit_code| {
+        let id = TaskId { job: JobId(7), index: Some(index) };
+        JobRow { id, exit_code, note: "<lost>".into(), ..row(7, state) }
+    };
+    let mut of = array(counts);
+    of.tasks = (0..25).rev().map(|n| task(n, JobState::Failed, Some(3))).collect();
+    of.tasks[24].exit_code = None;
+    of.tasks.push(task(40, JobState::Completed, Some(0)));
+    let story = of.story().into_string();
+    for told in [
+        "<b>30</b>",
+        "<b>5</b>",
+        "<b>2</b>",
+        "<b>1</b>",
+        "<a href=\"/jobs/7_0\">7_0</a><span class=\"sub\"> (&lt;lost&gt;)</span>, ",
+        "<a href=\"/jobs/7_1\">7_1</a><span class=\"sub\"> (exit 3)</span>",
+        "and 10 more: <code>tutti ps --tasks 7 --state failed</code> lists all.",
+    ] {
+        assert!(story.contains(told), "{told} in {story}");
+    }
+    assert!(!story.contains("7_20") && !story.contains("7_40"), "{story}");
+    assert!(!story.contains("waits") && !story.contains("cancelled"), "{story}");
+}
+
+#[test]
+fn an_array_of_the_archive_has_its_counts_too() {
+    let counts = ArrayCounts { failed: 2, completed: 5, ..ArrayCounts::default() };
+    let mut left = View { left: true, ..array(counts) };
+    left.detail.row.started_at = Some(Time(5));
+    let story = left.story().into_string();
+    assert!(story.contains("<b>5</b>") && story.contains("2 tasks failed: <code>"), "{story}");
+    let well = array(ArrayCounts { completed: 5, ..ArrayCounts::default() });
+    assert!(!well.story().into_string().contains("failed"));
 }
 
 #[test]
