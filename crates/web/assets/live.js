@@ -44,7 +44,9 @@ function countWords(ms) {
 function count(element) {
   const { since, until } = element.dataset;
   if (since) return say(element, countWords(now() - Number(since)));
-  const left = Number(until) - now();
+  const left = Number(until) - now(), late = element.closest(".late");
+  // Once was enough.
+  if (late) late.hidden = left < 1000;
   say(element, left < 1000 ? "any moment" : "in " + countWords(left));
 }
 

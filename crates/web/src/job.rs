@@ -206,11 +206,7 @@ impl View {
                             (words::count(why.ahead, "task")) " before it in line. "
                         }
                         @if let Some(forecast) = why.forecast {
-                            "Expected to start " (words::ahead(forecast.early))
-                            @if let Some(late) = forecast.late.filter(|late| *late > forecast.early) {
-                                ", at the latest " (words::ahead(late))
-                            }
-                            "."
+                            "Expected to start " (words::expected(forecast)) "."
                         } @else { "When it starts is not known." }
                     }
                     (holders(why))

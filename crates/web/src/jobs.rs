@@ -82,15 +82,8 @@ fn waiting_row(job: &Waiting) -> Markup {
 
 fn expected(forecast: Option<Forecast>) -> Markup {
     html! {
-        @match forecast {
-            None => span.sub { "not known" },
-            Some(Forecast { early, late }) => {
-                (words::ahead(early))
-                @if let Some(late) = late.filter(|late| *late > early) {
-                    span.sub { " at the latest " (words::ahead(late)) }
-                }
-            }
-        }
+        @if let Some(forecast) = forecast { (words::expected(forecast)) }
+        @else { span.sub { "not known" } }
     }
 }
 

@@ -2,7 +2,7 @@
 //! the attributes let the script say it in the reader's own time zone, and go on counting.
 
 use maud::{Markup, html};
-use tutti_model::{Bytes, JobState, NodeState, ReplicaPhase, Span, TaskId, Time};
+use tutti_model::{Bytes, Forecast, JobState, NodeState, ReplicaPhase, Span, TaskId, Time};
 use tutti_wire::api::EndpointState;
 
 /// The two largest units: `3d 4h`, `2h 5m`, `12s`.
@@ -117,6 +117,16 @@ pub fn ago(at: Time) -> Markup {
 /// How long until then, in the same way.
 pub fn ahead(at: Time) -> Markup {
     counted(at, html! { time datetime=(utc(at, ISO)) data-until=(at.0) { (utc(at, SHORT)) } })
+}
+
+/// When something is expected to start, as a sentence goes on: `any moment, in 29m at the latest`. The
+/// script leaves the latest time out once that is any moment, too.
+pub fn expected(forecast: Forecast) -> Markup {
+    let late = forecast.late.filter(|late| *late > forecast.early);
+    html! {
+        (ahead(forecast.early))
+        @if let Some(late) = late { span.late { ", " (ahead(late)) " at the latest" } }
+    }
 }
 
 /// Nobody counts from a time that never was.
@@ -272,5 +282,23 @@ mod tests {
         assert!(text.contains("data-t=\"1794810318000\""), "{text}");
         let (soon, before) = (ahead(Time(5)).into_string(), ago(Time(7)).into_string());
         assert!(soon.contains("data-until=\"5\"") && before.contains("data-since=\"7\""));
+    }
+
+    /// What is between the tags, which is what the script leaves as it is.
+    fn around_times(markup: &Markup) -> String {
+        let text = markup.0.replace("</time>", "<time");
+        text.split("<time").step_by(2).map(|piece| format!("{piece}…")).collect()
+    }
+
+    #[test]
+    fn an_estimate_reads_as_part_of_a_sentence() {
+        let told = |early, late: Option<u64>| {
+            expected(Forecast { early: Time(early), late: late.map(Time) })
+        };
+        let both = around_times(&told(5000, Some(9000)));
+        assert_eq!(both, "…<span class=\"late\">, … at the latest</span>…");
+        for late in [None, Some(5000)] {
+            assert_eq!(told(5000, late).0, ahead(Time(5000)).0, "{late:?}");
+        }
     }
 }
