@@ -80,8 +80,9 @@ class Gantt {
   }
 
   /** Everything, for the first time or because nodes came or went. */
-  show({ from, nodes, jobs, bars }) {
+  show({ from, nodes, jobs, bars, more }) {
     this.frame = { from, nodes };
+    this.more = more;
     this.jobs = jobs;
     this.bars = nodes.map(() => new Map());
     this.lanes.clear();
@@ -90,8 +91,9 @@ class Gantt {
   }
 
   /** What has changed since. Nothing is drawn for what is out of sight, nor for less than a pixel of time. */
-  change({ from, jobs, set, gone }) {
+  change({ from, jobs, set, gone, more }) {
     this.frame.from = from;
+    this.more = more;
     Object.assign(this.jobs, jobs);
     const [first, last] = this.inSight, isSeen = ([, node]) => node >= first && node <= last;
     for (const bar of gone) {
@@ -234,6 +236,8 @@ class Gantt {
     pen.fillRect(LEFT, top, wide, tall);
     pen.globalAlpha = 1;
     if (tall + gap >= 11) { pen.fillStyle = ink.sub; pen.fillText(name, 0, top + Math.min(tall, 10), LEFT - 8); }
+    // The page says it in any case.
+    if (this.more[node] && tall >= 26) pen.fillText(`and ${this.more[node]} more`, 0, top + tall - 2, LEFT - 8);
     for (const one of this.lane(node)) this.bar(one, top, from, until, wide);
   }
 

@@ -18,8 +18,8 @@ type Key = (TaskId, usize, u64);
 /// Lanes of its node, until when (0: it goes on), and how it ended.
 type Rest = (Vec<u16>, u64, u8);
 
-/// A node's name, how many GPUs it has, and how many lanes: one for each GPU, and below them one for what has
-/// none, where something has.
+/// A node's name, how many GPUs it has, and how many lanes: one for each GPU, and below them as many as are needed
+/// for what has none.
 pub type NodeLanes = (String, u16, u16);
 
 /// Name and user.
@@ -33,6 +33,8 @@ pub struct Gantt {
     pub nodes: Vec<NodeLanes>,
     pub jobs: BTreeMap<TaskId, JobWords>,
     pub bars: BTreeMap<Key, Rest>,
+    /// Of nodes by their place: how many bars have no lane, for there are too many at once.
+    pub more: BTreeMap<usize, usize>,
 }
 
 /// As it is sent: job, node, from, lanes, until, end.
@@ -44,6 +46,7 @@ struct Whole<'a> {
     nodes: &'a [NodeLanes],
     jobs: &'a BTreeMap<TaskId, JobWords>,
     bars: Vec<SentBar<'a>>,
+    more: &'a BTreeMap<usize, usize>,
 }
 
 #[derive(Serialize)]
@@ -52,6 +55,7 @@ struct Changed<'a> {
     jobs: BTreeMap<&'a TaskId, &'a JobWords>,
     set: Vec<SentBar<'a>>,
     gone: Vec<&'a Key>,
+    more: &'a BTreeMap<usize, usize>,
 }
 
 fn sent<'a>((key, rest): (&Key, &'a Rest)) -> SentBar<'a> {
@@ -74,6 +78,7 @@ impl Gantt {
             nodes: &self.nodes,
             jobs: &self.jobs,
             bars: self.bars.iter().map(sent).collect(),
+            more: &self.more,
         };
         Event::json("gantt", &whole)
     }
@@ -87,6 +92,7 @@ impl Gantt {
             jobs: self.jobs.iter().filter(new).collect(),
             set: self.bars.iter().filter(other).map(sent).collect(),
             gone: gone.collect(),
+            more: &self.more,
         };
         Event::json("bars", &changed)
     }
@@ -108,6 +114,7 @@ mod tests {
             nodes: vec![("n1".into(), 8, 8), ("n2".into(), 8, 8)],
             jobs: bars.iter().map(|bar| (task(bar.0), ("train".into(), "ada".into()))).collect(),
             bars: bars.iter().map(bar).collect(),
+            more: BTreeMap::new(),
         }
     }
 
@@ -129,7 +136,7 @@ mod tests {
         let wanted = json!({
             "from": 0, "jobs": { "7": ["train", "ada"] },
             "set": [["5", 1, 10, [0, 1], 25, 1], ["7", 1, 30, [0, 1], 0, 0]],
-            "gone": [["4", 1, 10]],
+            "gone": [["4", 1, 10]], "more": {},
         });
         assert_eq!((name, changed), ("bars", wanted));
     }

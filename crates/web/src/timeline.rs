@@ -1,6 +1,6 @@
 //! Who had which GPU when.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use maud::{Markup, PreEscaped, html};
 use tutti_model::{TaskId, Time};
@@ -12,6 +12,8 @@ use crate::words;
 
 /// Rows of the table; the picture has all.
 const LISTED: usize = 200;
+/// Lanes of a node for what has no GPU: of more at once the picture would have little room left for others.
+const PLAIN_LANES: usize = 8;
 
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -100,28 +102,30 @@ impl View {
 
     fn gantt(&self) -> Gantt {
         let job = |bar: &Bar| (bar.task, (bar.name.clone(), bar.user.clone()));
-        let sent = |bar: &Bar| {
-            let until = bar.until.map_or(0, seconds);
-            ((bar.task, bar.node, seconds(bar.from)), (self.lanes(bar), until, bar.end as u8))
-        };
-        let without: BTreeSet<usize> =
-            self.bars.iter().filter(|bar| bar.gpus.is_empty()).map(|bar| bar.node).collect();
+        let plain = Plain::of(&self.bars);
+        let bars = self.bars.iter().enumerate().filter_map(|(at, bar)| {
+            let lanes = self.lanes(bar, plain.lanes.get(&at).copied())?;
+            let key = (bar.task, bar.node, seconds(bar.from));
+            Some((key, (lanes, bar.until.map_or(0, seconds), bar.end as u8)))
+        });
         let lanes = |(at, (name, gpus)): (usize, &(String, u16))| {
-            (name.clone(), *gpus, gpus + u16::from(without.contains(&at) || *gpus == 0))
+            let plain = plain.used.get(&at).copied().unwrap_or_default();
+            (name.clone(), *gpus, (gpus + plain).max(1))
         };
         Gantt {
             from: seconds(self.from),
             nodes: self.nodes.iter().enumerate().map(lanes).collect(),
             jobs: self.bars.iter().map(job).collect(),
-            bars: self.bars.iter().map(sent).collect(),
+            bars: bars.collect(),
+            more: plain.more,
         }
     }
 
-    /// What has no GPU has a lane of its own, below those of the GPUs: it has none of theirs.
-    fn lanes(&self, bar: &Bar) -> Vec<u16> {
+    /// What has no GPU has a lane below those of the GPUs: it has none of theirs. None if there is no lane left.
+    fn lanes(&self, bar: &Bar, plain: Option<u16>) -> Option<Vec<u16>> {
         match self.nodes.get(bar.node) {
-            Some((_, gpus)) if bar.gpus.is_empty() => vec![*gpus],
-            _ => bar.gpus.clone(),
+            Some((_, gpus)) if bar.gpus.is_empty() => Some(vec![gpus + plain?]),
+            _ => Some(bar.gpus.clone()),
         }
     }
 
@@ -172,10 +176,59 @@ impl View {
                     "Not drawn: " (words::count(self.left_out as u64, "older bar")) " of these days."
                 }
             }
+            @let more = Plain::of(&self.bars).more.values().sum::<usize>();
+            @if more > 0 {
+                p.note {
+                    "Not drawn: " (words::count(more as u64, "bar")) " without a GPU, beside "
+                    (PLAIN_LANES) " others on the same node at the same time."
+                }
+            }
             @if self.forgot {
                 p.note { "Attempts that are older than the oldest shown are not kept." }
             }
         }
+    }
+}
+
+/// Where bars without a GPU are: beside each other while they are there at once, in the first lane that is free.
+#[derive(Debug, Default)]
+struct Plain {
+    /// Of bars by their place.
+    lanes: BTreeMap<usize, u16>,
+    /// Lanes of each node, and bars of it that have none.
+    used: BTreeMap<usize, u16>,
+    more: BTreeMap<usize, usize>,
+}
+
+impl Plain {
+    /// In the order in which they began: so none changes its lane because another begins or ends.
+    fn of(bars: &[Bar]) -> Plain {
+        let mut order: Vec<usize> =
+            (0..bars.len()).filter(|at| bars[*at].gpus.is_empty()).collect();
+        order.sort_by_key(|at| (bars[*at].from, bars[*at].task));
+        let mut plain = Plain::default();
+        // Of each node, until when each of its lanes is taken.
+        let mut taken: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for at in order {
+            let bar = &bars[at];
+            let from = seconds(bar.from);
+            // The picture knows seconds: what was shorter takes one.
+            let until = bar.until.map_or(u64::MAX, |until| seconds(until).max(from + 1));
+            let ends = taken.entry(bar.node).or_default();
+            match ends.iter().position(|end| *end <= from) {
+                Some(lane) => {
+                    ends[lane] = until;
+                    plain.lanes.insert(at, lane as u16);
+                }
+                None if ends.len() < PLAIN_LANES => {
+                    plain.lanes.insert(at, ends.len() as u16);
+                    ends.push(until);
+                }
+                None => *plain.more.entry(bar.node).or_default() += 1,
+            }
+        }
+        plain.used = taken.into_iter().map(|(node, ends)| (node, ends.len() as u16)).collect();
+        plain
     }
 }
 
@@ -271,13 +324,56 @@ mod tests {
         assert!(text.contains("<td>none</td>"), "{text}");
     }
 
+    fn plain(job: u64, from: u64, until: Option<u64>) -> Bar {
+        Bar { gpus: Vec::new(), ..bar(job, 0, from, until, End::Open) }
+    }
+
+    #[test]
+    fn what_has_no_gpu_and_is_there_at_once_is_drawn_side_by_side() {
+        // As attempts are told: those that are over first, by their ends.
+        let bars = vec![
+            plain(2, 12_000, Some(20_000)),
+            plain(4, 20_000, Some(25_000)),
+            plain(1, 10_000, Some(30_000)),
+            plain(3, 15_000, None),
+            plain(5, 31_000, None),
+        ];
+        let lanes = |bars: &[Bar]| {
+            let gantt = view(bars.to_vec()).gantt();
+            let of = |bar: &Bar| gantt.bars[&(bar.task, 0, bar.from.0 / 1000)].0[0];
+            (bars.iter().map(of).collect::<Vec<_>>(), gantt.nodes[0].2)
+        };
+        assert_eq!(lanes(&bars), (vec![9, 9, 8, 10, 8], 11));
+        assert_eq!(lanes(&bars[..4]).0, [9, 9, 8, 10], "none moves because another comes");
+        let short = [plain(1, 10_100, Some(10_200)), plain(2, 10_300, Some(10_400))];
+        assert_eq!(lanes(&short).0, [8, 9], "in the same second they would look like one");
+    }
+
+    #[test]
+    fn what_has_no_lane_is_counted_and_in_the_table() {
+        let many = PLAIN_LANES as u64 + 3;
+        let view = view((1..=many).map(|job| plain(job, job * 1000, None)).collect());
+        let gantt = view.gantt();
+        assert_eq!((gantt.bars.len(), gantt.nodes[0].2), (PLAIN_LANES, 8 + PLAIN_LANES as u16));
+        assert_eq!(gantt.more, BTreeMap::from([(0, 3)]));
+        let text = page(&reader(Role::Viewer), &view).into_string();
+        assert!(text.contains("Not drawn: 3 bars without a GPU, beside 8 others"), "{text}");
+        assert!((1..=many).all(|job| text.contains(&format!("href=\"/jobs/{job}\""))), "{text}");
+        // One that is too old to be drawn makes room for another.
+        let mut after = view.clone();
+        after.bars.remove(0);
+        let changes = after.shown().changes(Some(&view.shown()));
+        let bars = changes.iter().find(|event| event.name == "bars").expect("no new picture");
+        assert!(bars.data.contains("\"more\":{\"0\":2}"), "{}", bars.data);
+    }
+
     /// Bars have the colours of the marks in the legend: the script reads them there, in this order.
     #[test]
     fn every_end_is_in_the_legend_with_a_colour_of_its_own() {
         let text = page(&reader(Role::Viewer), &view(Vec::new())).into_string();
         let style = include_str!("../assets/app.css");
         let mut at = text.find("id=\"ends\"").expect("a legend");
-        let mut colours = BTreeSet::new();
+        let mut colours = std::collections::BTreeSet::new();
         for (number, end) in End::ALL.into_iter().enumerate() {
             assert_eq!(number, end as usize);
             let mark = format!("<i class=\"{}\"></i>{}</span>", end.class(), end.legend());
