@@ -285,6 +285,9 @@ async fn pages_are_live() {
     assert!(said.contains(&format!("/jobs/{waits}")), "{said}");
     let page = text(&browser.get(&format!("/jobs/{waits}")).await);
     assert!(page.contains("Why it waits") && page.contains("free GPUs"), "{page}");
+    assert!(page.contains("data-testid=\"holders\""), "with the first answer: {page}");
+    assert!(page.contains(&format!("href=\"/jobs/{blocker}\"")), "{page}");
+    assert!(!page.contains("When it starts is not known"), "{page}");
     let path = format!("/live?page=job&id={waits}");
     let job = listen(&browser, &path, |said| said.contains("badge running"));
     let cancel =

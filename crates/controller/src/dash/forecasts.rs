@@ -1,11 +1,14 @@
 //! When what waits will start, what keeps it and what would start it sooner: worked out while somebody looks, one
 //! thing after the other, seldom enough that all of it takes no more than a small part of one core.
+//!
+//! Who opens the page of a task that nobody has asked about is answered at once, as `tutti why` is.
 
 use std::collections::BTreeMap;
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tutti_model::{Forecast, Holder, KeptFor, TaskId};
+use tutti_model::{Forecast, Holder, KeptFor, TaskId, Verdict};
 
 use crate::api::App;
 use crate::clock::now;
@@ -19,12 +22,16 @@ const ADVICE_EVERY: Duration = Duration::from_secs(30);
 const ADVISED_MAX: usize = 200;
 /// What nobody has asked for since then is not looked at.
 const WANTED_FOR: Duration = Duration::from_secs(60);
+/// What a task waits for may change from one moment to the next; it is not looked at anew more often than this.
+const ANEW: Duration = Duration::from_secs(5);
 
 pub type Known = Arc<BTreeMap<TaskId, Forecast>>;
 
 #[derive(Default)]
 pub struct Forecasts {
     inner: Mutex<Inner>,
+    /// Whoever looks at a task for somebody who waits for it: one at a time.
+    at_once: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -47,12 +54,27 @@ pub struct WaitingTask {
     pub holders: Vec<Holder>,
     /// For whom what is free is kept.
     pub kept: Vec<KeptFor>,
+    /// As it was then; [`Forecasts::known`] may know it better.
+    pub forecast: Option<Forecast>,
 }
+
+/// What sort of reason it waits for.
+type Reason = Discriminant<Verdict>;
 
 #[derive(Default)]
 struct Advised {
     known: WaitingTask,
     turn: Turn,
+    /// What it waited for when it was last looked at.
+    reason: Option<Reason>,
+}
+
+impl Advised {
+    /// Nothing is known of it that is true of what it waits for now.
+    fn is_unknown(&self, reason: Reason, now: Instant) -> bool {
+        let long_ago = self.turn.begun.is_none_or(|at| now.duration_since(at) >= ANEW);
+        self.reason != Some(reason) && long_ago
+    }
 }
 
 /// When somebody last asked for something, and when it was last looked at.
@@ -88,19 +110,46 @@ impl Forecasts {
         known
     }
 
-    /// What keeps this one, as far as is known; a new look is begun if that is old.
-    pub fn waiting(&self, app: &Arc<App>, task: TaskId) -> WaitingTask {
+    /// What keeps this one. Who is the first to ask waits so long for it; later, a new look is begun if what is
+    /// known is old.
+    pub async fn waiting(
+        &self,
+        app: &Arc<App>,
+        task: TaskId,
+        verdict: &Verdict,
+        patience: Duration,
+    ) -> WaitingTask {
+        let reason = discriminant(verdict);
+        if lock(&self.inner).ask(task, Instant::now()).is_unknown(reason, Instant::now()) {
+            // Nobody waits for longer, but it is worked out, and shown when the page is next looked at.
+            let _ = tokio::time::timeout(patience, self.look_at_once(app, task, reason)).await;
+        }
         let mut inner = lock(&self.inner);
-        let known = inner.ask(task, Instant::now());
+        let known = inner.ask(task, Instant::now()).known.clone();
         let begins = inner.begins(Instant::now());
         drop(inner);
         begin(app, begins);
         known
     }
+
+    async fn look_at_once(&self, app: &Arc<App>, task: TaskId, reason: Reason) {
+        let turn = Arc::clone(&self.at_once).lock_owned().await;
+        if !lock(&self.inner).begin_at_once(task, reason, Instant::now()) {
+            return;
+        }
+        let app = Arc::clone(app);
+        let look = move || {
+            let _turn = turn;
+            advise(&app, task);
+        };
+        if let Err(error) = tokio::task::spawn_blocking(look).await {
+            tracing::warn!(%error, %task, "an explanation broke off");
+        }
+    }
 }
 
 impl Inner {
-    fn ask(&mut self, task: TaskId, now: Instant) -> WaitingTask {
+    fn ask(&mut self, task: TaskId, now: Instant) -> &Advised {
         if self.advised.len() >= ADVISED_MAX && !self.advised.contains_key(&task) {
             let asked = |(_, advised): &(&TaskId, &Advised)| advised.turn.asked;
             if let Some(oldest) = self.advised.iter().min_by_key(asked).map(|(id, _)| *id) {
@@ -109,7 +158,18 @@ impl Inner {
         }
         let advised = self.advised.entry(task).or_default();
         advised.turn.asked = Some(now);
-        advised.known.clone()
+        advised
+    }
+
+    /// False if somebody else has meanwhile.
+    fn begin_at_once(&mut self, task: TaskId, reason: Reason, now: Instant) -> bool {
+        let advised = self.advised.entry(task).or_default();
+        let begins = advised.is_unknown(reason, now);
+        if begins {
+            advised.turn.begun = Some(now);
+            advised.reason = Some(reason);
+        }
+        begins
     }
 
     /// Whether somebody has to go to work who has not yet.
@@ -119,12 +179,13 @@ impl Inner {
         begins
     }
 
-    /// What has not been looked at for longest.
+    /// What has not been looked at for longest. Tasks are looked at at once for the first time, and then here.
     fn due(&self, now: Instant) -> Option<Work> {
         let all = (self.turn, EVERY, Work::All);
+        let seen = self.advised.iter().filter(|(_, advised)| advised.turn.begun.is_some());
         let one =
             |(task, advised): (&TaskId, &Advised)| (advised.turn, ADVICE_EVERY, Work::One(*task));
-        let any = std::iter::once(all).chain(self.advised.iter().map(one));
+        let any = std::iter::once(all).chain(seen.map(one));
         let due = any.filter(|(turn, every, _)| turn.is_due(*every, now));
         due.min_by_key(|(turn, ..)| turn.begun).map(|(.., work)| work)
     }
@@ -198,6 +259,7 @@ fn advise(app: &App, task: TaskId) {
         holders: found.holders_in_its_way().to_vec(),
         advice: found.advice,
         kept: found.kept,
+        forecast: found.forecast,
     });
     if let Some(advised) = lock(&app.dash.forecasts.inner).advised.get_mut(&task) {
         advised.known = known.unwrap_or_default();
@@ -213,21 +275,41 @@ mod tests {
         TaskId::single(JobId(n))
     }
 
+    fn held() -> Reason {
+        discriminant(&Verdict::Held { suspended: None })
+    }
+
     #[test]
     fn what_was_not_looked_at_for_longest_comes_first() {
         let (mut inner, start) = (Inner::default(), Instant::now());
         let at = |secs: u64| start + Duration::from_secs(secs);
         assert_eq!(inner.next(at(0)), None, "nobody has asked");
         inner.turn.asked = Some(at(0));
-        inner.ask(task(2), at(0));
-        inner.ask(task(1), at(0));
-        assert!(inner.begins(at(0)) && !inner.begins(at(0)), "one at a time");
-        let order: Vec<Option<Work>> = (0..4).map(|secs| inner.next(at(secs))).collect();
+        for (secs, n) in [(0, 2), (1, 1)] {
+            inner.ask(task(n), at(secs));
+            assert_eq!(inner.due(at(secs)), Some(Work::All), "tasks have had no look yet");
+            assert!(inner.begin_at_once(task(n), held(), at(secs)));
+        }
+        assert!(inner.begins(at(2)) && !inner.begins(at(2)), "one at a time");
+        assert_eq!([inner.next(at(2)), inner.next(at(3))], [Some(Work::All), None]);
         let one = |n| Some(Work::One(task(n)));
-        assert_eq!(order, [Some(Work::All), one(1), one(2), None]);
-        assert_eq!(inner.next(at(5)), Some(Work::All));
-        assert_eq!([inner.next(at(40)), inner.next(at(40))], [one(1), one(2)]);
+        let order: Vec<Option<Work>> = (31..35).map(|secs| inner.next(at(secs))).collect();
+        assert_eq!(order, [one(2), one(1), Some(Work::All), None]);
         assert_eq!(inner.next(at(100)), None, "nobody has asked for long");
+    }
+
+    #[test]
+    fn what_nobody_has_asked_about_is_looked_at_at_once() {
+        let (mut inner, start) = (Inner::default(), Instant::now());
+        let at = |secs: u64| start + Duration::from_secs(secs);
+        let held = held();
+        let behind = discriminant(&Verdict::Behind { job: JobId(1) });
+        assert!(inner.ask(task(7), at(0)).is_unknown(held, at(0)));
+        assert!(inner.begin_at_once(task(7), held, at(0)));
+        assert!(!inner.begin_at_once(task(7), held, at(0)), "somebody else does");
+        assert!(!inner.ask(task(7), at(60)).is_unknown(held, at(60)), "it has its turn");
+        assert!(!inner.begin_at_once(task(7), behind, at(4)), "not again and again");
+        assert!(inner.begin_at_once(task(7), behind, at(5)), "what was known is of something else");
     }
 
     #[test]
@@ -237,7 +319,7 @@ mod tests {
             inner.ask(task(n), start + Duration::from_millis(n));
         }
         let later = start + Duration::from_secs(1);
-        assert_eq!(inner.next(later), Some(Work::One(task(0))));
+        assert!(inner.begin_at_once(task(0), held(), later));
         inner.ask(task(0), later);
         inner.ask(task(9999), later);
         assert_eq!(inner.advised.len(), ADVISED_MAX);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tutti_engine::{Rejected, RetryCause};
 use tutti_model::{
@@ -25,6 +26,10 @@ const CURVES_MAX: usize = 64;
 const CURVE_SPAN: Span = Span::secs(600);
 const CURVE_STEP: u64 = 10;
 const SAVED_TOLD: usize = 3;
+/// How long a page waits for what keeps its job, which may take a second in a large cluster.
+const WHY_PATIENCE: Duration = Duration::from_secs(1);
+/// Live, it can come a little later; and who makes a page for long rests for long.
+const WHY_PATIENCE_LIVE: Duration = Duration::from_millis(50);
 /// Tasks of an array that are listed.
 const TASKS_MAX: u32 = 100;
 
@@ -47,7 +52,8 @@ pub async fn view(app: &Arc<App>, id: TaskId, caller: Option<&Caller>) -> Result
         (Err(Rejected::NoSuchJob(_)), Some(caller)) => return archived(app, id, caller).await,
         (read, _) => read?,
     };
-    view.why = why(app, &view);
+    let patience = if caller.is_some() { WHY_PATIENCE } else { WHY_PATIENCE_LIVE };
+    view.why = why(app, &view, patience).await;
     view.more_ranks = held.len().saturating_sub(CURVES_MAX);
     let from = view.stays.last().map_or(Time(0), |stay| stay.placed);
     view.ranks =
@@ -321,11 +327,13 @@ fn curve(store: &Store, held: Held, placed: Time) -> RankCurve {
     RankCurve { rank: held.rank, node: held.node, gpu: held.gpu, points, mean }
 }
 
-fn why(app: &Arc<App>, view: &View) -> Option<Why> {
+async fn why(app: &Arc<App>, view: &View, patience: Duration) -> Option<Why> {
     let row = &view.detail.row;
     let verdict = row.verdict.as_ref()?;
-    let forecast = app.dash.forecasts.known(app).get(&row.id).copied();
-    let WaitingTask { ahead, advice, holders, kept } = app.dash.forecasts.waiting(app, row.id);
+    let forecasts = &app.dash.forecasts;
+    let WaitingTask { ahead, advice, holders, kept, forecast } =
+        forecasts.waiting(app, row.id, verdict, patience).await;
+    let forecast = forecasts.known(app).get(&row.id).copied().or(forecast);
     let details = tutti_sched::tell(verdict, &|_| String::new()).details;
     let blockers = tutti_sched::tell_blockers(&row.blockers, &tutti_web::stamp);
     let sentence = row.note.clone();
