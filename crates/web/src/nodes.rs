@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{Finding, GpuSample, HealthAction, TaskId};
+use tutti_model::{Finding, GpuSample, HealthAction, TaskId, Time};
 use tutti_wire::api::NodeRow;
 
 use crate::job::Moment;
@@ -10,14 +10,29 @@ use crate::live::{Row, Shown};
 use crate::shell::{Page, Reader, Tab, document, groups, region};
 use crate::words;
 
+/// Tasks for which something of a node is kept that its row names; more are counted.
+const KEPT_NAMED: usize = 2;
+
 /// A node with what its GPUs do now.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub row: NodeRow,
+    /// What of it is free, but not for everybody.
+    pub kept: Vec<Kept>,
     /// Mean activity of its GPUs, their watts, the hottest of them.
     pub activity: Option<f64>,
     pub power: Option<f64>,
     pub hottest: Option<i16>,
+}
+
+/// What is kept for a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub task: TaskId,
+    /// 0 for a task that needs none.
+    pub gpus: u32,
+    /// It starts by then, and others may be there before. None: nobody else gets it.
+    pub from: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -86,7 +101,7 @@ fn list_row(entry: &Entry, mixed: bool) -> Markup {
                 @if mixed && row.facts.simulated { " " (words::simulated()) }
             }
             td role="cell" { (place(row)) }
-            td role="cell" { (words::node_state(row.state)) }
+            td role="cell" { (words::node_state(row.state)) (kept(&entry.kept)) }
             td role="cell" { (row.facts.gpu_model.as_deref().unwrap_or("–")) }
             td.n role="cell" data-v=(row.gpus_used) {
                 (words::milli(row.gpu_milli_used)) span.sub { " of " (row.facts.gpus) }
@@ -122,6 +137,21 @@ fn jobs(jobs: &[TaskId]) -> Markup {
             @if i > 0 { ", " } (words::job_link(*job))
         }
         @if jobs.len() > 3 { span.sub { " and " (jobs.len() - 3) " more" } }
+    }
+}
+
+/// `8 kept for job 12`, beside a state that would let people think that they are there for all.
+fn kept(kept: &[Kept]) -> Markup {
+    html! {
+        @for kept in kept.iter().take(KEPT_NAMED) {
+            " " span.sub.kept data-testid="kept" {
+                @if kept.gpus > 0 { (words::count(kept.gpus.into(), "GPU")) " " }
+                "kept for job " (words::job_link(kept.task))
+            }
+        }
+        @if kept.len() > KEPT_NAMED {
+            span.sub { " and " (words::count((kept.len() - KEPT_NAMED) as u64, "other job")) }
+        }
     }
 }
 
@@ -253,6 +283,7 @@ impl View {
                         (facts.gpu_model.as_deref().unwrap_or("no GPU"))
                     }
                 }
+                @if !self.entry.kept.is_empty() { div { dt { "Kept" } dd { (self.kept()) } } }
                 div { dt { "CPUs" } dd { (row.cpus_used) " of " (facts.cpus) } }
                 div {
                     dt { "Memory" }
@@ -328,6 +359,18 @@ impl View {
         } }
     }
 
+    /// All of it, and what others may still do there.
+    fn kept(&self) -> Markup {
+        html! { @for (i, kept) in self.entry.kept.iter().enumerate() {
+            @if i > 0 { "; " }
+            @if kept.gpus > 0 { (words::count(kept.gpus.into(), "free GPU")) " " }
+            "for job " (words::job_link(kept.task))
+            @if let Some(from) = kept.from {
+                ", which starts by " (words::when(from)) ": what ends before may run there"
+            }
+        } }
+    }
+
     fn history(&self) -> Markup {
         html! {
             section.panel data-testid="history" {
@@ -384,7 +427,7 @@ mod tests {
     use super::*;
     use crate::job::Tone;
     use crate::shell::tests::reader;
-    use tutti_model::{GpuIndex, NodeFacts, NodeState, Place, Role, Time};
+    use tutti_model::{GpuIndex, NodeFacts, NodeState, Place, Role};
 
     fn entry() -> Entry {
         let facts =
@@ -421,7 +464,8 @@ mod tests {
             reservations: Vec::new(),
             since: Some(Time(1000)),
         };
-        Entry { row, activity: Some(0.73), power: Some(4810.0), hottest: Some(71) }
+        let (activity, power, hottest) = (Some(0.73), Some(4810.0), Some(71));
+        Entry { row, kept: Vec::new(), activity, power, hottest }
     }
 
     #[test]
@@ -434,6 +478,35 @@ mod tests {
         );
         assert!(text.contains("3.5<span class=\"sub\"> of 0") && text.contains("73 %"), "{text}");
         assert!(text.contains("1 node, 0 ready."), "{text}");
+    }
+
+    #[test]
+    fn a_node_says_for_whom_it_is_kept() {
+        let kept = |job, gpus, from: Option<u64>| Kept {
+            task: TaskId::single(tutti_model::JobId(job)),
+            gpus,
+            from: from.map(Time),
+        };
+        let all = vec![kept(12, 8, None), kept(13, 1, Some(9000)), kept(14, 0, None)];
+        let entry = Entry { kept: all, ..entry() };
+        let list = ListView { nodes: vec![entry.clone()], query: String::new() };
+        let text = list_page(&reader(Role::Viewer), &list).into_string();
+        for told in [
+            "8 GPUs kept for job <a href=\"/jobs/12\">12</a>",
+            "1 GPU kept for job <a href=\"/jobs/13\">13</a>",
+            "and 1 other job",
+        ] {
+            assert!(text.contains(told), "{told} in {text}");
+        }
+        let curves = Curves::default();
+        let view = View { entry, gpus: Vec::new(), history: Vec::new(), curves };
+        let head = view.head().into_string();
+        assert!(head.contains("8 free GPUs for job <a href=\"/jobs/12\">12</a>; "), "{head}");
+        assert!(
+            head.contains("which starts by <time") && head.contains("data-t=\"9000\""),
+            "{head}"
+        );
+        assert!(head.contains("; for job <a href=\"/jobs/14\">"), "{head}");
     }
 
     #[test]

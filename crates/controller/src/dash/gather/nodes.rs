@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tutti_engine::Rejected;
 use tutti_model::{GpuIndex, Node, NodeId, Span, Time};
 use tutti_web::job::{Moment, Tone};
-use tutti_web::nodes::{Card, Curves, Entry, ListView, View};
+use tutti_web::nodes::{Card, Curves, Entry, Kept, ListView, View};
 
 use super::overview::activity;
 use crate::api::{App, Problem};
@@ -16,7 +16,7 @@ use crate::clock::now;
 use crate::core::World;
 use crate::lock::lock;
 use crate::telemetry::{Of, Range, Store};
-use crate::views::{counted, node_row};
+use crate::views::{self, counted, node_row};
 
 const CURVE_SPAN: Span = Span::secs(3600);
 const CURVE_STEP: u64 = 30;
@@ -69,9 +69,17 @@ fn measured(store: &Store, node: &Node) -> Measured {
     }
 }
 
-fn entry(world: &World, node: &Node, measured: Measured) -> Entry {
+type KeptByNode = BTreeMap<NodeId, Vec<views::Kept>>;
+
+fn kept(world: &World) -> KeptByNode {
+    views::kept(world.engine.state(), world.engine.plan())
+}
+
+fn entry(world: &World, node: &Node, kept: &KeptByNode, measured: Measured) -> Entry {
     let Measured { activity, power, hottest } = measured;
-    Entry { row: node_row(world, node, now()), activity, power, hottest }
+    let shown = |kept: &views::Kept| Kept { task: kept.task, gpus: kept.gpus, from: kept.from };
+    let kept = kept.get(&node.id).into_iter().flatten().map(shown).collect();
+    Entry { row: node_row(world, node, now()), kept, activity, power, hottest }
 }
 
 pub async fn list(app: &App) -> Result<ListView, Problem> {
@@ -82,8 +90,9 @@ pub async fn list(app: &App) -> Result<ListView, Problem> {
         let known = app.dash.readings.known(Instant::now(), all);
         // Who has joined since is read now.
         let reading = |node: &Node| known.get(&node.id).copied().unwrap_or_else(|| read(node));
+        let kept = kept(world);
         let mut list: Vec<Entry> =
-            nodes.values().map(|node| entry(world, node, reading(node))).collect();
+            nodes.values().map(|node| entry(world, node, &kept, reading(node))).collect();
         list.sort_by_cached_key(|entry| counted(&entry.row.name));
         list
     });
@@ -95,7 +104,7 @@ pub async fn one(app: &App, name: &str) -> Result<View, Problem> {
         let node = world.engine.state().node_named(name)?;
         let history = world.chronicle.fates_of(node.id).take(HISTORY_MAX).map(told).collect();
         Some(View {
-            entry: entry(world, node, measured(&app.telemetry, node)),
+            entry: entry(world, node, &kept(world), measured(&app.telemetry, node)),
             gpus: cards(&app.telemetry, node),
             history,
             curves: Curves::default(),
