@@ -66,6 +66,17 @@ pub struct ReservationOverlap {
     pub ends_by: Option<Time>,
 }
 
+/// Free GPUs of a node that are kept for a task that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeKept {
+    pub task: TaskId,
+    /// 0 for a task that needs none: it is CPUs and memory that are kept.
+    pub gpus: u32,
+    /// It starts by then, and what ends before may still run there. None: nobody else gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Time>,
+}
+
 /// A reservation as the row of one of its nodes has it, coming or now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeReservation {

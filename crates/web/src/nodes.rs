@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use serde::Serialize;
-use tutti_model::{Finding, GpuSample, HealthAction, TaskId, Time};
+use tutti_model::{Finding, GpuSample, HealthAction, NodeKept, TaskId};
 use tutti_wire::api::NodeRow;
 
 use crate::job::Moment;
@@ -17,22 +17,10 @@ const KEPT_NAMED: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub row: NodeRow,
-    /// What of it is free, but not for everybody.
-    pub kept: Vec<Kept>,
     /// Mean activity of its GPUs, their watts, the hottest of them.
     pub activity: Option<f64>,
     pub power: Option<f64>,
     pub hottest: Option<i16>,
-}
-
-/// What is kept for a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    pub task: TaskId,
-    /// 0 for a task that needs none.
-    pub gpus: u32,
-    /// It starts by then, and others may be there before. None: nobody else gets it.
-    pub from: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,7 +89,7 @@ fn list_row(entry: &Entry, mixed: bool) -> Markup {
                 @if mixed && row.facts.simulated { " " (words::simulated()) }
             }
             td role="cell" { (place(row)) }
-            td role="cell" { (words::node_state(row.state)) (kept(&entry.kept)) }
+            td role="cell" { (words::node_state(row.state)) (kept(&row.kept)) }
             td role="cell" { (row.facts.gpu_model.as_deref().unwrap_or("–")) }
             td.n role="cell" data-v=(row.gpus_used) {
                 (words::milli(row.gpu_milli_used)) span.sub { " of " (row.facts.gpus) }
@@ -141,7 +129,7 @@ fn jobs(jobs: &[TaskId]) -> Markup {
 }
 
 /// `8 kept for job 12`, beside a state that would let people think that they are there for all.
-fn kept(kept: &[Kept]) -> Markup {
+fn kept(kept: &[NodeKept]) -> Markup {
     html! {
         @for kept in kept.iter().take(KEPT_NAMED) {
             " " span.sub.kept data-testid="kept" {
@@ -283,7 +271,7 @@ impl View {
                         (facts.gpu_model.as_deref().unwrap_or("no GPU"))
                     }
                 }
-                @if !self.entry.kept.is_empty() { div { dt { "Kept" } dd { (self.kept()) } } }
+                @if !self.entry.row.kept.is_empty() { div { dt { "Kept" } dd { (self.kept()) } } }
                 div { dt { "CPUs" } dd { (row.cpus_used) " of " (facts.cpus) } }
                 div {
                     dt { "Memory" }
@@ -361,7 +349,7 @@ impl View {
 
     /// All of it, and what others may still do there.
     fn kept(&self) -> Markup {
-        html! { @for (i, kept) in self.entry.kept.iter().enumerate() {
+        html! { @for (i, kept) in self.entry.row.kept.iter().enumerate() {
             @if i > 0 { "; " }
             @if kept.gpus > 0 { (words::count(kept.gpus.into(), "free GPU")) " " }
             "for job " (words::job_link(kept.task))
@@ -427,7 +415,7 @@ mod tests {
     use super::*;
     use crate::job::Tone;
     use crate::shell::tests::reader;
-    use tutti_model::{GpuIndex, NodeFacts, NodeState, Place, Role};
+    use tutti_model::{GpuIndex, NodeFacts, NodeState, Place, Role, Time};
 
     fn entry() -> Entry {
         let facts =
@@ -462,10 +450,11 @@ mod tests {
             findings: vec![finding],
             fenced: vec![3],
             reservations: Vec::new(),
+            kept: Vec::new(),
             since: Some(Time(1000)),
         };
         let (activity, power, hottest) = (Some(0.73), Some(4810.0), Some(71));
-        Entry { row, kept: Vec::new(), activity, power, hottest }
+        Entry { row, activity, power, hottest }
     }
 
     #[test]
@@ -482,13 +471,14 @@ mod tests {
 
     #[test]
     fn a_node_says_for_whom_it_is_kept() {
-        let kept = |job, gpus, from: Option<u64>| Kept {
+        let kept = |job, gpus, from: Option<u64>| NodeKept {
             task: TaskId::single(tutti_model::JobId(job)),
             gpus,
             from: from.map(Time),
         };
         let all = vec![kept(12, 8, None), kept(13, 1, Some(9000)), kept(14, 0, None)];
-        let entry = Entry { kept: all, ..entry() };
+        let mut entry = entry();
+        entry.row.kept = all;
         let list = ListView { nodes: vec![entry.clone()], query: String::new() };
         let text = list_page(&reader(Role::Viewer), &list).into_string();
         for told in [

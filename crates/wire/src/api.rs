@@ -69,9 +69,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tutti_model::{
     ActiveReport, Blocker, BurnIn, Bytes, EndReason, Finding as HealthFinding, Gpu, GpuBench,
-    Grant, Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeReservation,
-    NodeSample, NodeState, Place, Priority, RankExit, ReplicaOf, ReportLine, Restarts, Role,
-    SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
+    Grant, Hardware, HealthAction, JobSpec, JobState, Lack, Milli, NodeFacts, NodeKept,
+    NodeReservation, NodeSample, NodeState, Place, Priority, RankExit, ReplicaOf, ReportLine,
+    Restarts, Role, SavedPoint, Span, SuspendCause, TaskId, Time, Verdict,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -497,6 +497,9 @@ pub struct NodeRow {
     /// For whom it is reserved, or that it is kept for maintenance: now or later, the next first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<NodeReservation>,
+    /// For whom what is free of it is kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<NodeKept>,
     pub since: Option<Time>,
 }
 

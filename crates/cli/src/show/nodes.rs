@@ -1,6 +1,6 @@
 //! `tutti nodes`.
 
-use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, NodeState, Place};
+use tutti_model::{BurnIn, Finding, HealthAction, LinkFigures, NodeKept, NodeState, Place};
 use tutti_wire::api::NodeRow;
 
 use super::table::{Grid, plain};
@@ -15,6 +15,7 @@ const SHARED_SHOWN: usize = 2;
 const FINDINGS_SHOWN: usize = 2;
 /// Reservations that a row tells.
 const RESERVATIONS_SHOWN: usize = 2;
+const KEPT_SHOWN: usize = 2;
 
 pub const NONE: &str = "no nodes: tutti token create --join makes a token for tutti agent";
 
@@ -161,11 +162,25 @@ pub fn note(n: &NodeRow) -> (String, Ink) {
         let more = n.reservations.len() - RESERVATIONS_SHOWN;
         parts.push(format!("{more} more: tutti reservations"));
     }
+    parts.extend(n.kept.iter().take(KEPT_SHOWN).map(kept));
+    if n.kept.len() > KEPT_SHOWN {
+        parts.push(format!("and for {}", count((n.kept.len() - KEPT_SHOWN) as u64, "more job")));
+    }
     parts.extend(n.trouble.as_ref().map(|trouble| format!("suspect: {trouble}")));
     let slow = n.burn_in.iter().flat_map(|b| &b.figures.slow);
     let slow_gpus = n.gpu_bench.iter().flat_map(|b| &b.figures.slow);
     parts.extend(slow.chain(slow_gpus).map(|slow| harmless(slow)));
     (parts.join("; "), Ink::Dim)
+}
+
+/// What is free of a node, and yet not for everybody.
+pub fn kept(kept: &NodeKept) -> String {
+    let what = if kept.gpus > 0 { count(kept.gpus.into(), "free GPU") } else { "it".to_owned() };
+    let is = if kept.gpus > 1 { "are" } else { "is" };
+    let until = kept
+        .from
+        .map_or_else(String::new, |from| format!(", which starts by {}", time::clock(from)));
+    format!("{what} {is} kept for job {}{until}", kept.task)
 }
 
 fn gib(bytes: tutti_model::Bytes) -> String {
@@ -214,6 +229,7 @@ pub mod tests {
             findings: Vec::new(),
             fenced: Vec::new(),
             reservations: Vec::new(),
+            kept: Vec::new(),
             since: None,
         }
     }
@@ -245,6 +261,22 @@ n1    draining  8 × h100     2    64     4  512G    3G     1  simulated; fan
 n1    draining  east/r1  8 × h100  1.75    64     4  512G    3G     1  rack=r1  simulated; GPU 3: 0.75 by 3 jobs; fan
 n2    draining  -        8 × h100     2    64     4  512G    3G     1  -        simulated; all for job 7
 2 nodes, 3.75 of 16 GPUs (simulated) in use"
+        );
+    }
+
+    #[test]
+    fn a_node_says_for_whom_it_is_kept() {
+        let of = |task: &str, gpus, from| NodeKept { task: task.parse().unwrap(), gpus, from };
+        let at = tutti_model::Time(3_600_000);
+        let kept = vec![of("7", 8, None), of("8", 1, Some(at)), of("9", 0, None)];
+        let note = note(&NodeRow { kept, drain_reason: None, ..node() }).0;
+        let by = time::clock(at);
+        assert_eq!(
+            note,
+            format!(
+                "simulated; 8 free GPUs are kept for job 7; 1 free GPU is kept for job 8, which \
+                 starts by {by}; and for 1 more job"
+            )
         );
     }
 

@@ -15,7 +15,7 @@ use super::jobs::change;
 use super::openapi::Problems;
 use super::problem::Problem;
 use crate::clock::now;
-use crate::views::{counted, node_row};
+use crate::views::{counted, kept, node_row};
 
 /// All nodes, by name as people count: n2 before n10.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "nodes",
@@ -23,8 +23,9 @@ use crate::views::{counted, node_row};
 pub async fn list(State(app): State<Arc<App>>) -> Result<Json<Vec<NodeRow>>, Problem> {
     let rows = app.core.read(|world| {
         let state = world.engine.state();
+        let kept = kept(state, world.engine.plan());
         let mut rows: Vec<NodeRow> =
-            state.nodes.values().map(|n| node_row(world, n, now())).collect();
+            state.nodes.values().map(|n| node_row(world, n, &kept, now())).collect();
         rows.sort_by_cached_key(|row| counted(&row.name));
         rows
     });
@@ -42,7 +43,8 @@ pub async fn show(
     let node = app.core.read(|world| {
         let node = world.engine.state().node_named(&name)?;
         let facts = &node.facts;
-        Some((node_row(world, node, now()), facts.gpus.clone(), facts.hardware.clone()))
+        let kept = kept(world.engine.state(), world.engine.plan());
+        Some((node_row(world, node, &kept, now()), facts.gpus.clone(), facts.hardware.clone()))
     });
     let (row, devices, hardware) = node.await?.ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
     let newest = app.telemetry.newest(&name);

@@ -9,7 +9,7 @@ use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use http::{HeaderMap, StatusCode};
 use tutti_engine::{Command, Rejected, policy_notes};
 use tutti_model::{Policy, ReservationRow, Role, TeamShare};
-use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced};
+use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced, ProblemRow};
 use tutti_wire::policyfile::{self, BadPolicyFile};
 
 use super::App;

@@ -3,22 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use tutti_model::{Demand, GpuIndex, Head, Milli, Node, NodeId, Plan, Spread, State, TaskId, Time};
+use tutti_model::{
+    Demand, GpuIndex, Head, Milli, Node, NodeId, NodeKept, Plan, Spread, State, TaskId,
+};
 
-/// Free GPUs of a node that are kept for a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    pub task: TaskId,
-    /// 0 for a task that needs none: it is CPUs and memory that are kept.
-    pub gpus: u32,
-    /// It starts by then, and what ends before may still run there. None: nobody else gets it.
-    pub from: Option<Time>,
-}
+/// Of all nodes of which something is kept, by task.
+pub type KeptByNode = BTreeMap<NodeId, Vec<NodeKept>>;
 
 /// By node, and there by task. What others still hold is not kept yet, and nodes where that is all are left out.
-pub fn kept(state: &State, plan: &Plan) -> BTreeMap<NodeId, Vec<Kept>> {
-    let mut found: BTreeMap<(NodeId, TaskId), Kept> = BTreeMap::new();
-    let mut note = |id: NodeId, kept: Option<Kept>| {
+pub fn kept(state: &State, plan: &Plan) -> KeptByNode {
+    let mut found: BTreeMap<(NodeId, TaskId), NodeKept> = BTreeMap::new();
+    let mut note = |id: NodeId, kept: Option<NodeKept>| {
         // What is kept in more than one way is told in the first of them.
         if let Some(kept) = kept {
             found.entry((id, kept.task)).or_insert(kept);
@@ -39,7 +34,7 @@ pub fn kept(state: &State, plan: &Plan) -> BTreeMap<NodeId, Vec<Kept>> {
     for head in &plan.heads {
         head.nodes.iter().for_each(|id| note(*id, of_head(state, *id, head)));
     }
-    let mut by_node: BTreeMap<NodeId, Vec<Kept>> = BTreeMap::new();
+    let mut by_node: KeptByNode = BTreeMap::new();
     found.into_iter().for_each(|((id, _), kept)| by_node.entry(id).or_default().push(kept));
     by_node
 }
@@ -50,14 +45,14 @@ fn of_part(
     task: TaskId,
     gpus: &[GpuIndex],
     share: Milli,
-) -> Option<Kept> {
+) -> Option<NodeKept> {
     let node = state.node(id)?;
     let free = gpus.iter().filter(|gpu| is_free(node, **gpu, share)).count() as u32;
-    (free > 0 || gpus.is_empty()).then_some(Kept { task, gpus: free, from: None })
+    (free > 0 || gpus.is_empty()).then_some(NodeKept { task, gpus: free, from: None })
 }
 
 /// Which of its GPUs it gets is not settled yet, only how many at most.
-fn of_head(state: &State, id: NodeId, head: &Head) -> Option<Kept> {
+fn of_head(state: &State, id: NodeId, head: &Head) -> Option<NodeKept> {
     let node = state.node(id)?;
     let demand = Demand::of(&state.job(head.task.job)?.spec);
     let most = match demand.spread {
@@ -68,7 +63,7 @@ fn of_head(state: &State, id: NodeId, head: &Head) -> Option<Kept> {
     let gpus = most.min(node.facts.gpus.iter().filter(free).count() as u32);
     let is_idle = node.used.leases.is_empty();
     let there = gpus > 0 || (most == 0 && is_idle);
-    there.then_some(Kept { task: head.task, gpus, from: head.starts_by })
+    there.then_some(NodeKept { task: head.task, gpus, from: head.starts_by })
 }
 
 fn is_free(node: &Node, gpu: GpuIndex, share: Milli) -> bool {
@@ -81,6 +76,7 @@ mod tests {
     use tutti_engine::{Actor, Command, Engine, Settings};
     use tutti_model::{
         Bytes, Claim, ClaimCause, Gpu, Greeting, JobId, JobSpec, NodeFacts, PartPlacement, Role,
+        Time,
     };
 
     use super::*;
@@ -131,9 +127,9 @@ mod tests {
 
     fn told(state: &State, plan: &Plan) -> Vec<(String, u64, u32, bool)> {
         let all = kept(state, plan).into_iter();
-        let of = |(id, kept): (NodeId, Vec<Kept>)| {
+        let of = |(id, kept): (NodeId, Vec<NodeKept>)| {
             let name = state.node_name(id);
-            let of = move |k: Kept| (name.clone(), k.task.job.0, k.gpus, k.from.is_some());
+            let of = move |k: NodeKept| (name.clone(), k.task.job.0, k.gpus, k.from.is_some());
             kept.into_iter().map(of).collect::<Vec<_>>()
         };
         let mut told: Vec<_> = all.flat_map(of).collect();

@@ -14,7 +14,7 @@ mod words;
 pub use endpoint::{endpoint_detail, endpoint_row, endpoint_rows, endpoint_state};
 pub use gpu::{gpu_rows, held_gpus, node_names};
 pub use job::{detail, ended_row, progress, row, suspensions, without_secrets};
-pub use kept::{Kept, kept};
+pub use kept::{KeptByNode, kept};
 pub use load::{HeldGpu, HeldNode, Holdings, holdings};
 pub use node::{cluster, counted, node_row, trouble};
 pub use page::{ARCHIVE, BadFilter, Filter, Page, ROWS_MAX};

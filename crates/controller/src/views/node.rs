@@ -6,9 +6,10 @@ use tutti_engine::Actor;
 use tutti_model::{GpuIndex, GpuUse, Link, Milli, Node, NodeState, State, TaskId, Time};
 use tutti_wire::api::{ClusterInfo, NodeRow, SharedGpu};
 
+use super::KeptByNode;
 use crate::core::World;
 
-pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
+pub fn node_row(world: &World, node: &Node, kept: &KeptByNode, now: Time) -> NodeRow {
     let state = world.engine.state();
     let jobs: BTreeSet<TaskId> = node.used.leases.iter().map(|l| l.task).collect();
     let since = match node.link {
@@ -35,6 +36,7 @@ pub fn node_row(world: &World, node: &Node, now: Time) -> NodeRow {
         findings: node.findings.clone(),
         fenced: node.fenced().into_iter().map(|gpu| gpu.0).collect(),
         reservations: tutti_sched::reservations_of(state, node, now),
+        kept: kept.get(&node.id).cloned().unwrap_or_default(),
         since,
     }
 }

@@ -251,6 +251,7 @@ fn node_row(name: &str, state: NodeState, model: &str) -> NodeRow {
         findings: Vec::new(),
         fenced: Vec::new(),
         reservations: Vec::new(),
+        kept: Vec::new(),
         since: None,
     }
 }

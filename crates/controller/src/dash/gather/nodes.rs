@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tutti_engine::Rejected;
 use tutti_model::{GpuIndex, Node, NodeId, Span, Time};
 use tutti_web::job::{Moment, Tone};
-use tutti_web::nodes::{Card, Curves, Entry, Kept, ListView, View};
+use tutti_web::nodes::{Card, Curves, Entry, ListView, View};
 
 use super::overview::activity;
 use crate::api::{App, Problem};
@@ -16,7 +16,7 @@ use crate::clock::now;
 use crate::core::World;
 use crate::lock::lock;
 use crate::telemetry::{Of, Range, Store};
-use crate::views::{self, counted, node_row};
+use crate::views::{self, KeptByNode, counted, node_row};
 
 const CURVE_SPAN: Span = Span::secs(3600);
 const CURVE_STEP: u64 = 30;
@@ -69,17 +69,13 @@ fn measured(store: &Store, node: &Node) -> Measured {
     }
 }
 
-type KeptByNode = BTreeMap<NodeId, Vec<views::Kept>>;
-
 fn kept(world: &World) -> KeptByNode {
     views::kept(world.engine.state(), world.engine.plan())
 }
 
 fn entry(world: &World, node: &Node, kept: &KeptByNode, measured: Measured) -> Entry {
     let Measured { activity, power, hottest } = measured;
-    let shown = |kept: &views::Kept| Kept { task: kept.task, gpus: kept.gpus, from: kept.from };
-    let kept = kept.get(&node.id).into_iter().flatten().map(shown).collect();
-    Entry { row: node_row(world, node, now()), kept, activity, power, hottest }
+    Entry { row: node_row(world, node, kept, now()), activity, power, hottest }
 }
 
 pub async fn list(app: &App) -> Result<ListView, Problem> {
