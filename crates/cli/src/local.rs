@@ -18,6 +18,7 @@ mod names;
 mod process;
 mod ready;
 mod record;
+mod removed;
 mod router;
 mod setup;
 mod stop;
@@ -165,7 +166,10 @@ pub struct RunningCluster {
     pub url: String,
     /// Where requests to endpoints go.
     pub router_url: Option<String>,
+    /// Those that are part of the cluster.
     pub nodes: Vec<NodePlan>,
+    /// Those that were to be, and were removed from it.
+    pub removed: BTreeSet<String>,
     pub simulated: bool,
     pub client: Client,
     /// What `start` found running, by name; the others it has started.
@@ -181,7 +185,7 @@ pub struct RunningCluster {
 /// part, what is missing.
 pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     let dir = make_dir(&options.data_dir)?;
-    let found = found::look(&dir, options)?;
+    let mut found = found::look(&dir, options)?;
     let new = options.nodes.iter().filter(|node| !found.agents.contains_key(&node.name));
     memory::check(new.count())?;
     let listen = found.listen.or(options.listen).unwrap_or_else(usual_or_free_port);
@@ -193,8 +197,13 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
             Daemon::start(CONTROLLER, &dir, args, &[])?
         }
     };
-    let client = match wait_for_controller(&dir, &mut controller, options.policy.as_ref()) {
-        Ok(client) => client,
+    let answered = wait_for_controller(&dir, &mut controller, options.policy.as_ref());
+    let with_removed = |client: Client| {
+        let removed = removed::of(&client, &dir, &options.nodes)?;
+        Ok((client, removed))
+    };
+    let (client, removed) = match answered.and_then(with_removed) {
+        Ok(answered) => answered,
         Err(fail) => {
             if found.controller.is_none() {
                 controller.stop(Duration::from_secs(5));
@@ -207,12 +216,16 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     controller.set_argument("--listen", listen.to_string());
     let (asked, nodes) = (options.listen, options.nodes.clone());
     let (node_timeout, router) = (options.node_timeout, options.router);
-    let mut setup = Setup { asked, listen, node_timeout, nodes, router };
+    let mut setup = Setup { asked, listen, node_timeout, nodes, removed: removed.clone(), router };
     setup.write(&dir)?;
+    stop::stop_procs(&found.take_agents(&removed));
+    let is_part = |node: &&NodePlan| !removed.contains(&node.name);
+    let nodes: Vec<NodePlan> = options.nodes.iter().filter(is_part).cloned().collect();
     let mut cluster = RunningCluster {
         url: url(&client.endpoint()),
         router_url: None,
-        nodes: options.nodes.clone(),
+        nodes: Vec::new(),
+        removed,
         simulated: options.nodes.iter().any(|n| n.simulated_model.is_some()),
         client,
         controller,
@@ -222,7 +235,7 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
         ran_already: found.names(),
         was_detached: found.detached,
     };
-    for node in &options.nodes {
+    for node in &nodes {
         match cluster.agent_for(node, found.agents.get(&node.name).copied()) {
             Ok(agent) => cluster.agents.push(agent),
             Err(fail) => {
@@ -231,6 +244,7 @@ pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
             }
         }
     }
+    cluster.nodes = nodes;
     if let Err(fail) = cluster.start_router(&mut setup, found.router) {
         cluster.give_up();
         return Err(fail);
@@ -270,12 +284,17 @@ impl RunningCluster {
             return Ok(Daemon::adopt(&node.name, &self.data_dir, args, proc));
         }
         let mut secret = Vec::new();
-        if !node_dir.join("node.pem").exists() {
+        if !removed::has_key(&self.data_dir, &node.name) {
             let grant = Grant::Join { node: Some(node.name.clone()), uses: Some(1) };
             let new = NewToken { grant, expires_in: Some(Span::secs(600)) };
             secret.push((JOIN_VARIABLE, self.client.create_token(&new)?.secret));
         }
         Daemon::start(&node.name, &self.data_dir, args, &secret)
+    }
+
+    /// What to know about nodes that were not started, if there are any.
+    pub fn removed_in_words(&self) -> Option<String> {
+        removed::in_words(&self.data_dir, &self.removed)
     }
 
     /// Nodes of an earlier start in this data dir that are not part of this one.

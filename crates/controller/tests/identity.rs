@@ -87,7 +87,10 @@ async fn a_removed_node_is_turned_away_with_its_key() {
         }
     }
     assert!(stopped && told.contains("was removed"), "{told}");
-    assert_eq!(cluster.call("GET", "/api/v1/nodes/n1", None).await.status, 404);
+    let gone = cluster.call("GET", "/api/v1/nodes/n1", None).await;
+    assert_eq!((gone.status, &gone.json()["code"]), (404, &json!("node_removed")));
+    let never = cluster.call("GET", "/api/v1/nodes/n2", None).await;
+    assert_eq!((never.status, &never.json()["code"]), (404, &json!("not_found")));
     // Neither a new stream nor a renewal, for anybody who has the key.
     for renewal in [None, Some(first.renewal().unwrap())] {
         let why = refusal(&cluster, &first, hello(&first, "b", renewal)).await;

@@ -110,6 +110,8 @@ pub struct ApiError {
 
 /// The code of the error that says: somebody else changed the policy since it was read.
 pub const POLICY_MOVED: &str = "policy_moved";
+/// The code of the error that says: there was such a node, and somebody took it out of the cluster.
+pub const NODE_REMOVED: &str = "node_removed";
 
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

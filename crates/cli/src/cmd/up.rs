@@ -153,10 +153,14 @@ fn summary(cluster: &RunningCluster, detach: bool) -> Result<(), Fail> {
         lines.push(format!("  endpoints at {url} (tutti serve FILE makes one)"));
     }
     if !cluster.ran_already.is_empty() {
-        let started = local::short_list(&cluster.started());
+        let started = match cluster.started() {
+            none if none.is_empty() => "nothing".to_owned(),
+            some => local::short_list(&some),
+        };
         let ran = local::short_list(&cluster.ran_already);
         lines.insert(0, format!("started {started}; {ran} ran already"));
     }
+    lines.extend(cluster.removed_in_words().map(|words| format!("  {words}")));
     let left_over = cluster.left_over()?;
     if !left_over.is_empty() {
         lines.push(format!(

@@ -6,14 +6,14 @@
 //! | all of it, or a `tutti up` that watches over it | refused: it is there |
 //! | some of it | the rest is started as it was; what runs is not touched |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use super::process::Proc;
 use super::record::UpRecord;
 use super::setup::Setup;
-use super::{CONTROLLER, ROUTER, UpOptions, stop, sweep};
+use super::{CONTROLLER, NodePlan, ROUTER, UpOptions, removed, stop, sweep};
 use crate::fail::Fail;
 
 #[derive(Debug, Default)]
@@ -32,12 +32,23 @@ impl Found {
     pub fn names(&self) -> Vec<String> {
         let controller = self.controller.map(|_| CONTROLLER.to_owned());
         let router = self.router.map(|_| ROUTER.to_owned());
-        self.agents.keys().cloned().chain(controller).chain(router).collect()
+        let mut agents: Vec<String> = self.agents.keys().cloned().collect();
+        agents.sort_by_cached_key(|name| tutti_controller::views::counted(name));
+        agents.into_iter().chain(controller).chain(router).collect()
     }
 
-    fn is_whole(&self, setup: &Setup) -> bool {
+    /// Those of nodes that are no part of the cluster any more.
+    pub fn take_agents(&mut self, of: &BTreeSet<String>) -> Vec<(String, Proc)> {
+        let agent = |name: &String| self.agents.remove_entry(name);
+        of.iter().filter_map(agent).collect()
+    }
+
+    fn is_whole(&self, dir: &Path, setup: &Setup) -> bool {
+        // One that was removed is missed by nobody, unless it may join again.
+        let missed = |name: &String| !setup.removed.contains(name) || !removed::has_key(dir, name);
+        let there = |node: &NodePlan| self.agents.contains_key(&node.name) || !missed(&node.name);
         self.controller.is_some()
-            && setup.nodes.iter().all(|n| self.agents.contains_key(&n.name))
+            && setup.nodes.iter().all(there)
             && (self.router.is_some() || setup.router.is_none())
     }
 }
@@ -67,7 +78,7 @@ pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
         return Ok(Found::default());
     }
     match Setup::read(dir)? {
-        Some(setup) if watched.is_none() && !found.is_whole(&setup) => {
+        Some(setup) if watched.is_none() && !found.is_whole(dir, &setup) => {
             refuse_change(dir, &setup, &found, options)?;
             let stays = setup.listens_on(options.listen);
             found.listen = if stays { Some(setup.listen) } else { options.listen };
@@ -130,7 +141,7 @@ fn live_controller(dir: &Path) -> Option<Proc> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::{NodePlan, in_racks};
+    use crate::local::in_racks;
 
     fn nodes(count: u16) -> Vec<NodePlan> {
         let node = |i| NodePlan {
@@ -156,7 +167,8 @@ mod tests {
 
     fn setup() -> Setup {
         let listen = "127.0.0.1:7999".parse().unwrap();
-        Setup { asked: None, listen, node_timeout: None, nodes: nodes(2), router: None }
+        let removed = BTreeSet::new();
+        Setup { asked: None, listen, node_timeout: None, nodes: nodes(2), removed, router: None }
     }
 
     fn gone() -> Proc {
@@ -175,8 +187,12 @@ mod tests {
     fn a_dir_in_use_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let router = None;
-        let whole =
-            UpRecord { supervisor: None, controller: me(), agents: agents(me(), me()), router };
+        let whole = UpRecord {
+            supervisor: None,
+            controller: me(),
+            agents: agents(me(), me()),
+            router,
+        };
         let watched = UpRecord {
             supervisor: Some(me()),
             controller: gone(),
@@ -200,9 +216,13 @@ mod tests {
         setup().write(dir).unwrap();
         assert!(look(dir, &options(dir)).unwrap().names().is_empty());
         let router = None;
-        let record =
-            UpRecord { supervisor: None, controller: gone(), agents: agents(me(), me()), router };
-        record.write(dir).unwrap();
+        let record = |supervisor, controller, agents| UpRecord {
+            supervisor,
+            controller,
+            agents,
+            router,
+        };
+        record(None, gone(), agents(me(), me())).write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
         assert_eq!(found.names(), ["n1", "n2"]);
         assert!(found.detached);
@@ -210,8 +230,7 @@ mod tests {
         let elsewhere = "127.0.0.1:7998".parse().unwrap();
         let moved = UpOptions { listen: Some(elsewhere), ..options(dir) };
         assert_eq!(look(dir, &moved).unwrap().listen, Some(elsewhere), "it does not run");
-        let (supervisor, agents) = (Some(gone()), agents(me(), gone()));
-        UpRecord { supervisor, controller: me(), agents, router }.write(dir).unwrap();
+        record(Some(gone()), me(), agents(me(), gone())).write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
         assert_eq!((found.names(), found.detached), (vec!["n1".into(), CONTROLLER.into()], false));
         for other in [moved, UpOptions { nodes: nodes(3), ..options(dir) }] {
@@ -220,6 +239,23 @@ mod tests {
             assert!(fail.message.contains("still run n1, controller"), "{fail}");
             assert!(fail.hint.unwrap().contains("starts what is missing"));
         }
+    }
+
+    #[test]
+    fn nobody_misses_a_node_that_was_removed_unless_it_may_join_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let removed = ["n2".to_owned()].into();
+        Setup { removed, ..setup() }.write(dir).unwrap();
+        let (supervisor, router, agents) = (None, None, agents(me(), gone()));
+        UpRecord { supervisor, controller: me(), agents, router }.write(dir).unwrap();
+        let key = removed::key_file(dir, "n2");
+        std::fs::create_dir_all(key.parent().unwrap()).unwrap();
+        std::fs::write(&key, "").unwrap();
+        let fail = look(dir, &options(dir)).unwrap_err();
+        assert!(fail.message.contains("already runs"), "{fail}");
+        std::fs::remove_file(&key).unwrap();
+        assert_eq!(look(dir, &options(dir)).unwrap().names(), ["n1", CONTROLLER]);
     }
 
     #[test]

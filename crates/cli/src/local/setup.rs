@@ -1,6 +1,7 @@
 //! `setup.json`: what `tutti up` made of a data dir. It outlives the processes, so the next
 //! `tutti up` makes the same of it, or starts what is missing as it was.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -19,7 +20,11 @@ pub struct Setup {
     /// Where the controller listened last, with the port that was picked.
     pub listen: SocketAddr,
     pub node_timeout: Option<Span>,
+    /// As they were asked for.
     pub nodes: Vec<NodePlan>,
+    /// Those of them that were found to be no part of the cluster any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed: BTreeSet<String>,
     /// None: it has none. One that was made before there were routers gets one.
     #[serde(default = "RouterSetup::usual")]
     pub router: Option<RouterSetup>,
@@ -60,6 +65,7 @@ mod tests {
             listen: "127.0.0.1:7171".parse().unwrap(),
             node_timeout: Some(Span::secs(4)),
             nodes: in_racks(imagined_nodes(2, &hardware), 2),
+            removed: BTreeSet::new(),
             router: RouterSetup::usual(),
         }
     }

@@ -110,7 +110,7 @@ pub fn running(dir: &Path, record: Option<&UpRecord>) -> Vec<(String, Proc)> {
     all
 }
 
-fn stop_procs(procs: &[(String, Proc)]) {
+pub fn stop_procs(procs: &[(String, Proc)]) {
     let procs: Vec<Proc> = procs.iter().map(|(_, proc)| *proc).collect();
     procs.iter().for_each(|proc| proc.signal(Signal::SIGTERM));
     let left = wait_all_gone(&procs, patience());

@@ -270,6 +270,46 @@ fn up_again_is_as_it_was_and_names_nodes_that_are_left_over() {
     place.tutti(&["down"]).ok();
 }
 
+/// Its key opens nothing any more, so whoever waits for it waits for ever.
+#[test]
+fn up_neither_starts_nor_misses_a_node_that_was_removed() {
+    let place = Place::new();
+    place.tutti(&UP).ok();
+    place.ask(&["nodes", "remove", "n2"]).ok();
+    place.ask(&["show", "n2"]).call().exited(3).says(&["was removed from the cluster by"]);
+    place.tutti(&["down"]).ok();
+    // With the flags of the first start and without.
+    for up in [&UP[..], &["up", "-d"]] {
+        let again = place.tutti(up).call();
+        again.exited(0).says(&["1 node, 4 GPUs", "n2 was removed from the cluster", "node.pem"]);
+        assert!(processes_of(place.path()).iter().all(|p| !p.cmdline.contains(" --name n2 ")));
+        place.tutti(up).call().exited(2).says(&["already runs"]);
+        place.tutti(&["down"]).ok();
+    }
+    // As it is said there.
+    std::fs::remove_file(place.path().join("nodes/n2/node.pem")).unwrap();
+    let joined = place.tutti(&["up", "-d"]).call();
+    joined.exited(0).says(&["2 nodes, 8 GPUs"]);
+    assert!(!joined.err.contains("was removed"), "{joined}");
+
+    // Under a cluster that runs, when its agent has ended.
+    place.ask(&["nodes", "remove", "n2"]).ok();
+    kill(&named(&place, " router "));
+    place.tutti(&["up", "-d"]).call().exited(0).says(&["started router; n1, controller ran"]);
+    assert!(processes_of(place.path()).iter().all(|p| !p.cmdline.contains(" --name n2 ")));
+    place.tutti(&["down"]).ok();
+    std::fs::remove_file(place.path().join("nodes/n2/node.pem")).unwrap();
+    place.tutti(&["up", "-d"]).ok();
+    place.ask(&["nodes", "remove", "n2"]).ok();
+    kill(&named(&place, " --name n2 "));
+    let whole = place.tutti(&["up", "-d"]).call();
+    whole
+        .exited(0)
+        .says(&["started nothing; n1, controller, router ran already", "n2 was removed"]);
+    place.tutti(&["down"]).ok();
+    assert!(processes_of(place.path()).is_empty(), "{:?}", processes_of(place.path()));
+}
+
 /// The cluster in the default data dir must outlive every `tutti down` that names another one.
 #[test]
 fn down_stops_the_cluster_that_was_named_or_none() {

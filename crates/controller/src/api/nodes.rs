@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::{Extension, Json};
 use tutti_engine::{Command, Rejected};
-use tutti_model::{BurnInFigures, GpuBenchFigures};
+use tutti_model::{BurnInFigures, GpuBenchFigures, NodeKeyRecord};
 use tutti_wire::api::{Changed, DrainRequest, NodeDetail, NodeRow, RemoveNodeQuery};
 
 use super::App;
@@ -41,16 +41,25 @@ pub async fn show(
     Named(name): Named<String>,
 ) -> Result<Json<NodeDetail>, Problem> {
     let node = app.core.read(|world| {
-        let node = world.engine.state().node_named(&name)?;
+        let state = world.engine.state();
+        let node = state.node_named(&name).ok_or_else(|| absent(state, &name))?;
         let facts = &node.facts;
-        let kept = kept(world.engine.state(), world.engine.plan());
-        Some((node_row(world, node, &kept, now()), facts.gpus.clone(), facts.hardware.clone()))
+        let row = node_row(world, node, &kept(state, world.engine.plan()), now());
+        Ok::<_, Problem>((row, facts.gpus.clone(), facts.hardware.clone()))
     });
-    let (row, devices, hardware) = node.await?.ok_or_else(|| Rejected::NoSuchNode(name.clone()))?;
+    let (row, devices, hardware) = node.await??;
     let newest = app.telemetry.newest(&name);
     let sample_age = newest.as_ref().map(|newest| newest.age(now()));
     let sample = newest.map(|newest| (*newest.sample).clone());
     Ok(Json(NodeDetail { row, sample, sample_age, devices, hardware }))
+}
+
+/// Why there is no such node.
+fn absent(state: &tutti_model::State, name: &str) -> Problem {
+    match state.node_keys.get(name) {
+        Some(NodeKeyRecord::Removed { by, .. }) => Problem::removed(name, by),
+        _ => Rejected::NoSuchNode(name.to_owned()).into(),
+    }
 }
 
 /// Nothing new starts on the node; what runs there goes on, unless it is evicted.

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tutti_engine::{CantSuspend, Mistake, Rejected};
 use tutti_model::Impossible;
-use tutti_wire::api::{ApiError, POLICY_MOVED, ProblemRow};
+use tutti_wire::api::{ApiError, NODE_REMOVED, POLICY_MOVED, ProblemRow};
 
 use crate::core::{CallError, Stopped};
 use crate::room::NoRoom;
@@ -49,6 +49,12 @@ impl Problem {
     }
     pub fn not_found(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", exit::NOT_FOUND, message)
+    }
+    /// Not found, but once it was: who looks for it need not look elsewhere.
+    pub fn removed(node: &str, by: &str) -> Problem {
+        let message = format!("node '{node}' was removed from the cluster by {by}");
+        Problem::new(StatusCode::NOT_FOUND, NODE_REMOVED, exit::NOT_FOUND, message)
+            .hint("`tutti nodes` lists those that are there")
     }
     pub fn unauthorized(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", exit::DENIED, message)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tutti_files::{NotTrusted, is_refusal};
 use tutti_model::Span;
 
-use crate::api::{ApiError, POLICY_MOVED};
+use crate::api::{ApiError, NODE_REMOVED, POLICY_MOVED};
 use crate::tls::WrongCa;
 use crate::token::BadToken;
 
@@ -240,6 +240,11 @@ impl ClientError {
                 404 => exit::NOT_FOUND,
                 503 => exit::UNREACHABLE,
                 _ => exit::FAILED,
+    /// There was such a node, and somebody took it out of the cluster.
+    pub fn is_node_removed(&self) -> bool {
+        matches!(self, ClientError::Api(e) if e.code == NODE_REMOVED)
+    }
+
             };
         }
         match status {
