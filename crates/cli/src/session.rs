@@ -29,6 +29,19 @@ impl From<ClientError> for Fail {
     }
 }
 
+/// What was to be made may be there although no answer came: `way` says how to find out, or how to
+/// repeat it without making it twice.
+pub fn perhaps_done(error: ClientError, way: impl FnOnce() -> String) -> Fail {
+    let may_be_done = error.may_be_done();
+    let fail = Fail::from(error);
+    if !may_be_done {
+        return fail;
+    }
+    let first = fail.hint.as_ref().map_or_else(String::new, |hint| format!("{hint}\n  "));
+    let hint = format!("{first}{}", way());
+    fail.hint(hint)
+}
+
 /// `$TUTTI_DATA_DIR`, else the machine's or the user's.
 pub fn data_dir() -> PathBuf {
     let variable = std::env::var_os("TUTTI_DATA_DIR").filter(|v| !v.is_empty()).map(PathBuf::from);

@@ -326,16 +326,24 @@ impl Client {
         self.checked(sent, began).map(|_| ())
     }
 
-    /// Again and again while nobody answers. Only for what may be asked twice.
+    /// Again and again while nobody answers. Only for what may be asked twice. Of several failures the
+    /// one counts after which it is not known whether it was done.
     fn patiently<T>(&self, ask: impl Fn() -> Result<T, ClientError>) -> Result<T, ClientError> {
         let began = Instant::now();
         let mut pause = PAUSE_FIRST;
+        let mut unsure = None;
         loop {
             let error = match ask() {
-                Err(e) if e.is_unreachable() && began.elapsed() + pause < self.patience => e,
+                Err(e) if e.is_unreachable() => e,
                 result => return result,
             };
+            if began.elapsed() + pause >= self.patience {
+                return Err(if error.may_be_done() { error } else { unsure.unwrap_or(error) });
+            }
             tracing::debug!(%error, "nobody answered; asking again");
+            if error.may_be_done() {
+                unsure = Some(error);
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
             self.look_again();
@@ -344,7 +352,7 @@ impl Client {
 }
 
 /// Names one request for ever.
-fn new_key() -> Result<String, ClientError> {
+pub fn new_key() -> Result<String, ClientError> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(ClientError::NoRandomness)?;
     Ok(crate::pki::hex(&random))

@@ -17,7 +17,7 @@ use tutti_model::{Bytes, Command, GpuRequest, JobSpec, JobState, Launcher, TaskI
 use tutti_wire::api::{LogEvent, LogQuery, Submit};
 use tutti_wire::client::Client;
 
-use super::run::{INTERRUPTED, Interrupts, say_why_it_waits};
+use super::run::{INTERRUPTED, Interrupts, perhaps_runs, say_why_it_waits};
 use super::submit::wait_for;
 use crate::fail::{Fail, job_exit};
 use crate::show::table::terminal_width;
@@ -103,7 +103,8 @@ fn measure(
     spec: JobSpec,
 ) -> Result<Option<TaskId>, Fail> {
     let submit = Submit { spec, user: session::on_behalf(client), key: None };
-    let id = client.submit(&submit)?.id;
+    let taken = client.submit(&submit).map_err(|e| session::perhaps_done(e, perhaps_runs))?;
+    let id = taken.id;
     interrupts.of_job(id);
     terminal::complain(&format!("tutti: job {id} measures"));
     say_why_it_waits(client, id);

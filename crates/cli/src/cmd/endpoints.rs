@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tutti_wire::api::{ScaleRequest, Serving};
 use tutti_wire::client::Client;
 
-use super::serve::{CommonArgs, Wanted, serve};
+use super::serve::{CommonArgs, Wanted, look, serve};
 use crate::fail::Fail;
 use crate::show::table::terminal_width;
 use crate::show::{endpoint, endpoints, served};
@@ -101,7 +101,9 @@ pub fn run(cluster: Option<&str>, args: EndpointsArgs) -> Result<ExitCode, Fail>
             serve(cluster, Wanted { file, name, update: true, must_exist: true, canary, common })
         }
         Some(Verb::Rollback { name, to }) => {
-            let there = session::open(cluster)?.rollback(&name, to)?;
+            // Done twice, it goes back twice.
+            let lost = |e| session::perhaps_done(e, || look(&name));
+            let there = session::open(cluster)?.rollback(&name, to).map_err(lost)?;
             terminal::complain(&going_back(&there));
             Ok(ExitCode::SUCCESS)
         }

@@ -46,7 +46,8 @@ pub fn run(cluster: Option<&str>, args: RunArgs) -> Result<ExitCode, Fail> {
 
     let interrupts = Interrupts::watch(&client)?;
     let user = session::on_behalf(&client);
-    let submitted = client.submit(&Submit { spec, user, key: None })?;
+    let submit = Submit { spec, user, key: None };
+    let submitted = client.submit(&submit).map_err(|e| session::perhaps_done(e, perhaps_runs))?;
     let id = submitted.id;
     submitted.warnings.iter().for_each(|w| terminal::warn(w));
     interrupts.of_job(id);
@@ -65,6 +66,12 @@ pub fn run(cluster: Option<&str>, args: RunArgs) -> Result<ExitCode, Fail> {
         return Ok(job_exit(INTERRUPTED));
     }
     conclude(&client, id, &end)
+}
+
+/// Whose answer was lost: nobody would look at its output, or stop it.
+pub(super) fn perhaps_runs() -> String {
+    "the job may have been taken all the same: tutti ps shows it then, and tutti cancel ID ends it"
+        .to_owned()
 }
 
 /// The job's code, and a word about an end that its own output does not explain.

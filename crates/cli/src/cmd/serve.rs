@@ -79,7 +79,8 @@ pub fn serve(cluster: Option<&str>, wanted: Wanted) -> Result<ExitCode, Fail> {
     let serve = describe(&client, wanted)?;
     // Before any other thread exists.
     let stop = if detach { None } else { Some(StopSignals::watch()?) };
-    let serving = client.serve(&serve)?;
+    let name = serve.spec.name.clone().unwrap_or_default();
+    let serving = client.serve(&serve).map_err(|e| session::perhaps_done(e, || look(&name)))?;
     if json {
         terminal::json(&serving)?;
     } else {
@@ -95,6 +96,11 @@ pub fn serve(cluster: Option<&str>, wanted: Wanted) -> Result<ExitCode, Fail> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Where to see whether it was done, when no answer came.
+pub fn look(name: &str) -> String {
+    format!("it may be done all the same: tutti endpoints show {name} says")
 }
 
 /// Said now, and not only when somebody has gone back too far.

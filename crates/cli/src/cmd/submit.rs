@@ -5,13 +5,16 @@ use std::process::ExitCode;
 
 use tutti_model::{ArraySpec, Command, JobSpec, TaskId};
 use tutti_wire::api::{JobRow, Submit};
-use tutti_wire::client::Client;
+use tutti_wire::client::{Client, new_key};
 use tutti_wire::jobfile::{self, Inherit};
 
 use super::job_args::{JobArgs, set_array};
 use super::plan;
 use crate::fail::{Fail, job_exit};
+use crate::show::job::quoted;
 use crate::{file, session, terminal};
+
+const VERB: &str = "submit";
 
 #[derive(clap::Args)]
 #[command(override_usage = "tutti submit [OPTIONS] FILE [ARGS]...\n       \
@@ -55,7 +58,9 @@ pub fn run(cluster: Option<&str>, args: SubmitArgs) -> Result<ExitCode, Fail> {
     let (wait, json) = (args.wait, args.json);
     let client = session::open(cluster)?;
     let submit = describe(&client, args)?;
-    let submitted = client.submit(&submit)?;
+    let submitted = client
+        .submit(&submit)
+        .map_err(|e| session::perhaps_done(e, || again(submit.key.as_deref(), &words())))?;
     submitted.warnings.iter().for_each(|w| terminal::warn(w));
     if json {
         terminal::json(&submitted)?;
@@ -93,7 +98,37 @@ fn describe(client: &Client, args: SubmitArgs) -> Result<Submit, Fail> {
     args.job.apply(&mut spec, parsed.inherit)?;
     set_array(&mut spec, args.array);
     spec.hold |= args.hold;
-    Ok(Submit { spec, user: session::on_behalf(client), key: args.key })
+    // Known here, and not made by the client: whoever gives up is told it.
+    let key = Some(args.key.map_or_else(new_key, Ok)?);
+    Ok(Submit { spec, user: session::on_behalf(client), key })
+}
+
+/// The command line that we were called with.
+fn words() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// How to submit the same once more, and yet only once.
+fn again(key: Option<&str>, words: &[String]) -> String {
+    let at = words.iter().position(|word| word == VERB);
+    let (Some(key), Some(at)) = (key, at) else { return String::new() };
+    let (before, after) = words.split_at(at + 1);
+    let own = ["--key".to_owned(), key.to_owned()];
+    // `--` ends the flags: behind it the word is the command's.
+    let mut flags = after.iter().take_while(|word| *word != "--");
+    let given = flags.any(|word| word == "--key" || word.starts_with("--key="));
+    let program = "tutti".to_owned();
+    let line: Vec<String> = [&program]
+        .into_iter()
+        .chain(before.iter().skip(1))
+        .chain(own.iter().filter(|_| !given))
+        .chain(after)
+        .map(|word| quoted(word))
+        .collect();
+    format!(
+        "the job may have been taken all the same; this gives its id, and submits it if it was not:\n  {}",
+        line.join(" ")
+    )
 }
 
 /// As a job it would run once, and nobody would reach it.
@@ -184,6 +219,24 @@ mod tests {
         assert_eq!(fail.exit, 2);
         assert_eq!(fail.hint.unwrap(), "serve it with tutti serve x.toml");
         assert_eq!(refuse_service(&spec("run = 'x'"), "x.toml".as_ref()), Ok(()));
+    }
+
+    #[test]
+    fn a_submission_whose_answer_was_lost_can_be_repeated_word_for_word() {
+        let said = |line: &[&str]| {
+            let words: Vec<String> = line.iter().map(|w| (*w).to_owned()).collect();
+            again(Some("k1"), &words).lines().last().unwrap().trim().to_owned()
+        };
+        assert_eq!(
+            said(&["/usr/bin/tutti", "--cluster", "/d", "submit", "--wrap", "sleep 1"]),
+            "tutti --cluster /d submit --key k1 --wrap 'sleep 1'"
+        );
+        let given = ["tutti", "submit", "--key=k1", "a.toml"];
+        assert_eq!(said(&given), "tutti submit --key=k1 a.toml");
+        assert_eq!(
+            said(&["tutti", "submit", "--", "x", "--key", "y"]),
+            "tutti submit --key k1 -- x --key y"
+        );
     }
 
     #[test]

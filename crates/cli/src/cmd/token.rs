@@ -93,6 +93,10 @@ impl From<LimitArgs> for KeyLimits {
     }
 }
 
+/// A token whose secret nobody has seen.
+const UNSEEN: &str = "a token may have been made all the same, and its secret is lost: tutti token \
+                      list shows it, tutti token revoke ID takes it back";
+
 /// Time to walk to another machine; a join token that lies around is a risk.
 const JOIN_EXPIRES: Span = Span::secs(3600);
 
@@ -101,7 +105,9 @@ pub fn run(cluster: Option<&str>, args: TokenArgs) -> Result<ExitCode, Fail> {
     match args.verb {
         TokenVerb::Create(create) => {
             let json = create.json;
-            let created = client.create_token(&new_token(create)?)?;
+            let created = client
+                .create_token(&new_token(create)?)
+                .map_err(|e| session::perhaps_done(e, || UNSEEN.to_owned()))?;
             if json {
                 terminal::json(&created)?;
             } else {

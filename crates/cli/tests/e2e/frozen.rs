@@ -60,8 +60,18 @@ fn every_verb_says_that_it_waits_and_gives_up_with_a_sentence() {
     done.exited(75).says(&["has not answered for 1s"]);
     cluster.cli(&["ps", "--timeout", "0s"]).call().exited(2);
     cluster.cli(&["ps"]).env("TUTTI_TIMEOUT", "soon").call().exited(2).says(&["TUTTI_TIMEOUT"]);
+    let lost =
+        cluster.cli(&["submit", "--name", "once", "--wrap", "true", "--timeout", "1s"]).call();
+    lost.exited(75).says(&["may have been taken all the same", "\n  tutti submit --key "]);
     drop(frozen);
     wait_until("it answers again", PATIENCE, || cluster.cli(&["ps"]).call().code == 0);
+    // Word for word, as it was said; and once more.
+    let line = lost.err.lines().last().unwrap().trim().to_owned();
+    let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let ids: Vec<String> = (0..2).map(|_| cluster.cli(&words).ok().trim().to_owned()).collect();
+    assert_eq!(ids[0], ids[1]);
+    let all = cluster.cli(&["ps", "--all", "--name", "once", "--json"]).ok();
+    assert_eq!(all.matches("\"name\": \"once\"").count(), 1, "{all}");
 }
 
 /// A list that is shown again and again does not look new while nobody answers.

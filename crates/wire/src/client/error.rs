@@ -138,6 +138,18 @@ fn of_another_user(owner: &str) -> String {
     )
 }
 
+/// There was nobody to take it.
+fn never_arrived(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
+    match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Io(e) => {
+            matches!(e.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable | NotFound)
+        }
+        _ => false,
+    }
+}
+
 impl ClientError {
     /// The controller knows nothing of the kind.
     pub fn is_not_found(&self) -> bool {
@@ -215,9 +227,22 @@ impl ClientError {
             || matches!(self, ClientError::Api(e) if e.exit == exit::UNREACHABLE)
     }
 
+    /// Nobody answered, and yet what was asked for may be done: only the answer was lost.
+    pub fn may_be_done(&self) -> bool {
+        match self {
+            ClientError::Unreachable { source, .. } => !never_arrived(source),
+            other => other.is_unreachable(),
+        }
+    }
+
     /// Somebody else changed the policy since it was read; nothing was done.
     pub fn is_policy_moved(&self) -> bool {
         matches!(self, ClientError::Api(e) if e.code == POLICY_MOVED)
+    }
+
+    /// There was such a node, and somebody took it out of the cluster.
+    pub fn is_node_removed(&self) -> bool {
+        matches!(self, ClientError::Api(e) if e.code == NODE_REMOVED)
     }
 
     /// From an answer with an error status.
@@ -240,11 +265,6 @@ impl ClientError {
                 404 => exit::NOT_FOUND,
                 503 => exit::UNREACHABLE,
                 _ => exit::FAILED,
-    /// There was such a node, and somebody took it out of the cluster.
-    pub fn is_node_removed(&self) -> bool {
-        matches!(self, ClientError::Api(e) if e.code == NODE_REMOVED)
-    }
-
             };
         }
         match status {

@@ -312,6 +312,38 @@ fn a_batch_has_a_key_for_each() {
     assert_eq!(seen[0].body, seen[1].body);
 }
 
+/// Whoever gives up must know whether to look for what they asked for.
+#[test]
+fn a_lost_answer_is_told_from_a_question_that_never_arrived() {
+    let server = Server::start(|_, number| match number {
+        0 => Answer::Nothing,
+        _ => error(503, "unavailable", 75),
+    });
+    let patience = Duration::from_millis(100);
+    let error = client(&server).with_patience(patience).submit(&job()).unwrap_err();
+    assert!(error.may_be_done(), "{error:?}");
+    let nobody = ClusterRef::new(&format!("127.0.0.1:{}", dead_port()), token(PIN)).unwrap();
+    let error = Client::connect(&nobody).with_patience(patience).submit(&job()).unwrap_err();
+    assert!(error.is_unreachable() && !error.may_be_done(), "{error:?}");
+}
+
+/// The controller took it, died, and did not come back.
+#[test]
+fn a_lost_answer_is_remembered_when_nobody_is_there_any_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let dying = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut taken = [0; 4096];
+        std::io::Read::read(&mut stream, &mut taken).unwrap()
+    });
+    let client = Client::connect(&ClusterRef::new(&address, token(PIN)).unwrap());
+    let error = client.with_patience(Duration::from_millis(300)).submit(&job()).unwrap_err();
+    assert!(error.may_be_done(), "{error:?}");
+    assert!(dying.join().unwrap() > 0);
+}
+
 #[test]
 fn what_may_not_be_asked_twice_is_asked_once() {
     let server = Server::start(|_, _| Answer::Nothing);
