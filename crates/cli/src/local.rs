@@ -18,6 +18,7 @@ mod names;
 mod process;
 mod ready;
 mod record;
+mod remains;
 mod removed;
 mod router;
 mod setup;
@@ -47,6 +48,7 @@ use process::{Daemon, Proc};
 use record::UpRecord;
 
 pub use names::{list as short_list, stopped as stopped_in_words};
+pub use remains::Remains;
 pub use router::RouterSetup;
 pub use setup::Setup;
 pub use stop::down;

@@ -13,17 +13,13 @@ use tutti_wire::client::{
 use tutti_wire::token::TokenText;
 
 use crate::fail::{Fail, chain};
+use crate::local::Remains;
 use crate::show::time;
 
 impl From<ClientError> for Fail {
     fn from(e: ClientError) -> Fail {
-        if let ClientError::NotStarted { path } = &e
-            && path.join(tutti_controller::JOURNAL_FILE).exists()
-        {
-            let dir = path.display();
-            return Fail::new(format!("the cluster in {dir} is not running"))
-                .exit(crate::fail::UNREACHABLE)
-                .hint(format!("start it with tutti up --data-dir {dir}"));
+        if let ClientError::NotStarted { path } | ClientError::NoDataDir { path } = &e {
+            return Remains::of(path).fail(path);
         }
         Fail { exit: u8::try_from(e.exit_code()).unwrap_or(1), hint: e.hint(), message: chain(&e) }
     }

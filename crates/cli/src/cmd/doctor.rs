@@ -16,6 +16,7 @@ use tutti_wire::api::{DoctorReport, Examination, Finding, FindingLevel};
 use tutti_wire::client::Client;
 
 use crate::fail::Fail;
+use crate::local::Remains;
 use crate::show::table::terminal_width;
 use crate::show::{active, count, doctor};
 use crate::style::Style;
@@ -87,10 +88,14 @@ fn examine(cluster: Option<&str>, silent: FindingLevel) -> Result<DoctorReport, 
         Err(_) => return Err(error.into()),
     };
     let away = error.is_unreachable() || error.exit_code() == i32::from(crate::fail::UNREACHABLE);
-    if !away || !dir.join(tutti_controller::JOURNAL_FILE).exists() {
+    let remains = Remains::of(&dir);
+    if !away || !(remains.journal || remains.lost_its_journal()) {
         return Err(error.into());
     }
     terminal::complain("the controller does not answer; reading its data dir");
+    if remains.lost_its_journal() {
+        return Ok(lost(&dir, &remains));
+    }
     let mut report = tutti_controller::doctor::examine_at_rest(&dir);
     let fail = Fail::from(error);
     let way_out = fail.hint.map_or_else(String::new, |hint| format!("; {hint}"));
@@ -98,6 +103,28 @@ fn examine(cluster: Option<&str>, silent: FindingLevel) -> Result<DoctorReport, 
     let subject = "controller".to_owned();
     report.findings.insert(0, Finding { level: silent, subject, message });
     Ok(report)
+}
+
+/// Of a cluster without its journal nothing else is worth a look.
+fn lost(dir: &Path, remains: &Remains) -> DoctorReport {
+    let error = |subject: &str, message: String| Finding {
+        level: FindingLevel::Error,
+        subject: subject.to_owned(),
+        message,
+    };
+    let path = dir.join(tutti_controller::JOURNAL_FILE);
+    let missing = format!(
+        "{} is missing: it was deleted or moved away, and the controller does not run without it; {}",
+        path.display(),
+        remains.way_out(dir)
+    );
+    let mut findings = vec![error("journal", missing)];
+    if let Some(running) = remains.still_run() {
+        let shown = dir.display();
+        let words = format!("{running}, with nobody to lead: tutti down --data-dir {shown} stops");
+        findings.push(error("processes", format!("{words} them, and their jobs")));
+    }
+    DoctorReport { findings }
 }
 
 fn of_node(cluster: Option<&str>, name: &str, args: &DoctorArgs) -> Result<ExitCode, Fail> {

@@ -89,7 +89,7 @@ fn no_cluster(dir: &Path) -> Fail {
 }
 
 /// The path as `tutti up` wrote it on command lines while there was such a directory.
-fn where_it_was(dir: &Path) -> Option<PathBuf> {
+pub fn where_it_was(dir: &Path) -> Option<PathBuf> {
     let whole = std::path::absolute(dir).ok()?;
     let there = whole.ancestors().skip(1).find_map(|a| Some((a, a.canonicalize().ok()?)));
     let (above, real) = there?;

@@ -149,6 +149,34 @@ fn down_stops_what_is_left_of_a_deleted_cluster() {
     assert!(!dir.join("journal.redb").exists(), "no new cluster in its place");
 }
 
+/// Whoever comes later is told what became of it, and what to do.
+#[test]
+fn a_cluster_that_lost_its_journal_is_told_from_one_that_never_was() {
+    let place = Place::new();
+    let up = ["up", "--nodes", "1", "--simulate", "--listen", "127.0.0.1:0", "--no-router", "-d"];
+    place.tutti(&up).ok();
+    fs::remove_file(place.path().join("journal.redb")).unwrap();
+    wait_until("the controller has ended", PATIENCE, || {
+        let all = processes_of(place.path());
+        !all.iter().any(|p| p.name == "tutti" && p.cmdline.contains(" controller "))
+    });
+    for verb in [&["ps"][..], &["submit", "--wrap", "true"]] {
+        let told = place.ask(verb).call();
+        told.exited(75).says(&["journal.redb was deleted or moved away", "n1 still runs"]);
+        told.says(&["tutti down --data-dir", "tutti restore"]);
+    }
+    let doctor = place.ask(&["doctor"]).call();
+    assert_eq!(doctor.code, 1, "{doctor}");
+    assert!(doctor.out.contains("n1 still runs, with nobody to lead: tutti down"), "{doctor}");
+    place.tutti(&["down"]).ok();
+    place.ask(&["ps"]).call().exited(75).says(&["journal.redb was deleted or moved away"]);
+
+    let nowhere = place.path().join("nowhere");
+    let text = nowhere.to_str().unwrap();
+    let told = place.ask(&["ps", "--cluster", text]).call();
+    told.exited(75).says(&["there is no cluster in", "or its directory was deleted", "tutti up"]);
+}
+
 /// A CA without a journal is a cluster that lost everything, not a new one.
 #[test]
 fn a_missing_journal_is_not_begun_anew() {

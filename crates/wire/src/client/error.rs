@@ -25,7 +25,7 @@ pub mod exit {
 pub enum ClientError {
     #[error("there is no cluster in {}", path.display())]
     NoDataDir { path: PathBuf },
-    #[error("the cluster in {} has never been started", path.display())]
+    #[error("no controller runs in {}", path.display())]
     NotStarted { path: PathBuf },
     #[error("'{0}' is not the address of a controller")]
     BadAddress(String),
