@@ -188,6 +188,11 @@ pub struct RunningCluster {
 pub fn start(options: &UpOptions) -> Result<RunningCluster, Fail> {
     let dir = make_dir(&options.data_dir)?;
     let mut found = found::look(&dir, options)?;
+    if !router::is_found(&dir) {
+        let lost: Vec<_> =
+            found.router.take().map(|proc| (ROUTER.to_owned(), proc)).into_iter().collect();
+        stop::stop_procs(&lost);
+    }
     let new = options.nodes.iter().filter(|node| !found.agents.contains_key(&node.name));
     memory::check(new.count())?;
     let listen = found.listen.or(options.listen).unwrap_or_else(usual_or_free_port);

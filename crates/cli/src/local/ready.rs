@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use tutti_controller::links::OLDER_COPY;
 use tutti_model::thousands;
 use tutti_wire::api::{Finding, FindingLevel};
 
@@ -52,9 +53,14 @@ impl RunningCluster {
             if let Some(text) = progress.saw(ready.len(), now) {
                 say(&text);
             }
-            let missing: Vec<&String> = ours.difference(&ready).collect();
+            let mut missing: Vec<&String> = ours.difference(&ready).collect();
+            missing.sort_by_cached_key(|name| tutti_controller::views::counted(name));
             if progress.is_late(now) {
-                say(&format!("waiting for {}", self.with_reasons(&missing)));
+                let reasons = self.with_reasons(&missing);
+                if reasons.contains(OLDER_COPY) {
+                    return Err(self.older_copy(&reasons));
+                }
+                say(&format!("waiting for {reasons}"));
             }
             if progress.is_stuck(now) {
                 let logs = self.data_dir.join("logs");
@@ -67,6 +73,16 @@ impl RunningCluster {
             // A list of a thousand nodes takes a while to make and to read.
             std::thread::sleep((began.elapsed() * REST).clamp(POLL, POLL_MAX));
         }
+    }
+
+    /// Nobody mends that by waiting.
+    fn older_copy(&self, reasons: &str) -> Fail {
+        let dir = self.data_dir.display();
+        Fail::new(format!("the journal in {dir} is older than what its nodes know: {reasons}"))
+            .hint(format!(
+                "if this copy was put back on purpose: tutti down --data-dir {dir}, then tutti \
+                 restore --data-dir {dir}, then tutti up again"
+            ))
     }
 
     /// The names, and what the controller knows to be wrong with them.

@@ -73,6 +73,12 @@ impl RouterSetup {
     }
 }
 
+/// Of one that runs, whether it is known where it listens. It says so once: after its data dir was
+/// replaced under it nobody finds it any more.
+pub fn is_found(dir: &Path) -> bool {
+    address_file(dir).exists()
+}
+
 impl RunningCluster {
     /// The one that runs, or a new one. Where it listens is kept for later starts.
     pub(super) fn start_router(

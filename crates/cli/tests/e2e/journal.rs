@@ -244,6 +244,44 @@ fn a_restored_cluster_has_its_nodes_again() {
     assert_eq!(cluster.cli(&["restore"]).call().code, 1, "a controller runs here");
 }
 
+/// The data dir is lost under a cluster, and a backup put in its place without a word.
+#[test]
+fn up_on_an_older_copy_says_so_and_how_to_mean_it() {
+    let place = Place::new();
+    let (dir, backup) = (place.path().join("cluster"), place.path().join("backup"));
+    let text = dir.to_str().unwrap();
+    let tutti = |args: &[&str]| {
+        Cli::new(Path::new(TUTTI), &[args, &["--data-dir", text]].concat()).dir(place.path())
+    };
+    let up = ["up", "--nodes", "1", "--simulate", "--listen", "127.0.0.1:0", "-d"];
+    tutti(&up).ok();
+    tutti(&["down"]).ok();
+    copy_dir(&dir, &backup);
+    // Its agents see more starts than the copy, and go on without the controller.
+    for _ in 0..2 {
+        tutti(&["up", "-d"]).ok();
+        tutti(&["down"]).ok();
+    }
+    tutti(&["up", "-d"]).ok();
+    wait_until("all of it is deleted", PATIENCE, || fs::remove_dir_all(&dir).is_ok());
+    wait_until("the controller has ended", PATIENCE, || {
+        let all = processes_of(&dir);
+        !all.iter().any(|p| p.name == "tutti" && p.cmdline.contains(" controller "))
+    });
+    // What agents have put there meanwhile.
+    wait_until("all of it is deleted", PATIENCE, || {
+        fs::remove_dir_all(&dir).is_ok() || !dir.exists()
+    });
+    copy_dir(&backup, &dir);
+    let refused = tutti(&["up", "-d"]).call();
+    assert_eq!(refused.code, 1, "{refused}");
+    refused.says(&["is older than what its nodes know: n1", "tutti restore --data-dir"]);
+    tutti(&["down"]).ok();
+    tutti(&["restore"]).ok();
+    tutti(&["up", "-d"]).call().exited(0).says(&["1 node"]);
+    tutti(&["down"]).ok();
+}
+
 fn wait_for_doctor(cluster: &Cluster, words: &str) -> String {
     let mut said = String::new();
     wait_until("doctor says why", PATIENCE, || {

@@ -62,6 +62,9 @@ impl AgentConfig {
     }
 }
 
+/// In the words about an agent that knows a newer journal than this controller's, and in no others.
+pub const OLDER_COPY: &str = "this data dir is an older copy";
+
 /// Why a stream is not taken.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
@@ -77,7 +80,7 @@ enum Refusal {
     )]
     OtherName { certified: String, claimed: String },
     #[error(
-        "the agent has followed a newer controller (epoch {agent}; this one has {ours}): this data dir is an older copy. Start the controller on the newest one; if this copy was put back on purpose, stop the controller, say so with `tutti restore`, and start it again"
+        "the agent has followed a newer controller (epoch {agent}; this one has {ours}): {OLDER_COPY}. Start the controller on the newest one; if this copy was put back on purpose, stop the controller, say so with `tutti restore`, and start it again"
     )]
     OldController { agent: Epoch, ours: Epoch },
     #[error(

@@ -25,7 +25,7 @@ use tutti_model::NodeId;
 use tutti_wire::stream::ToAgent;
 
 use crate::lock::lock;
-pub use hello::{AgentConfig, Certified, serve, turn_away};
+pub use hello::{AgentConfig, Certified, OLDER_COPY, serve, turn_away};
 pub use keys::GangKeys;
 pub use link::{Answer, Answers, Link, LinkGone};
 
