@@ -84,6 +84,32 @@ async fn the_same_key_gives_the_same_job() {
     let other = json!({ "spec": { "run": "false" } }).to_string();
     let reused = cluster.raw("POST", "/api/v1/jobs", &headers, Some(&other)).await;
     assert_eq!(reused.status, 409);
+    let hint = reused.json()["hint"].to_string();
+    assert!(hint.contains("--key") && hint.contains("Idempotency-Key"), "{hint}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_a_task_that_is_not_there_hears_which_are() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _stream = agent::connect(cluster.addr(), &identity, 1).await;
+    let one = cluster.submit(json!({ "run": "true", "hold": true })).await;
+    let few = json!({ "run": "true", "hold": true, "array": "1-3,7" });
+    let few = cluster.submit(few).await;
+    let odd = json!({ "run": "true", "hold": true, "array": "0-998:2" });
+    let odd = cluster.submit(odd).await;
+    for (method, path, want) in [
+        ("GET", format!("{few}_99"), format!("job {few} has the tasks 1-3,7")),
+        ("GET", format!("{few}_4/logs"), format!("job {few} has the tasks 1-3,7")),
+        ("POST", format!("{few}_4/cancel"), format!("job {few} has the tasks 1-3,7")),
+        ("GET", format!("{odd}_1"), format!("job {odd} has 500 tasks from 0 to 998, with gaps")),
+        ("GET", format!("{one}_0"), format!("job {one} is no array: its id is {one}")),
+    ] {
+        let answer = cluster.call(method, &format!("/api/v1/jobs/{path}"), None).await;
+        assert_eq!(answer.status, 404, "{path}: {}", answer.json());
+        assert_eq!(answer.json()["hint"], want, "{path}: {}", answer.json());
+    }
     cluster.stop().await;
 }
 

@@ -1,8 +1,8 @@
 //! `tutti show`.
 
 use tutti_model::{
-    Command, DEFAULT_CLASS, DEFAULT_TEAM, DefaultTimeOf, ExitStatus, Span, SuspendCause, Time,
-    Topology,
+    Command, DEFAULT_CLASS, DEFAULT_TEAM, DefaultTimeOf, ExitStatus, IndexRanges, Span,
+    SuspendCause, Time, Topology,
 };
 use tutti_wire::api::{JobDetail, JobRow, PartRow, ProgressPoint, SuspensionRow};
 
@@ -11,6 +11,9 @@ use super::plan::seen::PlanSeen;
 use super::table::{Grid, plain};
 use super::{count, harmless, milli, progress, report, thousands, time};
 use crate::style::{Ink, Style, of_job};
+
+/// Characters of a list of indices.
+const INDICES_MAX: usize = 100;
 
 /// Failed tasks of an array that are named; more are counted.
 pub const FAILED_NAMED: u32 = 8;
@@ -60,6 +63,7 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     );
     if let Some(counts) = &row.array {
         add("tasks", array(counts));
+        add("indices", job.spec.array.as_ref().map_or_else(String::new, |a| indices(&a.indices)));
     }
     let team = row.team.as_deref().filter(|t| *t != DEFAULT_TEAM);
     let team = team.map_or_else(String::new, |t| format!(", team {t}"));
@@ -97,6 +101,17 @@ pub fn facts(job: &JobDetail, history: &[ProgressPoint], now: Time) -> Vec<(&'st
     add("image", job.spec.image.clone().unwrap_or_default());
     add("run", command(&job.spec.run));
     facts
+}
+
+/// `0-9,20`, or of a list that nobody reads its ends.
+fn indices(all: &IndexRanges) -> String {
+    let list = all.to_string();
+    match (all.first(), all.last()) {
+        (Some(first), Some(last)) if list.len() > INDICES_MAX => {
+            format!("{first} to {last}, with gaps")
+        }
+        _ => list,
+    }
 }
 
 /// Which tasks failed and how: the first few, and how to see all.
@@ -391,6 +406,13 @@ mod tests {
         part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
         let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
         assert!(text.contains("2-8 nodes × h100:1 GPU,"), "{text}");
+    }
+
+    #[test]
+    fn an_array_says_which_indices_it_has() {
+        let of = |text: &str| indices(&text.parse::<tutti_model::ArraySpec>().unwrap().indices);
+        assert_eq!(of("0-9,20"), "0-9,20");
+        assert_eq!(of("0-998:2"), "0 to 998, with gaps");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod jobs;
 mod load;
 mod logs;
 mod metrics;
+mod missing;
 mod nodes;
 mod openapi;
 mod policy;
@@ -111,6 +112,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/jobs/{id}/logs", get(logs::logs))
         .route("/jobs/{id}/stdin", put(exec::stdin))
         .route("/jobs/{id}/exec", post(exec::exec))
+        .route_layer(from_fn_with_state(Arc::clone(&app), missing::explain))
         .route("/exec/{session}/stdin", put(exec::exec_stdin));
     let rest = Router::new()
         .route("/openapi.json", get(openapi::openapi))

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tutti_engine::{CantSuspend, Mistake, Rejected};
-use tutti_model::Impossible;
+use tutti_model::{Impossible, TaskId};
 use tutti_wire::api::{ApiError, NODE_REMOVED, POLICY_MOVED, ProblemRow};
 
+use super::missing::MissingTask;
 use crate::core::{CallError, Stopped};
 use crate::room::NoRoom;
 
@@ -24,6 +25,8 @@ pub mod exit {
 pub struct Problem {
     pub status: StatusCode,
     pub error: ApiError,
+    /// What was asked for, where it is a task that is not there.
+    pub missing: Option<TaskId>,
 }
 
 /// Put into responses for the audit log.
@@ -33,10 +36,8 @@ pub struct ProblemCode(pub String);
 impl Problem {
     pub fn new(status: StatusCode, code: &str, exit: i32, message: impl Into<String>) -> Problem {
         let (code, message) = (code.to_owned(), message.into());
-        Problem {
-            status,
-            error: ApiError { code, message, hint: None, exit, problems: Vec::new() },
-        }
+        let error = ApiError { code, message, hint: None, exit, problems: Vec::new() };
+        Problem { status, error, missing: None }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
@@ -92,8 +93,12 @@ pub fn bad_policy(problems: Vec<ProblemRow>) -> Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let code = ProblemCode(self.error.code.clone());
+        let missing = self.missing.map(|task| MissingTask { task, error: self.error.clone() });
         let mut response = (self.status, Json(self.error)).into_response();
         response.extensions_mut().insert(code);
+        if let Some(missing) = missing {
+            response.extensions_mut().insert(missing);
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(http::header::WWW_AUTHENTICATE, scheme);
@@ -140,7 +145,9 @@ impl From<Rejected> for Problem {
                 not_found,
                 Some("`tutti ps` lists the jobs, `tutti ps --since 30d` also what ended"),
             ),
-            R::NoSuchTask(_) => (not_found, Some("`tutti show` on the array lists its indices")),
+            R::NoSuchTask(_) => {
+                (not_found, Some("`tutti show` on the job says which tasks it has"))
+            }
             R::NoSuchNode(_) => (not_found, Some("`tutti nodes` lists the nodes")),
             R::NoSuchToken(_) => (not_found, Some("`tutti token list` lists the tokens")),
             R::StaleSession(_) => (conflict, None),
@@ -170,7 +177,12 @@ impl From<Rejected> for Problem {
                 conflict,
                 Some("submit it without this dependency, or run the other job again first"),
             ),
-            R::KeyReused(_) => (conflict, Some("use a new Idempotency-Key for a new job")),
+            R::KeyReused(_) => (
+                conflict,
+                Some(
+                    "a new job needs a new key: --key of `tutti submit`, Idempotency-Key of the API",
+                ),
+            ),
             R::AlreadyEnded(_) => (conflict, None),
             R::CantUpdate { .. } => {
                 (conflict, Some("cancel it and submit it again with what it is to have"))
@@ -195,7 +207,10 @@ impl From<Rejected> for Problem {
             }
             R::JoinRefused(_) => (denied, Some("make a new one with `tutti token create --join`")),
         };
-        let problem = make(message);
+        let mut problem = make(message);
+        if let R::NoSuchTask(task) = rejected {
+            problem.missing = Some(task);
+        }
         hint.map_or(problem.clone(), |h| problem.hint(h))
     }
 }
