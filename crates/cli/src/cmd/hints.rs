@@ -151,9 +151,52 @@ const FLAGS: &[(&[&str], &str)] = &[
     (&["--kill", "--force"], "tutti cancel --now"),
 ];
 
+/// Flags that mean something else with one verb than with the others.
+const FLAGS_OF: &[(&[&str], &[&str], &str)] = &[
+    (&["ps", "cancel", "report"], &["-u"], "--user USER"),
+    (
+        &["ps"],
+        &["-n"],
+        "--name TEXT finds by a part of the name, --limit N shows so many rows, --team TEAM is what \
+         elsewhere is a namespace",
+    ),
+    (&["cancel"], &["-n"], "--name TEXT cancels those with this in their name"),
+    (
+        &["ps", "nodes", "endpoints", "alerts", "quota", "show", "reservations"],
+        &["-o", "--output"],
+        "there are no formats to choose from: --json prints everything for programs",
+    ),
+    (
+        &["ps", "nodes"],
+        &["--sort", "-S", "--sort-by"],
+        "the list has one order: tutti top sorts (its key is s), and --json prints everything for \
+         programs that do",
+    ),
+    (
+        &["logs"],
+        &["--since", "--until", "--since-time"],
+        "there is no such flag: --tail N shows the last lines of each rank, --timestamps puts the time \
+         before each line",
+    ),
+];
+
 /// What the word is here, if somebody brought it along.
 fn meaning<'t>(table: &[(&[&str], &'t str)], word: &str) -> Option<&'t str> {
     table.iter().find(|(words, _)| words.contains(&word)).map(|(_, meaning)| *meaning)
+}
+
+fn meaning_for(verb: Option<&str>, flag: &str) -> Option<&'static str> {
+    let here = |verbs: &[&str]| verb.is_some_and(|verb| verbs.contains(&verb));
+    let found = FLAGS_OF.iter().find(|(verbs, flags, _)| here(verbs) && flags.contains(&flag));
+    found.map(|(.., meaning)| *meaning)
+}
+
+/// The verb of a command line. The value of `--cluster` may have its name; that leads to a hint for
+/// another verb at worst.
+fn verb(args: &[String]) -> Option<&str> {
+    let command = Cli::command();
+    let mut words = args.iter().skip(1).map(String::as_str);
+    words.find(|word| command.find_subcommand(word).is_some())
 }
 
 /// The mistake in other words, if there is a hint for it.
@@ -171,7 +214,7 @@ fn hint(error: &clap::Error, args: &[String]) -> Option<Fail> {
         ErrorKind::UnknownArgument => {
             let flag = told(ContextKind::InvalidArg)?;
             let flag = flag.split_once('=').map_or(flag.as_str(), |(flag, _)| flag);
-            let meaning = meaning(FLAGS, flag)?;
+            let meaning = meaning_for(verb(args), flag).or_else(|| meaning(FLAGS, flag))?;
             Some(Fail::usage(format!("there is no flag {flag} here")).hint(meaning))
         }
         _ => None,
@@ -228,6 +271,16 @@ mod tests {
             ("tutti submit --partition=gpu train.sh", "there are no partitions"),
             ("tutti run --gres gpu:8 -- true", "-G 8"),
             ("tutti ps -n default", "--team"),
+            ("tutti ps -n train", "--name TEXT"),
+            ("tutti ps -u ada", "--user USER"),
+            ("tutti cancel -u ada", "--user USER"),
+            ("tutti cancel -n train", "--name TEXT"),
+            ("tutti ps -o json", "--json"),
+            ("tutti ps --output=json", "--json"),
+            ("tutti nodes -o json", "--json"),
+            ("tutti submit -o out.txt train.sh", "tutti logs ID"),
+            ("tutti ps --sort=-priority", "tutti top"),
+            ("tutti logs 12 --since 10m", "--tail N"),
             ("tutti --cluster /d squeue", "tutti ps"),
         ] {
             let fail = said(line).unwrap_or_else(|| panic!("{line} has no hint"));
@@ -253,7 +306,12 @@ mod tests {
             assert_eq!(flags.iter().filter(|f| *f == flag).count(), 1, "{flag} is there twice");
         }
         // What they lead to exists.
-        for (_, meaning) in VERBS.iter().chain(FLAGS) {
+        let of_verbs = FLAGS_OF.iter().map(|(_, _, meaning)| meaning);
+        for (verbs, _, _) in FLAGS_OF {
+            assert!(verbs.iter().all(|verb| command.find_subcommand(verb).is_some()), "{verbs:?}");
+        }
+        let meanings = VERBS.iter().chain(FLAGS).map(|(_, meaning)| meaning);
+        for meaning in meanings.chain(of_verbs) {
             let verbs = meaning
                 .split("tutti ")
                 .skip(1)

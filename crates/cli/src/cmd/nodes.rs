@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use tutti_model::{Gpu, Hardware};
 use tutti_wire::api::{GpuRow, NodeDetail, NodeRow};
-use tutti_wire::client::Client;
+use tutti_wire::client::{Client, ClientError};
 
 use crate::fail::Fail;
 use crate::show::nodes::{Columns, NONE};
@@ -91,7 +91,7 @@ pub fn run(cluster: Option<&str>, mut args: NodesArgs) -> Result<ExitCode, Fail>
         if args.names.is_empty() {
             return Ok(client.nodes()?);
         }
-        args.names.iter().map(|n| client.node(n).map_err(Fail::from)).collect()
+        args.names.iter().map(|n| client.node(n).map_err(|e| no_such(e, n))).collect()
     };
     if args.topology {
         return topology(&client, &args, &nodes);
@@ -108,6 +108,16 @@ pub fn run(cluster: Option<&str>, mut args: NodesArgs) -> Result<ExitCode, Fail>
     }
     terminal::say(&text()?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Some write a verb where names of nodes are.
+fn no_such(error: ClientError, name: &str) -> Fail {
+    let is_verb = error.is_not_found() && ["list", "ls", "get", "show", "status"].contains(&name);
+    let fail = Fail::from(error);
+    match is_verb {
+        true => fail.hint("tutti nodes lists all of them, tutti show NODE tells all about one"),
+        false => fail,
+    }
 }
 
 /// What a node is made of, for programs.
