@@ -225,6 +225,7 @@ fn time_limit(time: Span, default_of: Option<&DefaultTimeOf>) -> String {
 
 fn nodes(job: &JobDetail) -> String {
     match &job.spec.elastic {
+        Some(e) if e.min_nodes == e.max_nodes => count(e.max_nodes.into(), "node"),
         Some(e) => format!("{}-{}", e.min_nodes, count(e.max_nodes.into(), "node")),
         None => count(job.spec.nodes.unwrap_or(1).into(), "node"),
     }
@@ -406,6 +407,9 @@ mod tests {
         part.spec.elastic = Some(Elastic { min_nodes: 2, max_nodes: 8 });
         let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
         assert!(text.contains("2-8 nodes × h100:1 GPU,"), "{text}");
+        part.spec.elastic = Some(Elastic { min_nodes: 3, max_nodes: 3 });
+        let text = detail(&part, &[], &[], Time(61_000), Style::PLAIN, None);
+        assert!(text.contains("asks for   3 nodes × h100:1 GPU,"), "{text}");
     }
 
     #[test]

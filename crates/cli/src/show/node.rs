@@ -1,10 +1,12 @@
 //! `tutti show NODE`: how one node stands, since when, and what is there.
 
-use tutti_model::Time;
+use tutti_model::{TaskId, Time};
 use tutti_wire::api::{GpuRow, JobRow, NodeDetail};
 
 use super::nodes::{health, place};
+use super::reservations::on_node;
 use super::table::{Grid, plain};
+use super::topology::ranges;
 use super::{count, harmless, milli, time};
 use crate::style::{Ink, Style, of_job, of_node};
 
@@ -48,6 +50,9 @@ impl NodePage<'_> {
         for finding in &row.findings {
             add("finding", format!("{} (since {})", finding.text, time::clock(finding.since)));
         }
+        for reservation in &row.reservations {
+            add("reserved", on_node(reservation));
+        }
         add("suspect", row.trouble.clone().unwrap_or_default());
         add("address", f.address.clone());
         add("place", Some(place(&row.place)).filter(|p| p != "-").unwrap_or_default());
@@ -86,9 +91,15 @@ impl NodePage<'_> {
         let Some(model) = &row.facts.gpu_model else { return "none".to_owned() };
         let simulated = if row.facts.simulated { ", simulated" } else { "" };
         let used = milli(row.gpu_milli_used);
-        let busy: Vec<String> = self.gpus.iter().filter_map(busy_words).collect();
-        let busy = if busy.is_empty() { String::new() } else { format!(": {}", busy.join(", ")) };
+        let busy = busy(self.gpus);
+        let busy = if busy.is_empty() { String::new() } else { format!(": {busy}") };
         format!("{} × {model}{simulated}, {used} in use{busy}", row.facts.gpus)
+    }
+
+    /// Of this node's GPUs, in thousandths: a job may have others elsewhere.
+    fn held_by(&self, job: &JobRow) -> u64 {
+        let held = self.gpus.iter().filter(|gpu| gpu.jobs.contains(&job.id)).count();
+        held as u64 * u64::from(job.share.0)
     }
 
     fn versions(&self) -> String {
@@ -107,7 +118,7 @@ impl NodePage<'_> {
                 plain(job.name.clone()),
                 plain(job.user.clone()),
                 (job.state.as_str().to_owned(), of_job(job.state)),
-                plain(milli(u64::from(job.gpus) * u64::from(job.share.0))),
+                plain(milli(self.held_by(job))),
                 plain(time::short(super::jobs::how_long(job, now))),
             ]);
         }
@@ -115,10 +126,20 @@ impl NodePage<'_> {
     }
 }
 
-/// `2 by 12`.
-fn busy_words(gpu: &GpuRow) -> Option<String> {
-    let jobs: Vec<String> = gpu.jobs.iter().map(ToString::to_string).collect();
-    (!jobs.is_empty()).then(|| format!("{} by {}", gpu.gpu, jobs.join("+")))
+/// `0-3,6 by 12, 4 by 13+14`, in the order of the GPUs.
+fn busy(gpus: &[GpuRow]) -> String {
+    let mut held: Vec<(&[TaskId], Vec<u16>)> = Vec::new();
+    for gpu in gpus.iter().filter(|gpu| !gpu.jobs.is_empty()) {
+        match held.iter_mut().find(|(jobs, _)| *jobs == gpu.jobs) {
+            Some((_, indices)) => indices.push(gpu.gpu.0),
+            None => held.push((&gpu.jobs, vec![gpu.gpu.0])),
+        }
+    }
+    let words = |(jobs, indices): &(&[TaskId], Vec<u16>)| {
+        let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+        format!("{} by {}", ranges(indices), jobs.join("+"))
+    };
+    held.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -126,12 +147,45 @@ mod tests {
     use super::super::jobs::tests::row;
     use super::super::nodes::tests::node;
     use super::*;
-    use tutti_model::JobState;
+    use tutti_model::{Bytes, GpuIndex, JobState, NodeReservation};
     use tutti_wire::api::NodeRow;
+
+    fn gpu(index: u16, jobs: &[&str]) -> GpuRow {
+        GpuRow {
+            node: "n1".into(),
+            gpu: GpuIndex(index),
+            model: "h100".into(),
+            uuid: String::new(),
+            mem: Bytes::gib(80),
+            simulated: true,
+            jobs: jobs.iter().map(|id| id.parse().unwrap()).collect(),
+            fenced: None,
+            sample: None,
+            age: None,
+        }
+    }
+
+    #[test]
+    fn who_has_which_gpus_is_said_in_few_words() {
+        let of = |jobs: &[&[&str]]| {
+            let gpus: Vec<GpuRow> = (0..).zip(jobs).map(|(n, jobs)| gpu(n, jobs)).collect();
+            busy(&gpus)
+        };
+        assert_eq!(of(&[&["20"], &["20"], &["20"], &[]]), "0-2 by 20");
+        assert_eq!(of(&[&["20"], &["7", "8"], &["20"]]), "0,2 by 20, 1 by 7+8");
+        assert_eq!(of(&[&[], &[]]), "");
+    }
 
     #[test]
     fn a_node_says_since_when_why_and_what_runs() {
-        let mut row_of = NodeRow { since: Some(Time(1_000)), ..node() };
+        let maintenance = NodeReservation {
+            name: "power work".into(),
+            team: None,
+            from: Time(7_200_000),
+            until: Time(9_000_000),
+        };
+        let reservations = vec![maintenance];
+        let mut row_of = NodeRow { since: Some(Time(1_000)), reservations, ..node() };
         row_of.facts.labels.insert("rack".into(), "r1".into());
         let detail = NodeDetail {
             row: row_of,
@@ -141,18 +195,20 @@ mod tests {
             hardware: None,
         };
         let jobs = [row("7", JobState::Running)];
-        let page = NodePage { node: &detail, jobs: &jobs, gpus: &[], version: "0.2.0" };
+        let gpus = [gpu(0, &["7"]), gpu(1, &["7"]), gpu(2, &[])];
+        let page = NodePage { node: &detail, jobs: &jobs, gpus: &gpus, version: "0.2.0" };
         let text = page.text(Time(3_601_000), Style::PLAIN, None);
         for want in [
             "node n1  draining since ",
             " (1h)",
             "drained    by root: fan",
             "labels     rack=r1",
-            "GPUs       8 × h100, simulated, 2 in use",
+            "GPUs       8 × h100, simulated, 2 in use: 0-1 by 7",
+            "reserved   maintenance 'power work' from ",
             "CPUs       4 of 64 in use",
             "agent      version 0.1.0; the controller is 0.2.0",
             "ID  NAME   USER  STATE    GPUS  TIME",
-            " 7  train  ada   running    16",
+            " 7  train  ada   running     2",
         ] {
             assert!(text.contains(want), "{want} in\n{text}");
         }

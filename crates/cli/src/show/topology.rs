@@ -203,7 +203,7 @@ fn islands(gpus: &[Gpu]) -> Vec<String> {
 }
 
 /// "0-3,6".
-fn ranges(sorted: &[u16]) -> String {
+pub fn ranges(sorted: &[u16]) -> String {
     let mut parts: Vec<(u16, u16)> = Vec::new();
     for &n in sorted {
         match parts.last_mut() {
