@@ -95,13 +95,9 @@ pub fn run(cluster: Option<&str>, args: CancelArgs) -> Result<ExitCode, Fail> {
     let client = session::open(cluster)?;
     let deed = Deed::of(&args);
     if !args.ids.is_empty() {
-        // Who named them knows them.
-        let told = terminal::stderr_is_terminal() || deed != Deed::Cancel;
-        return Ok(each(&client, &deed, args.ids.iter().map(|&id| (id, id.to_string())), |text| {
-            if told {
-                terminal::complain(text);
-            }
-        }));
+        // Who named them knows them: what was done is no list for programs.
+        let named = args.ids.iter().map(|&id| (id, id.to_string()));
+        return Ok(each(&client, &deed, named, terminal::complain));
     }
     let found = find(&client, &args)?;
     if found.is_empty() {

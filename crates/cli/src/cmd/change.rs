@@ -48,10 +48,7 @@ pub fn run(cluster: Option<&str>, change: Change, args: ChangeArgs) -> Result<Ex
             }
             Change::Suspend => format!("{id} leaves its GPUs; `tutti resume {id}` lets it go on"),
         };
-        // What has to be undone by hand is said to scripts' logs, too.
-        if matches!(change, Change::Hold | Change::Suspend) || terminal::stderr_is_terminal() {
-            terminal::complain(&done);
-        }
+        terminal::complain(&done);
     }
     Ok(worst)
 }

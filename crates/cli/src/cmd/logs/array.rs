@@ -23,7 +23,9 @@ const LOOKED_AT: u32 = 10_000;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(client: &Client, args: &LogsArgs) -> Result<(), Fail> {
-    if args.follow { follow(client, args) } else { one_by_one(client, args) }
+    // Of one that has ended nothing more comes: its tasks are better read one after the other.
+    let over = || client.job(args.id).is_ok_and(|job| job.row.state.is_final());
+    if args.follow && !over() { follow(client, args) } else { one_by_one(client, args) }
 }
 
 /// Those that started, by index.
