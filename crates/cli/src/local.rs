@@ -344,7 +344,8 @@ impl RunningCluster {
     fn write_record(&self, supervisor: Option<Proc>) -> Result<(), Fail> {
         let agents = self.agents.iter().map(|a| (a.name.clone(), a.proc)).collect();
         let (controller, router) = (self.controller.proc, self.router.as_ref().map(|r| r.proc));
-        UpRecord { supervisor, controller, agents, router }.write(&self.data_dir)
+        let dir = Some(self.data_dir.clone());
+        UpRecord { supervisor, controller, agents, router, dir }.write(&self.data_dir)
     }
 }
 

@@ -15,6 +15,7 @@ use super::record::UpRecord;
 use super::setup::Setup;
 use super::{CONTROLLER, NodePlan, ROUTER, UpOptions, removed, stop, sweep};
 use crate::fail::Fail;
+use crate::show::count;
 
 #[derive(Debug, Default)]
 pub struct Found {
@@ -37,6 +38,21 @@ impl Found {
         agents.into_iter().chain(controller).chain(router).collect()
     }
 
+    /// What runs, counted, and the processes that lead it.
+    fn in_words(&self, watched: Option<Proc>) -> String {
+        let agents = self.agents.len() as u64;
+        [
+            self.controller.map(|proc| format!("controller, process {}", proc.pid)),
+            watched.map(|proc| format!("tutti up, process {}", proc.pid)),
+            self.router.map(|proc| format!("router, process {}", proc.pid)),
+            (agents > 0).then(|| count(agents, "agent")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ")
+    }
+
     /// Those of nodes that are no part of the cluster any more.
     pub fn take_agents(&mut self, of: &BTreeSet<String>) -> Vec<(String, Proc)> {
         let agent = |name: &String| self.agents.remove_entry(name);
@@ -55,7 +71,11 @@ impl Found {
 
 /// Refuses a cluster that is whole, and one that would have to change while it runs.
 pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
-    let record = UpRecord::read(dir)?;
+    let mut record = UpRecord::read(dir)?;
+    if let Some(original) = record.as_ref().and_then(|r| r.copied_from(dir)) {
+        refuse_copy(dir, original, record.as_ref())?;
+        record = None;
+    }
     let mut found = Found::default();
     for (name, proc) in stop::running(dir, record.as_ref()) {
         if name == CONTROLLER {
@@ -85,13 +105,26 @@ pub fn look(dir: &Path, options: &UpOptions) -> Result<Found, Fail> {
             Ok(found)
         }
         _ => {
-            let mut names = found.names();
-            names.extend(watched.map(|p| format!("tutti up, process {}", p.pid)));
-            let (shown, names) = (dir.display(), super::names::list(&names));
-            Err(Fail::usage(format!("a cluster already runs in {shown} ({names})"))
+            let (shown, what) = (dir.display(), found.in_words(watched));
+            Err(Fail::usage(format!("a cluster already runs in {shown} ({what})"))
                 .hint(format!("tutti down --data-dir {shown} stops it")))
         }
     }
+}
+
+/// Agents of a copy would take the jobs of the original for theirs.
+fn refuse_copy(dir: &Path, original: &Path, record: Option<&UpRecord>) -> Result<(), Fail> {
+    let alive = record.map(UpRecord::alive).unwrap_or_default();
+    let Some((name, proc)) = alive.last() else { return Ok(()) };
+    let (shown, original, pid) = (dir.display(), original.display(), proc.pid);
+    Err(Fail::usage(format!(
+        "{shown} is a copy of {original}, and the cluster there runs ({name}, process {pid}): their \
+         nodes would take each other's jobs for their own"
+    ))
+    .hint(format!(
+        "for a cluster of its own, choose an empty --data-dir; to go on here instead of there, stop \
+         that one first (tutti down --data-dir {original}) and copy it then"
+    )))
 }
 
 /// Only what does not run can be started in another way.
@@ -187,17 +220,20 @@ mod tests {
     fn a_dir_in_use_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let router = None;
+        let dir_of = None;
         let whole = UpRecord {
             supervisor: None,
             controller: me(),
             agents: agents(me(), me()),
             router,
+            dir: dir_of.clone(),
         };
         let watched = UpRecord {
             supervisor: Some(me()),
             controller: gone(),
             agents: agents(gone(), gone()),
             router,
+            dir: dir_of,
         };
         for record in [whole, watched] {
             record.write(dir.path()).unwrap();
@@ -207,6 +243,34 @@ mod tests {
             assert!(fail.message.contains("already runs"), "{fail}");
             assert!(fail.hint.unwrap().starts_with("tutti down --data-dir "));
         }
+    }
+
+    #[test]
+    fn a_copy_of_a_live_dir_is_refused_and_one_of_a_dead_one_is_free() {
+        let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, router) = (Some(original.path().to_owned()), None);
+        let record = |controller, agents| UpRecord {
+            supervisor: None,
+            controller,
+            agents,
+            router,
+            dir: dir.clone(),
+        };
+        record(me(), agents(me(), me())).write(copy.path()).unwrap();
+        let fail = look(copy.path(), &options(copy.path())).unwrap_err();
+        let want = format!("is a copy of {}", original.path().display());
+        assert!(fail.message.contains(&want), "{fail}");
+        assert!(fail.message.contains(&format!("process {}", me().pid)), "{fail}");
+        record(gone(), agents(gone(), gone())).write(copy.path()).unwrap();
+        assert!(look(copy.path(), &options(copy.path())).unwrap().names().is_empty());
+    }
+
+    #[test]
+    fn many_that_run_are_counted() {
+        let agents = (1..=40).map(|n| (format!("n{n}"), me())).collect();
+        let found = Found { controller: Some(me()), agents, ..Found::default() };
+        let pid = me().pid;
+        assert_eq!(found.in_words(None), format!("controller, process {pid}; 40 agents"));
     }
 
     #[test]
@@ -221,6 +285,7 @@ mod tests {
             controller,
             agents,
             router,
+            dir: None,
         };
         record(None, gone(), agents(me(), me())).write(dir).unwrap();
         let found = look(dir, &options(dir)).unwrap();
@@ -248,7 +313,7 @@ mod tests {
         let removed = ["n2".to_owned()].into();
         Setup { removed, ..setup() }.write(dir).unwrap();
         let (supervisor, router, agents) = (None, None, agents(me(), gone()));
-        UpRecord { supervisor, controller: me(), agents, router }.write(dir).unwrap();
+        UpRecord { supervisor, controller: me(), agents, router, dir: None }.write(dir).unwrap();
         let key = removed::key_file(dir, "n2");
         std::fs::create_dir_all(key.parent().unwrap()).unwrap();
         std::fs::write(&key, "").unwrap();

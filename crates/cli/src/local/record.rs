@@ -1,6 +1,6 @@
 //! `up.json`: what was started, so that another process can stop it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +18,17 @@ pub struct UpRecord {
     pub agents: Vec<(String, Proc)>,
     #[serde(default)]
     pub router: Option<Proc>,
+    /// Where it was written. A copy of the directory has it too, and has started nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
 }
 
 impl UpRecord {
+    /// The directory that this one is a copy of. One that was moved took its processes along.
+    pub fn copied_from(&self, dir: &Path) -> Option<&Path> {
+        self.dir.as_deref().filter(|own| *own != dir && own.is_dir())
+    }
+
     pub fn read(dir: &Path) -> Result<Option<UpRecord>, Fail> {
         file::read(&dir.join(FILE), "stop what still runs by hand and remove the file")
     }
@@ -58,10 +66,17 @@ mod tests {
             controller: gone,
             agents: vec![("n1".into(), gone)],
             router: None,
+            dir: None,
         };
         record.write(dir.path()).unwrap();
         assert_eq!(UpRecord::read(dir.path()).unwrap(), Some(record.clone()));
         assert!(record.alive().is_empty());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let of = |own: PathBuf| UpRecord { dir: Some(own), ..record.clone() };
+        assert_eq!(of(dir.path().into()).copied_from(dir.path()), None);
+        assert_eq!(of("/moved/away".into()).copied_from(dir.path()), None);
+        let copy = of(elsewhere.path().into());
+        assert_eq!(copy.copied_from(dir.path()), Some(elsewhere.path()));
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(UpRecord::read(dir.path()).is_err());
     }

@@ -47,7 +47,8 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
     if is_there {
         super::check_own(&dir)?;
     }
-    let record = UpRecord::read(&dir)?;
+    // A copy of the directory has started nothing, and must stop nothing of the other.
+    let record = UpRecord::read(&dir)?.filter(|record| record.copied_from(&dir).is_none());
     let running = running(&dir, record.as_ref());
     if !is_there && running.is_empty() {
         return Err(no_cluster(&dir));
@@ -83,9 +84,9 @@ pub fn down(dir: &Path) -> Result<Vec<String>, Fail> {
 }
 
 fn no_cluster(dir: &Path) -> Fail {
-    Fail::new(format!("there is no cluster in {}", dir.display()))
+    Fail::new(format!("there is no cluster in {0}: there is no such directory", dir.display()))
         .exit(NOT_FOUND)
-        .hint("name its data dir with --data-dir")
+        .hint("name the data dir that tutti up was given, as its `data in` line says it")
 }
 
 /// The path as `tutti up` wrote it on command lines while there was such a directory.
@@ -126,6 +127,7 @@ mod tests {
     fn down_knows_what_is_not_there() {
         let fail = down("/nonexistent/tutti".as_ref()).unwrap_err();
         assert_eq!(fail.exit, 3);
+        assert!(fail.message.ends_with("/nonexistent/tutti: there is no such directory"), "{fail}");
         let dir = tempfile::tempdir().unwrap();
         let fail = down(dir.path()).unwrap_err();
         assert_eq!(fail.exit, 3);
@@ -144,8 +146,14 @@ mod tests {
             controller: not_me,
             agents: vec![("n1".into(), ours)],
             router: None,
+            dir: None,
         };
         record.write(dir.path()).unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        let original = Some(dir.path().canonicalize().unwrap());
+        UpRecord { dir: original, ..record }.write(copy.path()).unwrap();
+        assert!(down(copy.path()).unwrap_err().message.contains("nothing runs"));
+        assert!(ours.is_alive());
         let reaper = std::thread::spawn(move || sleeper.wait());
         assert_eq!(down(dir.path()).unwrap(), ["n1"]);
         reaper.join().unwrap().unwrap();
