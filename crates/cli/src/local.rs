@@ -47,6 +47,7 @@ use hardware::Hardware;
 use process::{Daemon, Proc};
 use record::UpRecord;
 
+pub use found::controller_process;
 pub use names::{list as short_list, stopped as stopped_in_words};
 pub use remains::Remains;
 pub use router::RouterSetup;

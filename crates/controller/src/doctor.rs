@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use tutti_engine::{Record, invariants};
-use tutti_journal::{BoxError, Entry, Level, What, codec, verify};
+use tutti_journal::{BoxError, Entry, JournalError, Level, What, codec, verify};
 use tutti_model::{
     HealthAction, Link, Node, NodeFacts, NodeKeyRecord, NodeState, SharedKey, State, count,
 };
@@ -20,6 +20,7 @@ use crate::room::DiskRoom;
 use crate::views::trouble;
 
 const DISK_LOW_BYTES: u64 = 1 << 30;
+const IN_USE: &str = "a controller that runs has it, so that nobody else can read it now";
 /// So many nodes are named in one finding.
 const NAMED_MAX: usize = 8;
 const EXPIRY_SOON: Duration = Duration::from_secs(30 * 86_400);
@@ -284,6 +285,8 @@ pub fn examine_at_rest(data_dir: &Path) -> DoctorReport {
     match Ca::load(data_dir).and_then(|ca| Validity::of(ca.der())) {
         Ok(validity) => certificate(&mut found, "CA", validity.until),
         Err(error) => found.error("CA", crate::error::chain(&error)),
+        // Whoever holds it is there, whether or not it answers.
+        Err(JournalError::InUse { .. }) => found.ok("journal", IN_USE),
     }
     found.report()
 }

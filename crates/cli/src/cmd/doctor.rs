@@ -20,7 +20,7 @@ use crate::local::Remains;
 use crate::show::table::terminal_width;
 use crate::show::{active, count, doctor};
 use crate::style::Style;
-use crate::{session, terminal};
+use crate::{local, session, terminal};
 
 /// Where operators put their own checks.
 pub const CHECKS_DIR: &str = "/etc/tutti/checks.d";
@@ -97,8 +97,9 @@ fn examine(cluster: Option<&str>, silent: FindingLevel) -> Result<DoctorReport, 
         return Ok(lost(&dir, &remains));
     }
     let mut report = tutti_controller::doctor::examine_at_rest(&dir);
+    let process = local::controller_process(&dir);
     let fail = Fail::from(error);
-    let way_out = fail.hint.map_or_else(String::new, |hint| format!("; {hint}"));
+    let way_out = process.or(fail.hint).map_or_else(String::new, |hint| format!("; {hint}"));
     let message = format!("does not answer: {}{way_out}", fail.message);
     let subject = "controller".to_owned();
     report.findings.insert(0, Finding { level: silent, subject, message });

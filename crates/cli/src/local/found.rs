@@ -156,6 +156,11 @@ fn refuse_change(
     )))
 }
 
+/// What its process does, if there is one.
+pub fn controller_process(dir: &Path) -> Option<String> {
+    live_controller(&dir.canonicalize().ok()?)?.standstill()
+}
+
 /// One that `tutti up` did not start. Whoever has the journal open is the controller, whatever its
 /// command line says.
 fn live_controller(dir: &Path) -> Option<Proc> {

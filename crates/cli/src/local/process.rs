@@ -35,6 +35,21 @@ impl Proc {
         families(&[self], &everybody())
     }
 
+    /// Why one that is there may not answer, and what to do.
+    pub fn standstill(self) -> Option<String> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let (state, pid) = (Stat::parse(&stat)?.state, self.pid);
+        Some(match state {
+            'T' | 't' => format!(
+                "its process {pid} was stopped, by SIGSTOP or a debugger: kill -CONT {pid} lets it go on"
+            ),
+            _ => format!(
+                "its process {pid} is there: it is overloaded, waits for its disk, or hangs; \
+                 kill {pid} stops it, and it can be started again"
+            ),
+        })
+    }
+
     pub fn is_alive(self) -> bool {
         Proc::of(self.pid) == Some(self)
     }

@@ -55,6 +55,10 @@ fn every_verb_says_that_it_waits_and_gives_up_with_a_sentence() {
         done.says(&["waiting for the controller at ", "has not answered for ", "TUTTI_TIMEOUT"]);
     }
     assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    let doctor = cluster.cli(&["doctor"]).env("TUTTI_TIMEOUT", "1s").call();
+    assert_eq!(doctor.code, 1, "{doctor}");
+    assert!(doctor.out.contains("has not answered for 1s; its process "), "{doctor}");
+    assert!(doctor.out.contains("kill -CONT "), "{doctor}");
     // The flag counts more than the variable.
     let done = cluster.cli(&["ps", "--timeout", "1s"]).env("TUTTI_TIMEOUT", "1h").call();
     done.exited(75).says(&["has not answered for 1s"]);
@@ -84,6 +88,8 @@ fn a_watched_list_says_how_old_it_is() {
     let said = watched.next_note();
     assert!(said.contains(" old: the controller does not answer"), "{said}");
     drop(frozen);
+    cluster.submit(JobSpec::shell("sleep 600"));
+    wait_until("what is new is shown", PATIENCE, || watched.next_line().contains("sleep"));
     watched.signal(Signal::SIGKILL);
     watched.finish();
 }
