@@ -17,7 +17,7 @@ use crate::archive::Archive;
 use crate::clock::now;
 use crate::core::{Stopped, World};
 use crate::room::DiskRoom;
-use crate::views::trouble;
+use crate::views::{counted, trouble};
 
 const DISK_LOW_BYTES: u64 = 1 << 30;
 const IN_USE: &str = "a controller that runs has it, so that nobody else can read it now";
@@ -163,19 +163,25 @@ fn reach(found: &mut Findings, state: &State) {
     }
     for facts in groups.values() {
         let Some(of) = facts.first().and_then(|f| f.loopback.as_ref()) else { continue };
-        let names: Vec<&str> = facts.iter().map(|f| f.name.as_str()).take(NAMED_MAX).collect();
-        let more = if facts.len() > NAMED_MAX { ", …" } else { "" };
-        found.warn(
-            "network",
-            format!(
-                "{}{more} have addresses of the loopback of {}, which no other machine reaches: no \
-                 job spans them and other nodes. Start `tutti up` there with --listen ADDR, or \
-                 `tutti agent` with --address ADDR",
-                names.join(", "),
-                of.host
-            ),
-        );
+        let names = facts.iter().map(|f| f.name.as_str()).collect();
+        found.warn("network", unreached(names, &of.host));
     }
+}
+
+fn unreached(mut names: Vec<&str>, host: &str) -> String {
+    let (who, have, them) = match &names[..] {
+        [one] => (format!("node {one}"), "has an address", "it"),
+        _ => {
+            names.sort_by_cached_key(|name| counted(name));
+            let shown = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+            let more = if names.len() > NAMED_MAX { ", …" } else { "" };
+            (format!("nodes {shown}{more}"), "have addresses", "them")
+        }
+    };
+    format!(
+        "{who} {have} on the loopback of {host}, which no other machine reaches: no job spans {them} \
+         and other nodes. Start `tutti up` there with --listen ADDR, or `tutti agent` with --address ADDR"
+    )
 }
 
 /// Nodes that would have been taken out, had not enough of them been.
@@ -279,14 +285,14 @@ pub fn examine_at_rest(data_dir: &Path) -> DoctorReport {
                 found.ok("journal", format!("{}, all readable", count(stats.last.0, "record")));
             }
         }
+        // Whoever holds it is there, whether or not it answers.
+        Err(JournalError::InUse { .. }) => found.ok("journal", IN_USE),
         Err(error) => found.error("journal", crate::error::chain(&error)),
     }
     disk(&mut found, data_dir);
     match Ca::load(data_dir).and_then(|ca| Validity::of(ca.der())) {
         Ok(validity) => certificate(&mut found, "CA", validity.until),
         Err(error) => found.error("CA", crate::error::chain(&error)),
-        // Whoever holds it is there, whether or not it answers.
-        Err(JournalError::InUse { .. }) => found.ok("journal", IN_USE),
     }
     found.report()
 }
@@ -297,4 +303,21 @@ fn decode(entry: Entry<'_>) -> Result<(), BoxError> {
         Entry::Batch { bytes, .. } => drop(codec::decode::<Vec<Record>>(bytes)?),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_out_of_reach_is_told_in_a_sentence() {
+        let one = unreached(vec!["third"], "head");
+        assert!(
+            one.starts_with("node third has an address on the loopback of head, which"),
+            "{one}"
+        );
+        assert!(one.contains("no job spans it and other nodes"), "{one}");
+        let two = unreached(vec!["n10", "n2"], "head");
+        assert!(two.starts_with("nodes n2, n10 have addresses on the loopback"), "{two}");
+    }
 }
