@@ -26,7 +26,7 @@ pub struct Problem {
     pub status: StatusCode,
     pub error: ApiError,
     /// What was asked for, where it is a task that is not there.
-    pub missing: Option<TaskId>,
+    pub missing: Option<Box<TaskId>>,
 }
 
 /// Put into responses for the audit log.
@@ -93,7 +93,8 @@ pub fn bad_policy(problems: Vec<ProblemRow>) -> Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let code = ProblemCode(self.error.code.clone());
-        let missing = self.missing.map(|task| MissingTask { task, error: self.error.clone() });
+        let missing =
+            self.missing.map(|task| MissingTask { task: *task, error: self.error.clone() });
         let mut response = (self.status, Json(self.error)).into_response();
         response.extensions_mut().insert(code);
         if let Some(missing) = missing {
@@ -209,7 +210,7 @@ impl From<Rejected> for Problem {
         };
         let mut problem = make(message);
         if let R::NoSuchTask(task) = rejected {
-            problem.missing = Some(task);
+            problem.missing = Some(Box::new(task));
         }
         hint.map_or(problem.clone(), |h| problem.hint(h))
     }

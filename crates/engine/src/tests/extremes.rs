@@ -102,7 +102,9 @@ fn start_all(world: &mut World) {
         job.task(None).is_some() && job.state() == JobState::Starting
     };
     let jobs: Vec<JobId> = world.engine.state().jobs.keys().filter(is_one).copied().collect();
-    jobs.into_iter().for_each(|job| drop(world.run(job)));
+    for job in jobs {
+        world.run(job);
+    }
 }
 
 /// What people look at while it waits or runs.
