@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use nix::sys::statvfs::fstatvfs;
-use tutti_model::{Bytes, Rank, log_reserve};
+use tutti_model::{Rank, log_reserve};
 use tutti_wire::stream::LogStream;
 
 use super::{LogLimits, record, segment_path, segments};
@@ -200,10 +200,9 @@ impl LogWriter {
             bytes.push(b'\n');
         }
         if self.lost > 0 {
-            let (lost, about) = (tutti_model::count(self.lost, "byte"), Bytes(self.lost));
-            let note = format!(
-                "[tutti: {lost} of output ({about}) were dropped here: the node's disk had no room]"
-            );
+            let lost = tutti_model::count(self.lost, "byte");
+            let note =
+                format!("[tutti: {lost} of output dropped here: the node's disk had no room]");
             record::put(&mut bytes, at, LogStream::Err, note.as_bytes(), true);
         }
         let head = bytes.len();
