@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tutti_engine::Command;
 use tutti_model::{
-    Attempt, Generation, JobId, LeaseId, PartProgress, PartReport, Rank, RankProgress, Span, State,
+    Attempt, Generation, JobId, LeaseId, NodeId, PartReport, Rank, RankProgress, Span, State,
     TaskId, Time,
 };
 use tutti_wire::api::{JobProgress, ProgressPoint, RankRow};
@@ -29,24 +29,32 @@ const RATE_OVER: usize = 16;
 /// What one command says of a current attempt.
 pub struct Said {
     lease: LeaseId,
-    progress: Box<PartProgress>,
+    ranks: Vec<RankProgress>,
 }
 
 /// What ranks say in this command. To be looked for before the step: it may end the attempt.
 pub fn said(state: &State, command: &Command) -> Vec<Said> {
-    let parts: &[PartReport] = match command {
-        Command::Heartbeat { parts, .. } => parts,
-        Command::Report { report, .. } => std::slice::from_ref(report),
-        Command::Hello { greeting, .. } => &greeting.parts,
+    let (node, parts): (Option<NodeId>, &[PartReport]) = match command {
+        Command::Heartbeat { node, parts, .. } => (Some(*node), parts),
+        Command::Report { node, report, .. } => (Some(*node), std::slice::from_ref(report)),
+        Command::Hello { greeting, .. } => {
+            (state.node_named(&greeting.facts.name).map(|node| node.id), &greeting.parts)
+        }
         _ => return Vec::new(),
     };
-    let of_part = |part: &PartReport| {
-        let progress = part.progress.clone().filter(|p| !p.ranks.is_empty())?;
-        let attempt = attempt(state, part.lease.task)?;
-        let current = attempt.generation == part.lease.generation;
-        current.then_some(Said { lease: part.lease, progress })
-    };
-    parts.iter().filter_map(of_part).collect()
+    parts.iter().filter_map(|part| of_part(state, node?, part)).collect()
+}
+
+/// A node speaks for the ranks that it has of the current attempt, and for no others.
+fn of_part(state: &State, node: NodeId, part: &PartReport) -> Option<Said> {
+    let attempt = attempt(state, part.lease.task)?;
+    let own = attempt.part_on(node)?;
+    let has = |said: &&RankProgress| own.has_rank(said.rank);
+    let said = part.progress.as_ref().filter(|_| attempt.generation == part.lease.generation)?;
+    // One for each rank: those who say more of one than once are not counted for as many.
+    let ranks: Vec<RankProgress> =
+        said.ranks.iter().filter(has).take(own.ranks as usize).cloned().collect();
+    (!ranks.is_empty()).then_some(Said { lease: part.lease, ranks })
 }
 
 fn attempt(state: &State, task: TaskId) -> Option<&Attempt> {
@@ -91,12 +99,12 @@ impl Heard {
 
 impl Book {
     pub fn note(&mut self, state: &State, said: Said, now: Time) {
-        let Said { lease, progress } = said;
+        let Said { lease, ranks } = said;
         if !self.tasks.contains_key(&lease.task) {
             self.make_room(state);
         }
         let kept = self.tasks.entry(lease.task).or_insert_with(|| Kept::new(lease.generation));
-        kept.take(lease.generation, &progress, now);
+        kept.take(lease.generation, ranks, now);
     }
 
     fn make_room(&mut self, state: &State) {
@@ -164,16 +172,16 @@ impl Kept {
         }
     }
 
-    fn take(&mut self, generation: Generation, progress: &PartProgress, now: Time) {
+    fn take(&mut self, generation: Generation, ranks: Vec<RankProgress>, now: Time) {
         if generation != self.generation {
             // The past stays: a curve goes on over restarts.
             *self = Kept { history: std::mem::take(&mut self.history), ..Kept::new(generation) };
         }
         self.heard = now;
         let known = self.ranks.len();
-        for said in &progress.ranks {
+        for said in ranks {
             let stepped_at = Time(now.0.saturating_sub(said.age.0));
-            self.ranks.insert(said.rank, Heard { said: said.clone(), at: now, stepped_at });
+            self.ranks.insert(said.rank, Heard { said, at: now, stepped_at });
         }
         if known > 0 && self.ranks.len() > known {
             self.curve_waits_until = self.history.last_step();

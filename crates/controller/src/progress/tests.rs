@@ -1,5 +1,5 @@
 use tutti_engine::{Actor, Engine, Settings};
-use tutti_model::{Bytes, Greeting, JobSpec, NodeFacts, NodeId, ReportedPhase, Role};
+use tutti_model::{Bytes, Greeting, JobSpec, NodeFacts, PartProgress, ReportedPhase, Role};
 
 use super::*;
 
@@ -19,9 +19,8 @@ fn kept(book: &Book) -> &Kept {
 }
 
 fn note(book: &mut Book, generation: u64, ranks: Vec<RankProgress>, now: u64) {
-    let progress = Box::new(PartProgress { ranks, ..PartProgress::default() });
     let state = Engine::new(Settings::default()).state().clone();
-    book.note(&state, Said { lease: lease(generation), progress }, Time(now));
+    book.note(&state, Said { lease: lease(generation), ranks }, Time(now));
 }
 
 #[test]
@@ -105,8 +104,7 @@ fn what_is_over_is_forgotten_in_the_end() {
     let state = Engine::new(Settings::default()).state().clone();
     for job in 0..OVER_MAX as u64 + 5 {
         let lease = LeaseId { task: TaskId::single(JobId(job)), ..lease(1) };
-        let progress = PartProgress { ranks: vec![rank(0, 1, 0)], ..PartProgress::default() };
-        book.note(&state, Said { lease, progress: Box::new(progress) }, Time(job));
+        book.note(&state, Said { lease, ranks: vec![rank(0, 1, 0)] }, Time(job));
     }
     assert_eq!(book.tasks.len(), OVER_MAX);
     assert_eq!(book.tasks.keys().next(), Some(&TaskId::single(JobId(5))));
@@ -171,4 +169,19 @@ fn only_current_attempts_are_listened_to_and_shown() {
     assert_eq!(book.of_task(state, TASK, Time(3000)), None);
     assert_eq!(book.ranks_of_task(state, TASK, Time(3000)), []);
     assert_eq!(book.history(TASK).len(), 1);
+}
+
+/// A node's key is enough to speak to the controller, and not to speak for the jobs of other nodes.
+#[test]
+fn a_node_speaks_for_its_own_ranks_alone() {
+    let (engine, lease) = engine();
+    let state = engine.state();
+    let many = || (0..10_000).map(|n| rank(n, 999, 0)).collect::<Vec<_>>();
+    let Command::Report { session, report, .. } = reports(lease, many()) else { panic!() };
+    let foreign = Command::Report { node: NodeId(2), session, report };
+    assert_eq!(said(state, &foreign).len(), 0);
+    let own = said(state, &reports(lease, many()));
+    assert_eq!(own[0].ranks.iter().map(|r| r.rank).collect::<Vec<_>>(), [Rank(0)]);
+    let again = said(state, &reports(lease, vec![rank(0, 1, 0); 10_000]));
+    assert_eq!(again[0].ranks.len(), 1);
 }

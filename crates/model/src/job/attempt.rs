@@ -237,6 +237,10 @@ impl From<&Part> for PartPlacement {
 }
 
 impl Part {
+    pub fn has_rank(&self, rank: Rank) -> bool {
+        rank >= self.first_rank && rank.0 - self.first_rank.0 < self.ranks
+    }
+
     /// Its agent has seen that nobody but its own processes listens where routers reach it.
     pub fn owns_its_port(&self) -> bool {
         self.port_owner.as_deref() == Some(&PortOwner::Part)
@@ -311,8 +315,7 @@ impl Attempt {
         ran.unwrap_or_else(|| now.since(self.placed_at))
     }
     pub fn part_of(&self, rank: Rank) -> Option<&Part> {
-        let has = |p: &&Part| rank >= p.first_rank && rank.0 - p.first_rank.0 < p.ranks;
-        self.parts.iter().find(has)
+        self.parts.iter().find(|p| p.has_rank(rank))
     }
     pub fn part_on(&self, node: NodeId) -> Option<&Part> {
         self.parts.iter().find(|p| p.node == node)
