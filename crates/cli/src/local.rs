@@ -365,10 +365,11 @@ fn make_dir(dir: &Path) -> Result<PathBuf, Fail> {
     Ok(dir)
 }
 
-/// What is in it names processes to be stopped, so it must be this user's alone.
-fn check_own(dir: &Path) -> Result<(), Fail> {
+/// What is in it names processes to be stopped and files to be opened, so it must be this user's alone.
+/// The answer is its path without links.
+pub fn check_own(dir: &Path) -> Result<PathBuf, Fail> {
     let own = OwnDir::leaving_out(dir, &[tutti_controller::NODES_DIR]).check();
-    own.map(drop).map_err(|error| not_own(dir, error))
+    own.map_err(|error| not_own(dir, error))
 }
 
 fn not_own(dir: &Path, error: OwnDirError) -> Fail {

@@ -7,7 +7,7 @@ use tutti_controller::restore::{self, AtRest};
 
 use crate::fail::{Fail, NOT_FOUND, chain};
 use crate::show::{count, time};
-use crate::{session, terminal};
+use crate::{local, session, terminal};
 
 #[derive(clap::Args)]
 pub struct RestoreArgs {
@@ -26,6 +26,7 @@ pub fn run(cluster: Option<&str>, args: RestoreArgs) -> Result<ExitCode, Fail> {
             .exit(NOT_FOUND)
             .hint("put the copy there first, or name where it is with --data-dir"));
     }
+    let dir = local::check_own(&dir)?;
     let there = restore::look(&dir).map_err(|e| Fail::new(chain(&e)))?;
     if there.last.0 == 0 {
         return Err(Fail::new(format!("the journal in {} has no records", dir.display()))

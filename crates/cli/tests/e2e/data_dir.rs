@@ -16,7 +16,7 @@ fn starts(dir: &Path) -> Vec<Done> {
         let args = [args, &["--data-dir", text]].concat();
         Cli::new(Path::new(TUTTI), &args).call()
     };
-    vec![of(&up), of(&controller), of(&agent), of(&["down"])]
+    vec![of(&up), of(&controller), of(&agent), of(&["down"]), of(&["restore"])]
 }
 
 /// Each way in which somebody else could have a hand in a data dir, and what is said of it.
