@@ -34,6 +34,8 @@ pub use query::{Curve, Range};
 
 /// More devices than any machine has; an agent that names more is not believed.
 const GPUS_MAX: usize = 256;
+/// Processes on GPUs of one node.
+const PROCESSES_MAX: usize = 4096;
 /// Tasks of a node whose peaks are remembered.
 const PEAKS_MAX: usize = 4096;
 /// How long a node that is gone is remembered.
@@ -129,7 +131,11 @@ impl Book {
 }
 
 impl Store {
-    pub fn push(&self, node: &str, sample: NodeSample, now: Time) {
+    pub fn push(&self, node: &str, mut sample: NodeSample, now: Time) {
+        // The newest is kept as it is, and a node decides how long it is.
+        sample.gpus.truncate(GPUS_MAX);
+        sample.processes.truncate(PROCESSES_MAX);
+        sample.tasks.truncate(PEAKS_MAX);
         lock(&self.book(node)).push(sample, now);
     }
 

@@ -197,7 +197,10 @@ async fn agents_are_refused_with_a_reason() {
         }
         other => other,
     };
+    let mut wordy = agent::facts("n1", 1);
+    wordy.labels.insert("k".to_owned(), "x".repeat(300_000));
     let hellos = [
+        (agent::hello(wordy), "describes its node in 300"),
         (old(99), "agent speaks protocol 99, this controller 1: install tutti"),
         (agent::hello(agent::facts("n2", 1)), "certificate is for node 'n1'"),
         (ToController::Heartbeat { parts: Vec::new() }, "start with hello"),

@@ -21,6 +21,9 @@ use crate::telemetry::Store;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const REFUSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a node may say of itself. All of it is in every list of nodes and in the journal; a node with
+/// hundreds of GPUs needs a fifth.
+const FACTS_MAX: usize = 256 << 10;
 
 /// What all streams share.
 pub struct AgentConfig {
@@ -83,6 +86,10 @@ enum Refusal {
         "the agent has followed a newer controller (epoch {agent}; this one has {ours}): {OLDER_COPY}. Start the controller on the newest one; if this copy was put back on purpose, stop the controller, say so with `tutti restore`, and start it again"
     )]
     OldController { agent: Epoch, ours: Epoch },
+    #[error(
+        "the agent describes its node in {0} bytes, and {FACTS_MAX} are accepted: start it with fewer or shorter labels"
+    )]
+    TooMuchSaid(usize),
     #[error(
         "an agent with the key of node '{node}' is connected from {first} and answers. One key is for one machine: if this one should have a node of its own, delete `node.pem` in its data dir and join with a new token; if somebody copied the key, remove the node with `tutti nodes remove {node}` and let it join again"
     )]
@@ -248,5 +255,8 @@ fn check(
     if epoch > config.epoch {
         return Err(Refusal::OldController { agent: epoch, ours: config.epoch });
     }
-    Ok(())
+    match serde_json::to_vec(&greeting.facts).map_or(usize::MAX, |text| text.len()) {
+        ..=FACTS_MAX => Ok(()),
+        bytes => Err(Refusal::TooMuchSaid(bytes)),
+    }
 }

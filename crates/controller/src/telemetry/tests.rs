@@ -1,4 +1,4 @@
-use tutti_model::{Bytes, GpuSample, HostSample};
+use tutti_model::{Bytes, GpuProcess, GpuSample, HostSample};
 
 use super::file::Files;
 use super::*;
@@ -179,4 +179,17 @@ fn steps_are_whole_and_no_finer_than_what_is_kept() {
     assert_eq!(range(7200, Some(5)).step, 60);
     assert_eq!(range(600, Some(7)).points(), 600u64.div_ceil(7) + 1);
     assert_eq!(range(9_000_000, None).points(), 7 * 24 * 60 + 1, "no longer than what is kept");
+}
+
+/// A node's key is enough to send samples, and not to fill the controller with them.
+#[test]
+fn a_sample_is_no_longer_than_a_node_can_need() {
+    let store = Store::default();
+    let mut huge = sample(START, 100);
+    huge.gpus = vec![huge.gpus[0].clone(); 60_000];
+    let process = GpuProcess { gpu: GpuIndex(0), pid: 1, mem: Bytes(1), task: None };
+    huge.processes = vec![process; 60_000];
+    store.push("n1", huge, Time(START * 1000));
+    let newest = store.newest("n1").unwrap().sample;
+    assert_eq!((newest.gpus.len(), newest.processes.len()), (GPUS_MAX, PROCESSES_MAX));
 }
