@@ -6,6 +6,7 @@ mod framing;
 mod head;
 mod io;
 mod ticker;
+mod trailers;
 
 pub use buffer::Buffer;
 pub use fields::{BadHead, Known};
@@ -13,3 +14,4 @@ pub use framing::{Framing, Malformed};
 pub use head::{RequestHead, ResponseHead, ends_head};
 pub use io::Io;
 pub use ticker::Ticker;
+pub use trailers::{check_name as check_trailer_name, check_value as check_trailer_value};

@@ -127,6 +127,43 @@ async fn requests_over_http2_reach_replicas_over_http1() {
     assert!(text(answer.into_body()).await.contains("m, n"));
 }
 
+/// Read before a replica is chosen (`/v1/…`) or passed on as it comes (`/e/m/…`).
+#[tokio::test]
+async fn a_key_in_a_trailer_over_http2_reaches_no_replica() {
+    let (seen, mut requests) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, mut request| {
+        let seen = seen.clone();
+        async move {
+            let _ = stream.read_to_end(&mut request).await;
+            seen.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
+        }
+    })
+    .await;
+    let router = start(table(vec![endpoint("m", &[address]), endpoint("n", &[])]));
+    let mut client = handshake(router.connect().await).await;
+    for (path, name) in [
+        ("/v1/chat", "authorization"),
+        ("/v1/chat", "x-mine"),
+        ("/e/m/x", "x-api-key"),
+        ("/e/m/x", "x-mine"),
+    ] {
+        let (frames, sent) = stalled();
+        frames.send(Frame::data(Bytes::from_static(br#"{"model":"m"}"#))).unwrap();
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert(http::HeaderName::from_static(name), KEY.parse().unwrap());
+        frames.send(Frame::trailers(trailers)).unwrap();
+        drop(frames);
+        let answer = soon(client.send_request(request(path, sent))).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 400, "{path} {name}");
+        assert!(text(answer.into_body()).await.contains("trailer"), "{path} {name}");
+    }
+    drop(client);
+    router.until("m", |m| m.in_flight == 0).await;
+    while let Ok(request) = requests.try_recv() {
+        assert!(!request.contains("tutti_s_"), "{request}");
+    }
+}
+
 #[tokio::test]
 async fn a_long_upload_streams_over_http2() {
     let (seen, mut pieces) = mpsc::unbounded_channel();

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tutti_model::{KeyLimits, Span};
 
@@ -134,6 +134,50 @@ async fn a_key_reaches_no_replica_wherever_it_stands() {
     assert_eq!(status(&ask("Authorization: Bearer sk-theirs").await), 200);
     let request = soon(requests.recv()).await.unwrap();
     assert!(request.contains("sk-theirs"), "what is the replica's own is passed on: {request}");
+}
+
+/// Some servers read trailers as headers.
+#[tokio::test]
+async fn a_key_in_a_trailer_reaches_no_replica_either() {
+    let (seen, mut requests) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, mut request| {
+        let seen = seen.clone();
+        async move {
+            let _ = stream.read_to_end(&mut request).await;
+            seen.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
+        }
+    })
+    .await;
+    let router = start(table(vec![endpoint("m", &[address]), endpoint("n", &[])]));
+    let head = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n")
+    };
+    let body = "d\r\n{\"model\":\"m\"}\r\n0\r\n";
+    for trailer in [
+        format!("Authorization: Bearer {KEY}"),
+        format!("x-api-key: {KEY}"),
+        format!("x-mine: {KEY}"),
+        "Authorization: Bearer sk-theirs".to_owned(),
+        "Transfer-Encoding: chunked".to_owned(),
+        "X-Tutti-Endpoint: n".to_owned(),
+    ] {
+        let request = format!("{}{body}{trailer}\r\n\r\n", head("/v1/chat/completions"));
+        let answer = router.ask(&request).await;
+        assert_eq!(status(&answer), 400, "{trailer}: {answer}");
+        assert!(answer.contains("trailer"), "{answer}");
+        assert!(requests.try_recv().is_err(), "this body is read before a replica is chosen");
+    }
+    // Here the body is passed on as it comes, and so would be the trailers.
+    let mut client = router.connect().await;
+    client.write_all(format!("{}{body}", head("/e/m/x")).as_bytes()).await.unwrap();
+    router.until("m", |m| m.in_flight == 1).await;
+    client.write_all(format!("x-mine: {KEY}\r\n\r\n").as_bytes()).await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut client).await).unwrap();
+    assert_eq!(status(&answer), 400, "{answer}");
+    let request = soon(requests.recv()).await.unwrap();
+    assert!(request.starts_with("POST /x ") && !request.contains("tutti_s_"), "{request}");
+    let report = router.until("m", |m| m.in_flight == 0).await;
+    assert_eq!(report.traffic.errors, 0, "it is not the replica's fault");
 }
 
 /// What a page in a browser on the router's machine can make it send, and what others send.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::config::PACE;
 use crate::fault::Fault;
-use crate::http::{BadHead, RequestHead};
+use crate::http::{BadHead, RequestHead, check_trailer_name, check_trailer_value};
 
 /// Head and body of a request; the body as far as it was read.
 pub struct Asked {
@@ -79,7 +79,7 @@ impl Asked {
                         }
                         self.body.extend_from_slice(&data);
                     }
-                    Err(frame) => self.trailers = frame.into_trailers().ok(),
+                    Err(frame) => self.trailers = trailers(frame)?,
                 },
             }
         }
@@ -147,6 +147,16 @@ async fn next_frame(
     }
 }
 
+/// As strict as over HTTP/1.1.
+fn trailers(frame: Frame<Bytes>) -> Result<Option<HeaderMap>, Fault> {
+    let Ok(trailers) = frame.into_trailers() else { return Ok(None) };
+    for (name, value) in &trailers {
+        check_trailer_name(name.as_str().as_bytes()).map_err(Fault::BadBody)?;
+        check_trailer_value(value.as_bytes()).map_err(Fault::BadBody)?;
+    }
+    Ok(Some(trailers))
+}
+
 fn write_chunk(out: &mut Vec<u8>, data: &[u8]) {
     if !data.is_empty() {
         out.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
@@ -177,7 +187,7 @@ pub async fn upload(
 ) -> Result<(), Fault> {
     let broken = |_| Fault::Broken { before_answer: true };
     let mut out = Vec::new();
-    let mut trailers = None;
+    let mut last = None;
     while let Some(frame) = next_frame(&mut incoming, Instant::now() + patience).await? {
         match frame.into_data() {
             Ok(data) => {
@@ -192,12 +202,12 @@ pub async fn upload(
                     to.write_all(&data).await.map_err(broken)?;
                 }
             }
-            Err(frame) => trailers = frame.into_trailers().ok(),
+            Err(frame) => last = trailers(frame)?,
         }
     }
     if chunked {
         out.clear();
-        write_last_chunk(&mut out, trailers.as_ref());
+        write_last_chunk(&mut out, last.as_ref());
         to.write_all(&out).await.map_err(broken)?;
     }
     Ok(())

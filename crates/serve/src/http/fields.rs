@@ -28,7 +28,7 @@ pub enum Known {
 }
 
 impl Known {
-    fn of(name: &[u8]) -> Known {
+    pub(super) fn of(name: &[u8]) -> Known {
         let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
         match name.len() {
             2 if is("te") => Known::Hop,

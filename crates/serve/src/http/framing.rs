@@ -1,6 +1,8 @@
 //! Where a body ends. Strict: what two parsers could read in two ways is refused, for that is how
 //! requests are smuggled past a proxy.
 
+use super::trailers::{TOKEN_START, check_name, check_value};
+
 /// Extensions of a chunk's size line, and all trailers together. Nobody needs more.
 const LINE_MAX: usize = 256;
 const TRAILERS_MAX: usize = 8 << 10;
@@ -14,16 +16,22 @@ pub enum Framing {
     UntilClose,
 }
 
-/// The bytes are no chunked body.
+/// The bytes are no chunked body, or one with trailers that no replica must see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a chunk of the body is malformed: {0}")]
-pub struct Malformed(&'static str);
+pub enum Malformed {
+    #[error("a chunk of the body is malformed: {0}")]
+    Chunk(&'static str),
+    #[error("a trailer behind the body is refused: {0}")]
+    Trailer(&'static str),
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunked {
     at: At,
     /// As they came, each line with its end.
     trailers: Vec<u8>,
+    /// Of a request: its trailers are passed on as they come, so they are judged as they come.
+    of_request: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +57,10 @@ enum At {
     TrailerStart {
         seen: usize,
     },
+    TrailerName {
+        seen: usize,
+    },
+    /// Behind a trailer's colon.
     Trailer {
         seen: usize,
     },
@@ -64,8 +76,13 @@ enum At {
 impl Framing {
     pub const EMPTY: Framing = Framing::Length(0);
 
+    /// Of an answer.
     pub fn chunked() -> Framing {
-        Framing::Chunked(Chunked { at: At::Size { digits: 0, size: 0 }, trailers: Vec::new() })
+        Framing::Chunked(Chunked::new(false))
+    }
+
+    pub fn chunked_request() -> Framing {
+        Framing::Chunked(Chunked::new(true))
     }
 
     pub fn is_done(&self) -> bool {
@@ -108,6 +125,10 @@ impl Framing {
 }
 
 impl Chunked {
+    fn new(of_request: bool) -> Chunked {
+        Chunked { at: At::Size { digits: 0, size: 0 }, trailers: Vec::new(), of_request }
+    }
+
     fn advance(&mut self, bytes: &[u8], mut data: impl FnMut(&[u8])) -> Result<usize, Malformed> {
         let mut used = 0;
         while used < bytes.len() && self.at != At::End {
@@ -125,15 +146,40 @@ impl Chunked {
                 used += skipped;
                 continue;
             }
-            let in_trailers = |at: &At| matches!(at, At::Trailer { .. } | At::TrailerLf { .. });
-            let was_in = in_trailers(&self.at);
-            self.at = self.step(bytes[used]).inspect_err(|bad| self.at = At::Bad(*bad))?;
-            if was_in || in_trailers(&self.at) {
-                self.trailers.push(bytes[used]);
-            }
+            let byte = bytes[used];
+            let next = self.step(byte).and_then(|next| self.note_trailer(byte, next));
+            self.at = next.inspect_err(|bad| self.at = At::Bad(*bad))?;
             used += 1;
         }
         Ok(used)
+    }
+
+    /// Keeps what belongs to trailers, and judges those of a request: `byte` leads from where we are to `next`.
+    fn note_trailer(&mut self, byte: u8, next: At) -> Result<At, Malformed> {
+        let inside = |at: &At| {
+            matches!(at, At::TrailerName { .. } | At::Trailer { .. } | At::TrailerLf { .. })
+        };
+        if !inside(&self.at) && !inside(&next) {
+            return Ok(next);
+        }
+        if self.of_request {
+            match (&self.at, &next) {
+                (At::Trailer { .. }, At::Trailer { .. }) if byte == b'_' => {
+                    let before = self.trailers.len().saturating_sub(TOKEN_START);
+                    check_value(&[&self.trailers[before..], b"_"].concat())?;
+                }
+                (At::TrailerStart { .. } | At::TrailerName { .. }, At::Trailer { .. }) => {
+                    let line = memchr::memrchr(b'\n', &self.trailers).map_or(0, |end| end + 1);
+                    check_name(&self.trailers[line..])?;
+                }
+                (At::TrailerName { .. }, At::TrailerLf { .. }) => {
+                    return Err(Malformed::Trailer("it has no colon"));
+                }
+                _ => {}
+            }
+        }
+        self.trailers.push(byte);
+        Ok(next)
     }
 
     /// What lies between two chunks nearly always: an end of line, or a plain size with its own.
@@ -162,7 +208,7 @@ impl Chunked {
     fn step(&self, byte: u8) -> Result<At, Malformed> {
         Ok(match (self.at.clone(), byte) {
             (At::Size { digits, .. }, b) if b.is_ascii_hexdigit() && digits >= 15 => {
-                return Err(Malformed("its size has too many digits"));
+                return Err(Malformed::Chunk("its size has too many digits"));
             }
             (At::Size { digits, size }, b) if b.is_ascii_hexdigit() => {
                 let digit = (b as char).to_digit(16).unwrap_or(0);
@@ -170,33 +216,37 @@ impl Chunked {
             }
             (At::Size { digits: 1.., size }, b'\r') => At::SizeLf { size },
             (At::Size { digits: 1.., size }, b';') => At::Extension { size, seen: 0 },
-            (At::Size { .. }, _) => return Err(Malformed("its size is no hexadecimal number")),
+            (At::Size { .. }, _) => {
+                return Err(Malformed::Chunk("its size is no hexadecimal number"));
+            }
             (At::Extension { size, .. }, b'\r') => At::SizeLf { size },
             (At::Extension { size, seen }, b) if seen < LINE_MAX && is_text(b) => {
                 At::Extension { size, seen: seen + 1 }
             }
-            (At::Extension { .. }, _) => return Err(Malformed("its extension")),
+            (At::Extension { .. }, _) => return Err(Malformed::Chunk("its extension")),
             (At::SizeLf { size: 0 }, b'\n') => At::TrailerStart { seen: 0 },
             (At::SizeLf { size }, b'\n') => At::Data { left: size },
             (At::DataCr, b'\r') => At::DataLf,
             (At::DataLf, b'\n') => At::Size { digits: 0, size: 0 },
             (At::TrailerStart { .. }, b'\r') => At::EndLf,
             (At::TrailerStart { .. }, b' ' | b'\t') => {
-                return Err(Malformed("a trailer goes on in the next line"));
+                return Err(Malformed::Chunk("a trailer goes on in the next line"));
             }
-            (At::TrailerStart { seen } | At::Trailer { seen }, b)
+            (At::TrailerStart { seen } | At::TrailerName { seen } | At::Trailer { seen }, b)
                 if seen < TRAILERS_MAX && is_text(b) =>
             {
-                At::Trailer { seen: seen + 1 }
+                let seen = seen + 1;
+                let in_value = b == b':' || matches!(self.at, At::Trailer { .. });
+                if in_value { At::Trailer { seen } } else { At::TrailerName { seen } }
             }
-            (At::Trailer { seen }, b'\r') => At::TrailerLf { seen },
+            (At::TrailerName { seen } | At::Trailer { seen }, b'\r') => At::TrailerLf { seen },
             (At::TrailerLf { seen }, b'\n') => At::TrailerStart { seen },
-            (At::TrailerStart { .. } | At::Trailer { .. }, _) => {
-                return Err(Malformed("its trailers"));
+            (At::TrailerStart { .. } | At::TrailerName { .. } | At::Trailer { .. }, _) => {
+                return Err(Malformed::Chunk("its trailers"));
             }
             (At::EndLf, b'\n') => At::End,
             (At::Bad(bad), _) => return Err(bad),
-            _ => return Err(Malformed("a line does not end in CR LF")),
+            _ => return Err(Malformed::Chunk("a line does not end in CR LF")),
         })
     }
 }
@@ -235,6 +285,39 @@ mod tests {
         assert!(framing.trailers().is_empty());
         framing.advance(b"1\r\nx\r\n0\r\na: b\r\nc: d\r\n\r\n", |_| {}).unwrap();
         assert_eq!(framing.trailers(), b"a: b\r\nc: d\r\n");
+    }
+
+    /// As `(line, what is passed on before it is refused)`: nothing of a secret, however it is cut.
+    #[test]
+    fn a_key_in_a_trailer_of_a_request_is_noticed_before_its_secret() {
+        for (line, passed) in [
+            ("authorization: Bearer sk-theirs", "authorization"),
+            ("X-API-Key: tutti_s_ca_k3_9c41", "X-API-Key"),
+            ("x-mine: Bearer tutti_s_ca_k3_9c41", "x-mine: Bearer tutti_s"),
+            ("x-sum: 1\r\nx-mine: a_tutti_u_ca_k3_9c41", "x-sum: 1\r\nx-mine: a_tutti_u"),
+            ("content-length: 5", "content-length"),
+            ("authorization : Bearer 1", "authorization "),
+            (": x", ""),
+            ("authorization", "authorization"),
+        ] {
+            let raw = format!("1\r\nx\r\n0\r\n{line}\r\n\r\n");
+            for piece in [1, 3, 7, raw.len()] {
+                let mut framing = Framing::chunked_request();
+                let mut used = 0;
+                let refused = raw
+                    .as_bytes()
+                    .chunks(piece)
+                    .find_map(|bytes| framing.advance(bytes, |_| {}).map(|n| used += n).err());
+                assert!(matches!(refused, Some(Malformed::Trailer(_))), "{line}: {refused:?}");
+                assert!(used <= "1\r\nx\r\n0\r\n".len() + passed.len(), "{line} by {piece}");
+            }
+        }
+        let mut framing = Framing::chunked_request();
+        let good = b"0\r\nx-sum: 1:2\r\nx-note: tutti_ a_b_\r\nx-empty:\r\n\r\n";
+        assert_eq!(framing.advance(good, |_| {}), Ok(good.len()));
+        let mut answer = Framing::chunked();
+        answer.advance(b"0\r\nwww-authenticate: x\r\nwithout colon\r\n\r\n", |_| {}).unwrap();
+        assert!(answer.is_done(), "what a replica says is its own");
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl RequestHead {
 
     pub fn framing(&self) -> Framing {
         if self.fields.chunked {
-            Framing::chunked()
+            Framing::chunked_request()
         } else {
             Framing::Length(self.fields.length.unwrap_or(0))
         }
