@@ -28,9 +28,9 @@ pub fn answer(head: &RequestHead, shared: &Shared, routes: &Routes, caller: &Cal
         }
         "/-/metrics" => Answer {
             content_type: "text/plain; version=0.0.4",
-            ..Answer::text(200, &metrics(&report(shared, routes, false)))
+            ..Answer::text(200, &metrics(&report(shared, routes, Some(caller))))
         },
-        "/-/endpoints" => match serde_json::to_value(report(shared, routes, false)) {
+        "/-/endpoints" => match serde_json::to_value(report(shared, routes, Some(caller))) {
             Ok(report) => Answer::json(200, &report),
             Err(error) => Answer::error(500, "report", &error.to_string()),
         },

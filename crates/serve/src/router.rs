@@ -55,7 +55,7 @@ pub struct Reporter {
 impl Reporter {
     /// For the controller. Peaks begin anew.
     pub fn report(&self) -> RouterReport {
-        report(&self.shared, &self.shared.routes(), true)
+        report(&self.shared, &self.shared.routes(), None)
     }
 }
 

@@ -365,6 +365,25 @@ async fn own_paths_answer() {
 }
 
 #[tokio::test]
+async fn a_key_shows_nothing_of_endpoints_that_it_is_not_for() {
+    let address = says("ok").await;
+    let mut table = table(vec![endpoint("mine", &[address]), endpoint("hidden", &[address])]);
+    table.keys =
+        vec![key(KeyLimits { endpoints: vec!["mine".to_owned()], ..KeyLimits::default() })];
+    let router = start(table);
+    router.all_ready("hidden").await;
+    for path in ["/v1/models", "/-/endpoints", "/-/metrics"] {
+        let keyed =
+            format!("GET {path} HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer {KEY}\r\n\r\n");
+        let answer = router.ask(&keyed).await;
+        assert_eq!(status(&answer), 200, "{path}: {answer}");
+        assert!(answer.contains("mine") && !answer.contains("hidden"), "{path}: {answer}");
+        let local = router.get(path).await;
+        assert!(local.contains("mine") && local.contains("hidden"), "{path}: {local}");
+    }
+}
+
+#[tokio::test]
 async fn what_came_through_a_proxy_is_not_from_this_machine() {
     let address = says("ok").await;
     let router = start(table(vec![endpoint("m", &[address])]));
