@@ -312,7 +312,13 @@ mod tests {
     #[test]
     fn behind_a_proxy_on_this_machine_everybody_needs_a_key() {
         let routes = routes(None);
-        for line in ["Forwarded: for=1", "x-forwarded-for: 1", "VIA: 1.1 a", "X-Real-IP: 1"] {
+        for line in [
+            "Forwarded: for=1",
+            "x-forwarded-for: 1",
+            "VIA: 1.1 a",
+            "X-Real-IP: 1",
+            "x-tutti-router: 1",
+        ] {
             let caller = ask(&format!("{line}\r\n"), "127.0.0.1", &routes).unwrap();
             assert!(!caller.local && !caller.may_see("m", false), "{line}");
         }

@@ -289,8 +289,9 @@ impl Connection {
         let mut up = match reused {
             Some(up) => up,
             None => {
-                let within = self.worker.shared.config.timeouts.connect;
-                let connecting = connect(&lease.choice.address, within);
+                let shared = &self.worker.shared;
+                let within = shared.config.timeouts.connect;
+                let connecting = connect(&lease.choice.address, shared.bound, within);
                 match self.client.unless_gone(limit, connecting).await.map_err(|_| Stop::Cut)? {
                     Ok(up) => up,
                     Err(error) => {

@@ -1,6 +1,7 @@
 //! Asks replicas whether they are well, and what they say of their load.
 
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use tutti_model::{EndpointRoute, ReplicaRoute};
 
 use crate::config::Timeouts;
 use crate::desk::Desk;
-use crate::http::{Framing, ResponseHead};
+use crate::http::{Framing, PASSED_ON, ResponseHead};
 use crate::logic::{ReplicaKey, parse_metrics};
 use crate::pool::connect;
 use crate::shared::Shared;
@@ -56,6 +57,7 @@ pub async fn probe_all(shared: Arc<Shared>) {
                         whom,
                         address,
                         path: path_of(&entry.route, key),
+                        listens: shared.bound,
                         timeouts,
                         book: book.clone(),
                     };
@@ -111,6 +113,8 @@ struct Probe {
     whom: Whom,
     address: Arc<str>,
     path: String,
+    /// Where the router does.
+    listens: SocketAddr,
     timeouts: Timeouts,
     book: Book,
 }
@@ -145,7 +149,7 @@ impl Probe {
 
     async fn get(&self, path: &str) -> Result<(u16, Vec<u8>), String> {
         let within = self.timeouts.probe_answer;
-        match tokio::time::timeout(within, get(&self.address, path, within)).await {
+        match tokio::time::timeout(within, get(&self.address, self.listens, path, within)).await {
             Ok(answer) => answer.map_err(|error| format!("{path} can't be asked: {error}")),
             Err(_) => Err(format!("{path} did not answer within {} ms", within.as_millis())),
         }
@@ -153,12 +157,17 @@ impl Probe {
 }
 
 /// A plain GET on a connection of its own: what is asked is whether a new client would get an answer.
-async fn get(address: &str, path: &str, within: Duration) -> std::io::Result<(u16, Vec<u8>)> {
+async fn get(
+    address: &str,
+    listens: SocketAddr,
+    path: &str,
+    within: Duration,
+) -> std::io::Result<(u16, Vec<u8>)> {
     let nonsense = || std::io::Error::new(std::io::ErrorKind::InvalidData, "that is no HTTP");
-    let mut stream = connect(address, within).await?;
+    let mut stream = connect(address, listens, within).await?;
     let slash = if path.starts_with('/') { "" } else { "/" };
     let request = format!(
-        "GET {slash}{path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: tutti-router\r\nConnection: close\r\n\r\n"
+        "GET {slash}{path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: tutti-router\r\n{PASSED_ON}: 1\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     let mut bytes = Vec::with_capacity(1024);

@@ -9,7 +9,7 @@ mod ticker;
 mod trailers;
 
 pub use buffer::Buffer;
-pub use fields::{BadHead, Known};
+pub use fields::{BadHead, Known, PASSED_ON};
 pub use framing::{Framing, Malformed};
 pub use head::{RequestHead, ResponseHead, ends_head};
 pub use io::Io;

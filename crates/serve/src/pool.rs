@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -64,11 +65,20 @@ fn is_quiet(stream: &TcpStream) -> bool {
     matches!(stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// A new connection to `host:port`.
-pub async fn connect(address: &str, within: Duration) -> io::Result<TcpStream> {
+/// A new connection to `host:port`, but for where the router itself `listens`: whoever says that a replica is
+/// there would have it ask itself.
+pub async fn connect(
+    address: &str,
+    listens: SocketAddr,
+    within: Duration,
+) -> io::Result<TcpStream> {
     let stream = tokio::time::timeout(within, TcpStream::connect(address))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // Only now it is known where a name, or `0.0.0.0`, leads.
+    if is_own(listens, stream.peer_addr()?, stream.local_addr()?) {
+        return Err(io::Error::other("this router itself listens there"));
+    }
     stream.set_nodelay(true)?;
     // A machine that vanishes says nothing; this finds out within a minute.
     let alive = socket2::TcpKeepalive::new()
@@ -77,4 +87,38 @@ pub async fn connect(address: &str, within: Duration) -> io::Result<TcpStream> {
         .with_retries(3);
     socket2::SockRef::from(&stream).set_tcp_keepalive(&alive)?;
     Ok(stream)
+}
+
+/// A connection from `local` to `peer` leads to who `listens`, as far as addresses tell.
+fn is_own(listens: SocketAddr, peer: SocketAddr, local: SocketAddr) -> bool {
+    let [listens_ip, peer_ip, local_ip] = [listens, peer, local].map(|a| a.ip().to_canonical());
+    let on_this_machine = || peer_ip.is_loopback() || peer_ip == local_ip;
+    peer.port() == listens.port()
+        && (peer_ip == listens_ip || listens_ip.is_unspecified() && on_this_machine())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `(where it listens, whom it reaches, from where, is that itself)`.
+    #[test]
+    fn the_router_knows_itself_by_every_address() {
+        for (listens, peer, local, own) in [
+            ("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1:4000", true),
+            ("127.0.0.1:80", "127.0.0.1:81", "127.0.0.1:4000", false),
+            ("127.0.0.1:80", "127.0.0.2:80", "127.0.0.1:4000", false),
+            ("127.0.0.1:80", "10.0.0.1:80", "10.0.0.1:4000", false),
+            ("10.0.0.1:80", "[::ffff:10.0.0.1]:80", "[::ffff:10.0.0.1]:4000", true),
+            ("0.0.0.0:80", "127.0.0.2:80", "127.0.0.1:4000", true),
+            ("0.0.0.0:80", "10.0.0.1:80", "10.0.0.1:4000", true),
+            ("0.0.0.0:80", "10.0.0.2:80", "10.0.0.1:4000", false),
+            ("0.0.0.0:80", "10.0.0.1:81", "10.0.0.1:4000", false),
+            ("[::]:80", "[::1]:80", "[::1]:4000", true),
+            ("[::]:80", "10.0.0.1:80", "10.0.0.1:4000", true),
+        ] {
+            let [l, p, c] = [listens, peer, local].map(|a| a.parse().unwrap());
+            assert_eq!(is_own(l, p, c), own, "{listens} {peer} {local}");
+        }
+    }
 }

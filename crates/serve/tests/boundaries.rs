@@ -86,5 +86,5 @@ async fn a_request_of_http_1_0_gets_a_host() {
     let mut client = router.connect().await;
     client.write_all(b"GET /x HTTP/1.0\r\n\r\n").await.unwrap();
     let got = soon(pieces.recv()).await.unwrap();
-    assert_eq!(got, "GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(got, "GET /x HTTP/1.1\r\nHost: localhost\r\nx-tutti-router: 1\r\n\r\n");
 }

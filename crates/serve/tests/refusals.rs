@@ -2,12 +2,13 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tutti_model::{KeyLimits, Span};
+use tutti_model::{EndpointReport, EndpointRoute, KeyLimits, ReplicaReport, RouteTable, Span};
 
 fn status(answer: &str) -> u16 {
     answer.get(9..12).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
@@ -394,6 +395,63 @@ async fn what_came_through_a_proxy_is_not_from_this_machine() {
             assert_eq!(status(&router.ask(&request).await), 401, "{line}");
         }
     }
+}
+
+/// `loop` is said to be where a router listens, on whose machine nobody needs a key.
+fn loops(address: SocketAddr, version: u64) -> RouteTable {
+    let route = EndpointRoute {
+        health: "/-/healthy".to_owned(),
+        hold: Span(300),
+        queue_wait: Span(300),
+        ..endpoint("loop", &[address])
+    };
+    let limits = KeyLimits { endpoints: vec!["loop".to_owned()], ..KeyLimits::default() };
+    RouteTable { version, keys: vec![key(limits)], ..table(vec![route]) }
+}
+
+const THROUGH_LOOP: &str = "/e/loop/e/fixed/x HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer";
+
+#[tokio::test]
+async fn a_router_does_not_ask_itself() {
+    for listen in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+        let address = says("secret").await;
+        let fixed = endpoint("fixed", &[address]);
+        let mut config = config();
+        config.listen = listen.parse().unwrap();
+        let router = start_with(config, table(vec![fixed.clone()]));
+        let own = SocketAddr::from(([127, 0, 0, 1], router.handle.addr.port()));
+        let mut routes = loops(own, 2);
+        routes.endpoints.push(fixed);
+        router.set(routes);
+        let changed = async {
+            while router.handle.report().version != 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(changed).await;
+        let told = |m: &EndpointReport| {
+            let why = |r: &ReplicaReport| r.why.as_ref().is_some_and(|w| w.contains("itself"));
+            m.replicas.values().all(|r| r.ready || why(r))
+        };
+        let report = router.until("loop", told).await;
+        let mut client = tokio::net::TcpStream::connect(own).await.unwrap();
+        let request = format!("GET {THROUGH_LOOP} {KEY}\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = String::from_utf8(read_to_end(&mut client).await).unwrap();
+        assert_eq!(status(&answer), 503, "{listen}: {answer}");
+        assert!(!answer.contains("secret"), "{listen}: {answer}");
+        assert!(report.replicas.values().all(|r| !r.ready), "{listen}: {report:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_comes_through_another_router_needs_a_key_here() {
+    let other = start(table(vec![endpoint("fixed", &[says("secret").await])]));
+    let router = start(loops(other.handle.addr, 1));
+    router.all_ready("loop").await;
+    let answer = router.ask(&format!("GET {THROUGH_LOOP} {KEY}\r\n\r\n")).await;
+    assert_eq!(status(&answer), 401, "{answer}");
+    assert!(!answer.contains("secret"), "{answer}");
 }
 
 #[tokio::test]

@@ -165,10 +165,11 @@ impl Stream {
             let reused = pooled.then(|| self.worker.pool.take(lease.choice.listing)).flatten();
             let was_reused = reused.is_some();
             let mut sent = Sent::Nothing;
-            let within = self.worker.shared.config.timeouts.connect;
+            let shared = &self.worker.shared;
+            let within = shared.config.timeouts.connect;
             let up = match reused {
                 Some(up) => Ok(up),
-                None => connect(&lease.choice.address, within).await,
+                None => connect(&lease.choice.address, shared.bound, within).await,
             };
             let verdict = match up {
                 Err(error) => tries.not_connected(&error),

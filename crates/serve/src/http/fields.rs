@@ -7,6 +7,11 @@ pub const FIELDS_MAX: usize = 128;
 /// More names than this in `Connection` are refused: each is compared with every header.
 pub const CONNECTION_MAX: usize = 32;
 
+/// Every router adds this line to what it passes on. Where a replica is said to be may be a router, this one or
+/// another on its machine: for that one the request must not be from its own machine, which needs no key. It
+/// is not left out again, so what goes in a circle ends when it has too many lines.
+pub const PASSED_ON: &str = "x-tutti-router";
+
 /// What the router makes of a header; all others are none of its business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -21,7 +26,7 @@ pub enum Known {
     ApiKey,
     Endpoint,
     ContentType,
-    /// Says that a proxy passed the request on.
+    /// Says that a proxy passed the request on, which a router is too.
     Forwarded,
     /// Concerns one connection only, and is never passed on.
     Hop,
@@ -43,6 +48,7 @@ impl Known {
             12 if is("content-type") => Known::ContentType,
             13 if is("authorization") => Known::Authorization,
             14 if is("content-length") => Known::ContentLength,
+            14 if is(PASSED_ON) => Known::Forwarded,
             15 if is("x-forwarded-for") => Known::Forwarded,
             16 if is("x-tutti-endpoint") => Known::Endpoint,
             16 if is("proxy-connection") => Known::Hop,

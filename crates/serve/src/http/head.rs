@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::fields::{BadHead, FIELDS_MAX, Fields, Known};
+use super::fields::{BadHead, FIELDS_MAX, Fields, Known, PASSED_ON};
 use super::framing::Framing;
 
 /// The head of a request.
@@ -122,7 +122,7 @@ impl RequestHead {
     }
 
     /// Appends this head as a replica gets it. `skip` first bytes of the target are left out, and the
-    /// headers whose values are for us alone.
+    /// headers whose values are for us alone. [`PASSED_ON`] is added.
     pub fn write_upstream(&self, out: &mut Vec<u8>, skip: usize, hides: impl Fn(&[u8]) -> bool) {
         out.extend_from_slice(self.method().as_bytes());
         out.push(b' ');
@@ -145,7 +145,8 @@ impl RequestHead {
         if self.upgrade() {
             out.extend_from_slice(b"Connection: Upgrade\r\n");
         }
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(PASSED_ON.as_bytes());
+        out.extend_from_slice(b": 1\r\n\r\n");
     }
 }
 

@@ -22,7 +22,7 @@ fn lines_are_passed_on_as_they_came_but_for_those_of_the_connection() {
     assert_eq!(
         upstream(text),
         "POST /v1/x?q=%20 HTTP/1.1\r\nHOST: a\r\nX-MiXed:   two  spaces\r\nx-mixed: again\r\n\
-         X-Empty:\r\nContent-Length: 3\r\n\r\n"
+         X-Empty:\r\nContent-Length: 3\r\nx-tutti-router: 1\r\n\r\n"
     );
 }
 
@@ -38,7 +38,7 @@ fn upgrades_are_passed_on() {
     let text = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     let head = request(text).unwrap();
     assert!(head.upgrade());
-    assert!(upstream(text).contains("Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n"));
+    assert!(upstream(text).contains("Upgrade: websocket\r\nConnection: Upgrade\r\n"));
     let plain = "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n";
     assert!(!upstream(plain).contains("websocket"), "nobody asked for it on this connection");
 }
@@ -57,7 +57,8 @@ fn nobody_gets_an_http2_tunnel() {
              Connection: Upgrade, HTTP2-Settings\r\n\r\n"
         );
         assert!(!request(&text).unwrap().upgrade(), "{lines}");
-        assert_eq!(upstream(&text), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "{lines}");
+        let passed = "GET / HTTP/1.1\r\nHost: a\r\nx-tutti-router: 1\r\n\r\n";
+        assert_eq!(upstream(&text), passed, "{lines}");
     }
 }
 
@@ -67,7 +68,21 @@ fn keys_of_ours_are_not_passed_on() {
     let head = request(text).unwrap();
     let mut out = Vec::new();
     head.write_upstream(&mut out, 0, |value| value == b"Bearer x");
-    assert_eq!(out, b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: y\r\n\r\n");
+    let passed = b"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: y\r\nx-tutti-router: 1\r\n\r\n";
+    assert_eq!(out, passed);
+}
+
+#[test]
+fn what_is_passed_on_says_so_whatever_the_client_says() {
+    for lines in
+        ["", "Connection: x-tutti-router\r\n", "X-Tutti-Router: 0\r\n", "Upgrade: websocket\r\n"]
+    {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let once = upstream(&text);
+        assert!(request(&once).unwrap().fields.get(Known::Forwarded).is_some(), "{lines}: {once}");
+        let lines = |text: &str| text.matches("\r\n").count();
+        assert_eq!(lines(&upstream(&once)), lines(&once) + 1, "each router adds one: {once}");
+    }
 }
 
 #[test]
