@@ -42,6 +42,8 @@ pub struct Exchange {
     /// Some of the body was passed on and not kept.
     streamed: bool,
     all_sent: bool,
+    /// The answer came before that: the replica may never read the rest.
+    early: bool,
     /// The replica takes nothing more. It may have answered already.
     refused: bool,
     pub answer: ResponseHead,
@@ -68,6 +70,7 @@ impl Exchange {
             taken: 0,
             streamed: false,
             all_sent: false,
+            early: false,
             refused: false,
             answer: ResponseHead::default(),
             up_buf: Buffer::default(),

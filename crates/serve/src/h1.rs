@@ -284,7 +284,8 @@ impl Connection {
             Err(answer) => return Err(tries.last_failure(answer).into()),
         };
         let pooled = !tries.wants_new();
-        let reused = pooled.then(|| self.worker.pool.take(lease.choice.listing)).flatten();
+        let pool = &self.worker.pool;
+        let reused = pooled.then(|| pool.take(lease.choice.listing, visit.who())).flatten();
         let was_reused = reused.is_some();
         let mut up = match reused {
             Some(up) => up,
@@ -368,7 +369,7 @@ impl Connection {
                 visit.answered();
                 let outcome = if status >= 500 { Outcome::Failed } else { Outcome::Ok };
                 if reusable {
-                    self.worker.pool.put(lease.choice.listing, up, now);
+                    self.worker.pool.put(lease.choice.listing, visit.who(), up, now);
                 }
                 lease.finish(outcome, now);
                 let whole = self.exchange.body_is_over(&mut self.client);

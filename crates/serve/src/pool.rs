@@ -1,4 +1,8 @@
 //! Idle connections to replicas, one set per thread.
+//!
+//! Each is used again only for the caller whose requests went through it before. A replica that answers without
+//! reading a body, and reads on after it, takes the body for the beginning of the next request: what a caller
+//! writes there must become no part of somebody else's.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use crate::logic::Listing;
+use crate::logic::{Listing, Who};
 
 /// Longer idle than this, a connection is closed: servers do so too, often after 5 s, and the request
 /// that meets such a one is lost time.
@@ -16,6 +20,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 
 struct Idle {
     stream: TcpStream,
+    who: Who,
     since: Instant,
 }
 
@@ -30,10 +35,11 @@ impl Pool {
     }
 
     /// The one used last, which is the least likely to have been closed meanwhile.
-    pub fn take(&self, replica: Listing) -> Option<TcpStream> {
+    pub fn take(&self, replica: Listing, who: Who) -> Option<TcpStream> {
         let mut idle = self.idle.lock().ok()?;
         let list = idle.get_mut(&replica)?;
-        while let Some(Idle { stream, .. }) = list.pop() {
+        while let Some(at) = list.iter().rposition(|i| i.who == who) {
+            let Idle { stream, .. } = list.remove(at);
             if is_quiet(&stream) {
                 return Some(stream);
             }
@@ -41,11 +47,13 @@ impl Pool {
         None
     }
 
-    pub fn put(&self, replica: Listing, stream: TcpStream, now: Instant) {
+    /// Where there are too many, the one goes that was not used for longest.
+    pub fn put(&self, replica: Listing, who: Who, stream: TcpStream, now: Instant) {
         let Ok(mut idle) = self.idle.lock() else { return };
         let list = idle.entry(replica).or_default();
-        if list.len() < self.per_replica {
-            list.push(Idle { stream, since: now });
+        list.push(Idle { stream, who, since: now });
+        if list.len() > self.per_replica {
+            list.remove(0);
         }
     }
 

@@ -74,6 +74,11 @@ impl Visit {
         })
     }
 
+    /// With whose requests this one is judged.
+    pub fn who(&self) -> Who {
+        self.who
+    }
+
     /// `whole`: nothing more is to come from the client.
     pub fn take_room(&mut self, shared: &Shared, whole: bool) -> Result<(), Answer> {
         let under_way = shared.active.load(Ordering::Relaxed);

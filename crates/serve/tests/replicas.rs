@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::*;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tutti_model::{RetryRule, RoutePolicy};
 
 /// One that is well by its health path and closes every other connection at once.
@@ -93,6 +93,73 @@ async fn a_connection_closed_while_idle_costs_nobody_anything() {
     let report = router.until("m", |m| m.traffic.requests == 20).await;
     assert_eq!(report.traffic.errors, 0);
     assert!(!report.replicas.values().any(|r| r.broken));
+}
+
+/// Answers each head with its path and reads on: what it takes for the next request begins with the body.
+async fn reads_no_bodies() -> std::net::SocketAddr {
+    replica(|mut stream, mut bytes| async move {
+        loop {
+            while let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+                let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+                bytes.drain(..end + 4);
+                let answer = ok(head.split(' ').nth(1).unwrap_or("?"));
+                if stream.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_a_replica_leaves_unread_becomes_no_part_of_another_s_request() {
+    let address = reads_no_bodies().await;
+    let mut one_thread = config();
+    one_thread.threads = 1;
+    let router = start_with(one_thread, table(vec![endpoint("m", &[address])]));
+    let glue = "GET /smuggled HTTP/1.1\r\nX: ";
+    for n in 1..=3u8 {
+        // What it glues to its own next request is its own business: each time it is another one.
+        let mut attacker = router.connect_from([127, 0, 0, 1 + n].into()).await;
+        attacker.write_all(post("/e/m/mine", glue).as_bytes()).await.unwrap();
+        read_until(&mut attacker, b"/mine").await;
+        // By then its connection to the replica is idle.
+        router.until("m", |m| m.traffic.requests == 2 * u64::from(n) - 1 && m.in_flight == 0).await;
+        let answer = router.get("/e/m/other").await;
+        assert!(answer.ends_with("\r\n\r\n/other"), "{answer}");
+        router.until("m", |m| m.traffic.requests == 2 * u64::from(n)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_on_which_the_answer_came_before_the_request_is_closed() {
+    let (closed, mut closings) = mpsc::unbounded_channel();
+    let address = replica(move |mut stream, mut bytes| {
+        let closed = closed.clone();
+        async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf").await.unwrap();
+            while !bytes.ends_with(b"0\r\n\r\n") {
+                assert!(stream.read_buf(&mut bytes).await.unwrap() > 0);
+            }
+            stream.write_all(b"more").await.unwrap();
+            closed.send(stream.read(&mut [0]).await.unwrap_or(0)).unwrap();
+        }
+    })
+    .await;
+    let router = before(address);
+    let mut client = router.connect().await;
+    let head = "POST /e/m/x HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    read_until(&mut client, b"half").await;
+    client.write_all(b"0\r\n\r\n").await.unwrap();
+    read_until(&mut client, b"more").await;
+    assert_eq!(soon(closings.recv()).await, Some(0), "its end, and no further request");
+    client.write_all(b"GET /e/m/y HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+    read_until(&mut client, b"half").await;
 }
 
 #[tokio::test]

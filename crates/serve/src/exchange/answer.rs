@@ -56,6 +56,7 @@ impl Exchange {
     /// where the answer ends.
     pub fn begin_answer(&mut self, head: &RequestHead, keep_alive: bool) -> bool {
         self.framing = self.answer.framing(head.method());
+        self.early = !self.all_sent;
         let (passing, extra) = match (&self.framing, head.minor) {
             (Framing::Chunked(_), 1) => (Passing::AsItIs, "Transfer-Encoding: chunked\r\n"),
             (Framing::Chunked(_), _) => (Passing::OutOfChunks, ""),
@@ -133,7 +134,7 @@ impl Exchange {
             }
         })
         .await?;
-        let clean = self.up_buf.is_empty() && self.framing.is_done() && self.all_sent;
+        let clean = self.up_buf.is_empty() && self.framing.is_done() && !self.early;
         Ok(clean && self.answer.keep_alive())
     }
 

@@ -95,7 +95,7 @@ impl Passing {
         self.visit.answered();
         let clean = self.reusable && self.buffer.is_empty() && self.framing.is_done();
         if let Some(Up::Whole(stream)) = self.up.take().filter(|_| clean) {
-            self.worker.pool.put(lease.choice.listing, stream, now);
+            self.worker.pool.put(lease.choice.listing, self.visit.who(), stream, now);
         }
         lease.finish(if self.status >= 500 { Outcome::Failed } else { Outcome::Ok }, now);
     }

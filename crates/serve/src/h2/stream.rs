@@ -162,7 +162,8 @@ impl Stream {
         loop {
             let lease = visit.replica().await.map_err(|answer| tries.last_failure(answer))?;
             let pooled = !tries.wants_new();
-            let reused = pooled.then(|| self.worker.pool.take(lease.choice.listing)).flatten();
+            let pool = &self.worker.pool;
+            let reused = pooled.then(|| pool.take(lease.choice.listing, visit.who())).flatten();
             let was_reused = reused.is_some();
             let mut sent = Sent::Nothing;
             let shared = &self.worker.shared;
