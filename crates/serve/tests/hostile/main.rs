@@ -54,7 +54,8 @@ macro_rules! attack {
     };
 }
 
-/// A head may take 64 KiB before it is refused, an answer on its way 32 KiB, a body that is read before a
+/// A head may take 64 KiB before it is refused, an answer on its way 32 KiB (and what the buffer was before it grew to that,
+/// if replicas are fast), a body that is read before a
 /// replica is chosen 64 KiB. Larger ones have 32 MiB together, for which others wait with what they have.
 fn attacks() -> Vec<Attack> {
     vec![
@@ -63,7 +64,7 @@ fn attacks() -> Vec<Attack> {
         attack!("bodies that dribble", [408], 48, slow::bodies),
         attack!("large bodies that dribble", [408, 503], 160, slow::large_bodies),
         attack!("streamed bodies that stall", [408], 64, slow::streamed_bodies),
-        attack!("answers that nobody reads", [200], 64, slow::unread),
+        attack!("answers that nobody reads", [200], 80, slow::unread),
         attack!("a header of 1 MB", [431], 128, malformed::long_header),
         attack!("10,000 headers", [431], 128, malformed::many_headers),
         attack!("malformed chunks", [0, 400], 64, malformed::chunks),
@@ -77,7 +78,7 @@ fn attacks() -> Vec<Attack> {
         attack!("HTTP/2: opened and reset", [0, 200], 512, http2::resets),
         attack!("HTTP/2: endless headers", [0], 512, http2::headers),
         attack!("HTTP/2: pings and settings", [0, 200], 512, http2::pings),
-        attack!("HTTP/2: answers that nobody reads", [0], 128, http2::unread),
+        attack!("HTTP/2: answers that nobody reads", [0], 64, http2::unread),
     ]
 }
 
