@@ -23,7 +23,7 @@ use tutti_model::{Policy, Role};
 use tutti_wire::client::SOCKET_FILE;
 use tutti_wire::pki::replace_file;
 
-use crate::api::{self, App, Execs, Hosts};
+use crate::api::{self, App, Bodies, Execs, Hosts};
 use crate::archive::{self, ARCHIVE_DIR, Archive};
 use crate::audit::Audit;
 use crate::clock::now;
@@ -243,6 +243,7 @@ pub(crate) async fn open(
         ca: Arc::clone(&identity.ca),
         hosts: Hosts::new(addr, &config.extra_names),
         execs: Execs::default(),
+        bodies: Bodies::default(),
         dash: Dash::open(&config.data_dir, addr.port()),
         data_dir: config.data_dir.clone(),
         room: JournalRoom::new(&config.data_dir),

@@ -1,5 +1,6 @@
 //! Reading what clients send: bounded in size and time, and strict about names.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,6 +10,8 @@ use http::StatusCode;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
+use super::App;
+use super::bodies::Turn;
 use super::problem::{Problem, exit};
 
 pub const BODY_MAX: usize = 1 << 20;
@@ -18,35 +21,44 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// A JSON body of at most [`BODY_MAX`] bytes.
 pub struct Strict<T>(pub T);
 
-/// A JSON body of at most [`BATCH_MAX`] bytes.
-pub struct StrictBatch<T>(pub T);
+/// A JSON body of at most [`BATCH_MAX`] bytes. What it means may take many times as much memory: the
+/// turn is kept until that is gone.
+pub struct StrictBatch<T>(pub T, pub Turn);
 
 /// The same from another part of tutti, which may be newer and say more: unknown keys are ignored.
 pub struct Lenient<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Lenient<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Lenient<T> {
     type Rejection = Problem;
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        read(request.into_body(), BATCH_MAX).await.and_then(|b| understand(&b)).map(Lenient)
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        sent(app, request, BATCH_MAX, understand).await.map(|(value, _)| Lenient(value))
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Strict<T> {
     type Rejection = Problem;
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        read(request.into_body(), BODY_MAX).await.and_then(|b| parse(&b)).map(Strict)
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        sent(app, request, BODY_MAX, parse).await.map(|(value, _)| Strict(value))
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for StrictBatch<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for StrictBatch<T> {
     type Rejection = Problem;
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        read(request.into_body(), BATCH_MAX).await.and_then(|b| parse(&b)).map(StrictBatch)
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let (value, turn) = sent(app, request, BATCH_MAX, parse).await?;
+        Ok(StrictBatch(value, turn))
     }
 }
 
-pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
-    read_within(body, max, BODY_TIMEOUT).await
+/// What the body of a request means, as `parse` understands it.
+pub(super) async fn sent<T: Send + 'static>(
+    app: &App,
+    request: Request,
+    max: usize,
+    parse: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+) -> Result<(T, Turn), Problem> {
+    let bytes = read_within(request.into_body(), max, BODY_TIMEOUT).await?;
+    app.bodies.parsed(bytes, parse).await
 }
 
 pub(crate) async fn read_within(

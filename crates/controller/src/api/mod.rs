@@ -3,6 +3,7 @@
 
 mod alerts;
 pub mod auth;
+mod bodies;
 pub(crate) mod body;
 mod cluster;
 mod endpoints;
@@ -53,6 +54,7 @@ use crate::serving::Routers;
 use crate::telemetry::Store;
 use crate::watch::Board;
 
+pub use bodies::Bodies;
 pub use exec::Execs;
 pub use hosts::Hosts;
 pub use openapi::document;
@@ -73,6 +75,8 @@ pub struct App {
     pub ca: Arc<Ca>,
     pub hosts: Hosts,
     pub execs: Execs,
+    /// What clients send, while it comes and is parsed.
+    pub bodies: Bodies,
     pub dash: Dash,
     pub data_dir: PathBuf,
     pub room: JournalRoom,

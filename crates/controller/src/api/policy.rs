@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, Request, State};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
+use http::HeaderMap;
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
-use http::{HeaderMap, StatusCode};
 use tutti_engine::{Command, Rejected, policy_notes};
 use tutti_model::{Policy, ReservationRow, Role, TeamShare};
 use tutti_wire::api::{ApiError, Changed, PolicyPreview, PolicyReplaced, ProblemRow};
@@ -14,10 +14,11 @@ use tutti_wire::policyfile::{self, BadPolicyFile};
 
 use super::App;
 use super::auth::Caller;
-use super::body::{BATCH_MAX, read};
+use super::bodies::aside;
+use super::body::{BATCH_MAX, sent};
 use super::jobs::change;
 use super::openapi::Problems;
-use super::problem::{Problem, bad_policy, exit};
+use super::problem::{Problem, bad_policy};
 use crate::clock::now;
 use crate::core::World;
 
@@ -97,20 +98,12 @@ pub async fn preview(
     let (state, settings) = app.core.read(copy).await?;
     let look = move || -> Result<_, Problem> {
         let changes = policyfile::changes(&state.policy, &policy).map_err(|error| {
-            Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                exit::FAILED,
-                format!("the policy can't be written as a file: {error}"),
-            )
+            Problem::internal(format!("the policy can't be written as a file: {error}"))
         })?;
         let effects = tutti_engine::preview(&state, &settings, &policy, now())?;
         Ok(Json(PolicyPreview { changes, effects }))
     };
-    tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        Err(Problem::new(status, "internal", exit::FAILED, format!("the preview failed: {error}")))
-    })
+    aside(look).await?
 }
 
 /// Reservations and maintenance: what goes on, what comes, what is over.
@@ -129,10 +122,8 @@ async fn running(app: &App) -> Result<Arc<Policy>, Problem> {
 
 /// As `ETag` and `If-Match` have it: in quotes.
 fn tag(policy: &Policy) -> Result<String, Problem> {
-    let tag = policyfile::tag(policy).map_err(|error| {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        Problem::new(status, "internal", exit::FAILED, format!("the policy has no tag: {error}"))
-    })?;
+    let tag = policyfile::tag(policy)
+        .map_err(|error| Problem::internal(format!("the policy has no tag: {error}")))?;
     Ok(format!("\"{tag}\""))
 }
 
@@ -173,17 +164,19 @@ pub async fn quota(State(app): State<Arc<App>>) -> Result<Json<Vec<TeamShare>>, 
 /// A policy as the content type says.
 pub struct Sent(Policy);
 
-impl<S: Send + Sync> FromRequest<S> for Sent {
+impl FromRequest<Arc<App>> for Sent {
     type Rejection = Problem;
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let is_toml = kind.is_some_and(is_toml);
-        let body = read(request.into_body(), BATCH_MAX).await?;
-        let policy = match is_toml {
-            true => policyfile::parse(None, &body),
-            false => policyfile::parse_json(&body),
+        let parse = move |body: &[u8]| {
+            let policy = match is_toml {
+                true => policyfile::parse(None, body),
+                false => policyfile::parse_json(body),
+            };
+            policy.map_err(refused)
         };
-        policy.map(Sent).map_err(refused)
+        sent(app, request, BATCH_MAX, parse).await.map(|(policy, _)| Sent(policy))
     }
 }
 

@@ -70,6 +70,10 @@ impl Problem {
     pub fn broken(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "broken", exit::FAILED, message)
     }
+    /// A mistake of ours.
+    pub fn internal(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", exit::FAILED, message)
+    }
     pub fn unavailable(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", exit::UNREACHABLE, message)
     }
@@ -258,5 +262,5 @@ fn moved(message: String) -> Problem {
     Problem::new(StatusCode::PRECONDITION_FAILED, POLICY_MOVED, exit::FAILED, message)
 }
 fn internal(message: String) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", exit::FAILED, message)
+    Problem::internal(message)
 }
