@@ -54,15 +54,27 @@ pub fn html(headers: &HeaderMap, page: tutti_web::Markup) -> Response {
 
 /// What users wrote must not turn the direction of a line, or hide in it. Markup of ours has no such
 /// characters, so it is enough to look at the page as a whole.
-fn visible(page: String) -> String {
+pub(super) fn visible(page: String) -> String {
+    shown(page, "")
+}
+
+/// The same in JSON, where the backslash of an escape needs one of its own.
+pub(super) fn visible_json(data: String) -> String {
+    shown(data, "\\")
+}
+
+fn shown(text: String, before: &str) -> String {
     let deceives = |c: char| is_deceptive(c) && !c.is_control();
-    if !page.chars().any(deceives) {
-        return page;
+    if !text.chars().any(deceives) {
+        return text;
     }
-    let mut shown = String::with_capacity(page.len() + 64);
-    for c in page.chars() {
+    let mut shown = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
         match deceives(c) {
-            true => push_escaped(&mut shown, c),
+            true => {
+                shown.push_str(before);
+                push_escaped(&mut shown, c);
+            }
             false => shown.push(c),
         }
     }
@@ -78,6 +90,10 @@ mod tests {
         let page = |name: &str| visible(format!("<td>{name}</td>\n"));
         assert_eq!(page("a\u{202e}b\u{2066}"), "<td>a\\u{202e}b\\u{2066}</td>\n");
         assert_eq!(page("größer שלום"), "<td>größer שלום</td>\n");
+        let row = page("a\u{202e}b");
+        let sent = serde_json::to_string("<td>a\u{202e}b</td>\n").unwrap();
+        let read: String = serde_json::from_str(&visible_json(sent)).unwrap();
+        assert_eq!(read, row, "live rows are as those of the page");
     }
 
     #[test]

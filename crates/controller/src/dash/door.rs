@@ -10,6 +10,7 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
+use super::assets::visible;
 use super::session::Session;
 use crate::api::auth::{Ends, Holder, audit, by_session, line, stands};
 use crate::api::{App, Problem};
@@ -131,7 +132,7 @@ pub fn page_of(problem: Problem) -> Response {
     let title = problem.status.canonical_reason().unwrap_or("Problem");
     let error = &problem.error;
     let page = tutti_web::shell::problem(None, title, &error.message, error.hint.as_deref());
-    let mut response = (problem.status, Html(page.into_string())).into_response();
+    let mut response = (problem.status, Html(visible(page.into_string()))).into_response();
     response.extensions_mut().insert(code);
     response
 }

@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, watch};
 use tutti_model::{ReportBy, Seq, TaskId};
 use tutti_web::{Event, Shown};
 
+use super::assets::visible_json;
 use super::gather;
 use crate::api::{App, Problem, sse};
 use crate::core::Stopped;
@@ -68,7 +69,8 @@ fn rest(took: Duration, pages: usize) -> Duration {
 fn rendered(events: &[Event]) -> Bytes {
     let mut text = String::new();
     events.iter().for_each(|event| sse::put(&mut text, event.name, &event.data));
-    Bytes::from(text)
+    // Markup and names alike: what the page shows as escapes comes as escapes.
+    Bytes::from(visible_json(text))
 }
 
 type Channels = Mutex<HashMap<Topic, Arc<Channel>>>;
@@ -304,6 +306,17 @@ mod tests {
 
     fn sent(text: &str) -> Bytes {
         format!("event: html\ndata: {{\"a\":\"{text}\"}}\n\n").into()
+    }
+
+    #[test]
+    fn names_can_t_turn_a_live_row_around() {
+        let names = serde_json::json!(["a\u{202e}b"]);
+        let events = shown("<td>é\u{2066}</td>").chart("t", &names).changes(None);
+        let text = String::from_utf8(rendered(&events).to_vec()).unwrap();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let data: Vec<serde_json::Value> = data.map(|d| serde_json::from_str(d).unwrap()).collect();
+        assert_eq!(data[0]["a"], "<td>é\\u{2066}</td>");
+        assert_eq!(data[1]["series"][0], "a\\u{202e}b");
     }
 
     #[test]

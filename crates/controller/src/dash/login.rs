@@ -11,6 +11,7 @@ use http::header::{ORIGIN, SET_COOKIE};
 use http::{HeaderMap, Method, StatusCode};
 use tutti_wire::token::TokenText;
 
+use super::assets::visible;
 use super::door::page_of;
 use super::session::Session;
 use crate::api::auth::{Ends, Holder, Known, asks_elsewhere, audit, by_token, line, stands};
@@ -124,7 +125,7 @@ fn check(app: &App, token: &str) -> Result<Known, Problem> {
 fn refused(fields: &Fields, problem: Problem) -> Response {
     let page = tutti_web::login::page(fields.next(), Some(&problem.error.message));
     let code = crate::api::problem::ProblemCode(problem.error.code);
-    let mut response = (problem.status, Html(page.into_string())).into_response();
+    let mut response = (problem.status, Html(visible(page.into_string()))).into_response();
     response.extensions_mut().insert(code);
     response
 }
