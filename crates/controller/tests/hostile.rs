@@ -131,6 +131,43 @@ async fn too_large_a_body_is_refused() {
     cluster.stop().await;
 }
 
+/// Begins a batch, and sends so much of it.
+async fn begin_batch(cluster: &Cluster, token: &str, bytes: usize) -> TcpStream {
+    let mut socket = TcpStream::connect(cluster.addr()).await.unwrap();
+    let head = format!(
+        "POST /api/v1/jobs:batch HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Length: 33554432\r\n\r\n",
+        cluster.addr()
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    // Who is refused meanwhile is hung up on.
+    let _ = socket.write_all(&vec![b' '; bytes]).await;
+    socket
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_do_not_end_leave_room_for_others() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _stream = agent::connect(cluster.addr(), &identity, 1).await;
+    let (ada, bob) = (cluster.access("ada", "user").await, cluster.access("bob", "user").await);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(begin_batch(&cluster, &ada, 31 << 20).await);
+    }
+    // The last of them is told so, while the others are waited for.
+    let mut said = Vec::new();
+    let _ = open.pop().unwrap().read_to_end(&mut said).await;
+    let said = String::from_utf8_lossy(&said).to_lowercase();
+    assert!(said.starts_with("http/1.1 503 ") && said.contains("retry-after: 1"), "{said}");
+    assert!(said.contains("too many large requests"), "{said}");
+    let spec = json!({ "run": "true", "hold": true, "env": { "X": "x".repeat(100_000) } });
+    let batch = json!([{ "spec": spec }, { "spec": spec }]);
+    let answer = cluster.call_as(&bob, "POST", "/api/v1/jobs:batch", Some(batch)).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert_eq!(answer.json()[1]["id"], "2");
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn start_errors_say_what_to_do() {
     let cluster = Cluster::start().await;

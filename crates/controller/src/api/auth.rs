@@ -55,6 +55,10 @@ impl Caller {
     }
 }
 
+/// Who is let in, as far as shares go: a user, or the token of what is none.
+#[derive(Clone, Debug)]
+pub struct Whose(pub String);
+
 /// An agent that wants to join.
 #[derive(Clone, Debug)]
 pub struct Joiner {
@@ -118,6 +122,8 @@ pub async fn door(
     let response = match entered {
         Err(problem) => problem.into_response(),
         Ok(holder) => {
+            let who = line.user.as_ref().or(line.token.as_ref()).cloned().unwrap_or_default();
+            request.extensions_mut().insert(Whose(who));
             match holder {
                 Holder::Caller(caller) => drop(request.extensions_mut().insert(caller)),
                 Holder::Joiner(joiner) => drop(request.extensions_mut().insert(joiner)),

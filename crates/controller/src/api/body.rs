@@ -3,20 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::StatusCode;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
 
 use super::App;
-use super::bodies::Turn;
+use super::auth::Whose;
+use super::bodies::{SMALL, Share, Turn};
 use super::problem::{Problem, exit};
 
 pub const BODY_MAX: usize = 1 << 20;
 pub const BATCH_MAX: usize = 32 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// In so long a time at least [`SMALL`] bytes more have to come of a body that is larger than that.
+const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A JSON body of at most [`BODY_MAX`] bytes.
 pub struct Strict<T>(pub T);
@@ -57,27 +62,83 @@ pub(super) async fn sent<T: Send + 'static>(
     max: usize,
     parse: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
 ) -> Result<(T, Turn), Problem> {
-    let bytes = read_within(request.into_body(), max, BODY_TIMEOUT).await?;
-    app.bodies.parsed(bytes, parse).await
+    let whose = request.extensions().get::<Whose>();
+    let mut share = app.bodies.share(whose.map_or("", |Whose(who)| who));
+    let bytes = collect(request.into_body(), max, BODY_TIMEOUT, &mut share).await?;
+    app.bodies.parsed((bytes, share), parse).await
 }
 
-pub(crate) async fn read_within(
+/// A body that is small at most.
+pub(crate) async fn read_small(
+    app: &App,
     body: Body,
     max: usize,
     patience: Duration,
 ) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(patience, axum::body::to_bytes(body, max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(_)) => {
-            let message = format!("the body is broken off or over {max} bytes");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", exit::INVALID, message)
-                .hint("split a large batch into several"))
+    collect(body, max.min(SMALL), patience, &mut app.bodies.share("")).await
+}
+
+/// All of a body. Memory is taken as it comes and not as it is promised, from the share of its caller.
+async fn collect(
+    body: Body,
+    max: usize,
+    patience: Duration,
+    share: &mut Share,
+) -> Result<Bytes, Problem> {
+    if body.size_hint().lower() > max as u64 {
+        return Err(too_large(max));
+    }
+    let until = Instant::now() + patience;
+    let (mut stalls_at, mut mark) = (until, 0);
+    let (mut all, mut pieces) = (Vec::new(), body.into_data_stream());
+    loop {
+        let next = timeout_at(stalls_at.min(until), pieces.next()).await;
+        let Some(piece) = next.map_err(|_| too_slow(patience, stalls_at < until))? else {
+            return Ok(all.into());
+        };
+        let piece = piece.map_err(|_| too_large(max))?;
+        let size = all.len() + piece.len();
+        if size > max {
+            return Err(too_large(max));
         }
-        Err(_) => {
-            let message = format!("the body did not come within {} s", patience.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", exit::FAILED, message))
+        if size > all.capacity() {
+            let room = size.max(2 * all.capacity()).min(max);
+            if let Err(problem) = share.grow(room) {
+                drop(all);
+                share.give_back();
+                let stops_at = until.min(Instant::now() + STALL_MAX);
+                return Err(hear_out(pieces, stops_at, problem).await);
+            }
+            all.reserve_exact(room - all.len());
+        }
+        all.extend_from_slice(&piece);
+        // Who keeps others from room has to make use of it.
+        if share.is_large() && (mark == 0 || size >= mark + SMALL) {
+            (stalls_at, mark) = (Instant::now() + STALL_MAX, size);
         }
     }
+}
+
+/// Most clients read no answer before they have sent everything, and see only that they are hung up on.
+async fn hear_out(mut pieces: BodyDataStream, until: Instant, problem: Problem) -> Problem {
+    let rest = async { while let Some(Ok(_)) = pieces.next().await {} };
+    // Who takes longer than that is hung up on.
+    let _ = timeout_at(until, rest).await;
+    problem
+}
+
+fn too_large(max: usize) -> Problem {
+    let message = format!("the body is broken off or over {max} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", exit::INVALID, message)
+        .hint("split a large batch into several")
+}
+
+fn too_slow(patience: Duration, stalled: bool) -> Problem {
+    let message = match stalled {
+        true => format!("less than {SMALL} bytes of the body came in {} s", STALL_MAX.as_secs()),
+        false => format!("the body did not come within {} s", patience.as_secs()),
+    };
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", exit::FAILED, message)
 }
 
 /// Unknown keys are refused: a mistyped one would otherwise be silently without effect.
@@ -165,6 +226,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Bodies;
     use tutti_wire::api::Submit;
 
     fn message(json: &str) -> String {
@@ -216,6 +278,51 @@ mod tests {
         assert_eq!((query.tasks, query.limit), (true, Some(5)));
         for bad in ["stat=active", "limit=x", "tasks=maybe", "limit=-1"] {
             assert!(parse_query::<JobQuery>(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// So many bytes come in pieces, and then nothing more.
+    fn unfinished(bytes: usize) -> Body {
+        const PIECE: usize = 16 << 10;
+        let pieces = futures_util::stream::iter(0..bytes / PIECE)
+            .map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; PIECE])));
+        Body::from_stream(pieces.chain(futures_util::stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unfinished_bodies_take_room_and_do_not_stay() {
+        const MAX: usize = 32 << 20;
+        let bodies = Bodies::default();
+        let body = async |who: &str, bytes| {
+            let mut share = bodies.share(who);
+            collect(unfinished(bytes), MAX, BODY_TIMEOUT, &mut share).await.unwrap_err()
+        };
+        let began = Instant::now();
+        let large = MAX - (64 << 10);
+        let ada = futures_util::future::join_all((0..60).map(|_| body("ada", large)));
+        let (ada, bob, small) = tokio::join!(ada, body("bob", 1 << 20), body("ada", 32 << 10));
+        let refused = ada.iter().filter(|problem| problem.status == 503).count();
+        assert!((50..60).contains(&refused), "{refused}");
+        let slow = ada.iter().chain([&bob]).filter(|problem| problem.status == 408);
+        assert_eq!(slow.count(), 61 - refused);
+        assert!(bob.error.message.contains("came in 5 s"), "{}", bob.error.message);
+        assert!(small.error.message.contains("within 30 s"), "{}", small.error.message);
+        assert_eq!(began.elapsed(), BODY_TIMEOUT);
+        assert!(bodies.share("ada").grow(MAX).is_ok(), "all of it was given back");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_up_to_its_limit() {
+        let bodies = Bodies::default();
+        let read = async |sent: Vec<u8>, max| {
+            collect(Body::from(sent), max, BODY_TIMEOUT, &mut bodies.share("ada")).await
+        };
+        for size in [0, 1, SMALL, SMALL + 1, 300_000] {
+            let sent: Vec<u8> = (0..size).map(|n| n as u8).collect();
+            assert_eq!(read(sent.clone(), size).await.unwrap(), sent);
+            if size > 0 {
+                assert_eq!(read(sent, size - 1).await.unwrap_err().status, 413);
+            }
         }
     }
 

@@ -30,7 +30,10 @@ impl IntoResponses for Problems {
             ("404", "No such thing"),
             ("409", "Not in the state that things are in"),
             ("422", "Can never run on this cluster, or a policy that contradicts itself"),
-            ("503", "The controller is stopping; repeat"),
+            (
+                "503",
+                "The controller is stopping, or has no room for one more large request; repeat",
+            ),
             ("507", "The controller's disk is almost full: nothing new is taken"),
         ];
         let schema = Ref::from_schema_name("ApiError");

@@ -104,6 +104,10 @@ impl IntoResponse for Problem {
         if let Some(missing) = missing {
             response.extensions_mut().insert(missing);
         }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = http::HeaderValue::from_static("1");
+            response.headers_mut().insert(http::header::RETRY_AFTER, soon);
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = http::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(http::header::WWW_AUTHENTICATE, scheme);

@@ -15,7 +15,7 @@ use super::assets::visible;
 use super::door::page_of;
 use super::session::Session;
 use crate::api::auth::{Ends, Holder, Known, asks_elsewhere, audit, by_token, line, stands};
-use crate::api::body::read_within;
+use crate::api::body::read_small;
 use crate::api::{App, Problem};
 use crate::clock::now;
 
@@ -57,7 +57,7 @@ pub async fn login(
 ) -> Response {
     let mut line = line(&request, ends);
     let (parts, body) = request.into_parts();
-    let fields = match form(body).await {
+    let fields = match form(&app, body).await {
         Ok(fields) => fields,
         Err(problem) => return unread(&app, line, problem),
     };
@@ -130,8 +130,8 @@ fn refused(fields: &Fields, problem: Problem) -> Response {
     response
 }
 
-async fn form(body: Body) -> Result<Fields, Problem> {
-    read_within(body, FORM_MAX, FORM_TIMEOUT).await.map(|bytes| Fields::parse(&bytes))
+async fn form(app: &App, body: Body) -> Result<Fields, Problem> {
+    read_small(app, body, FORM_MAX, FORM_TIMEOUT).await.map(|bytes| Fields::parse(&bytes))
 }
 
 /// Ends the session; its token stays good.
@@ -142,7 +142,7 @@ pub async fn logout(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let fields = match form(body).await {
+    let fields = match form(&app, body).await {
         Ok(fields) => fields,
         Err(problem) => return page_of(problem),
     };
