@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::agent::{self, FakeAgent, Ranks};
 use common::{Cluster, events};
 use serde_json::json;
@@ -109,6 +111,22 @@ async fn who_asks_for_a_task_that_is_not_there_hears_which_are() {
         let answer = cluster.call(method, &format!("/api/v1/jobs/{path}"), None).await;
         assert_eq!(answer.status, 404, "{path}: {}", answer.json());
         assert_eq!(answer.json()["hint"], want, "{path}: {}", answer.json());
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_ids_that_nobody_has_are_soon_looked_up() {
+    let cluster = Cluster::start().await;
+    let identity = cluster.join("n1").await;
+    let _stream = agent::connect(cluster.addr(), &identity, 1).await;
+    let id = cluster.submit(json!({ "run": "true", "hold": true })).await;
+    let ids: Vec<String> = (1..=10_000).rev().map(|n| n.to_string()).collect();
+    for more in ["", "&newest=true"] {
+        let path = format!("/api/v1/jobs?id={}{more}", ids.join(","));
+        let page = tokio::time::timeout(Duration::from_secs(20), cluster.get(&path)).await.unwrap();
+        assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
+        assert_eq!(page["jobs"][0]["id"], *id);
     }
     cluster.stop().await;
 }

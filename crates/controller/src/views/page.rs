@@ -193,10 +193,11 @@ impl Page {
             if seen >= SLICE_JOBS || self.rows.len() >= rows_before + SLICE_ROWS {
                 return false;
             }
-            let Some(job) = world.engine.state().job(id) else { continue };
-            if self.filter.wants(job) && !self.add_job(world, job, now) {
+            let job = world.engine.state().job(id).filter(|job| filter.wants(job));
+            if job.is_some_and(|job| !self.add_job(world, job, now)) {
                 return true;
             }
+            // Also behind what is not there: ids that were asked for need not be of jobs.
             self.position = Some(self.end_of(id));
         }
         true
