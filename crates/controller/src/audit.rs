@@ -4,8 +4,9 @@
 //! submissions costs few of them, and syncs at least once a second while there is something new.
 //!
 //! Anybody can be turned away any number of times. So refusals never wait and never take the room of
-//! changes: beyond some a second they are counted, and the count is written. A full file is put
-//! aside as `audit.log.1`, and older ones move on.
+//! changes: beyond some they are counted, and the count is written. Of those who showed no token that
+//! is good hardly any are written: in months of trying they do not push out what others did. A full file
+//! is put aside as `audit.log.1`, and older ones move on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,12 +21,20 @@ use serde::Serialize;
 use tutti_model::Time;
 
 use crate::clock::now;
+use crate::lock::lock;
 
 const QUEUE_MAX: usize = 16_384;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-const REFUSALS_PER_SECOND: u32 = 100;
+/// How often refusals that were not written are told.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// So many refusals are written at once, where there were none for a while.
+const REFUSALS_AT_ONCE: u32 = 100;
+/// And then one in so long a time, of people who are known and of all others.
+const KNOWN_EVERY: Duration = Duration::from_millis(10);
+const STRANGERS_EVERY: Duration = Duration::from_secs(5);
 /// Paths and names come from outside.
 const TEXT_MAX: usize = 256;
+const STRANGERS_TEXT_MAX: usize = 64;
 const FILE_MAX: u64 = 64 << 20;
 /// Full files that are kept.
 const OLD_FILES: u32 = 4;
@@ -48,11 +57,14 @@ pub struct Line {
 }
 
 impl Line {
-    fn cut(mut self) -> Line {
+    /// No token that is good was shown.
+    fn is_of_stranger(&self) -> bool {
+        self.token.is_none() && self.user.is_none()
+    }
+
+    fn cut(mut self, max: usize) -> Line {
         for text in [&mut self.action, &mut self.target] {
-            let fits = |end: &usize| text.is_char_boundary(*end);
-            let end = (0..=TEXT_MAX.min(text.len())).rev().find(fits).unwrap_or(0);
-            text.truncate(end);
+            text.truncate(text.floor_char_boundary(max));
         }
         self
     }
@@ -66,19 +78,51 @@ pub struct Audit {
 }
 
 struct Refusals {
-    /// When this second began, and how many were let through in it.
-    second: Mutex<(Instant, u32)>,
+    known: Mutex<Pace>,
+    strangers: Mutex<Pace>,
     not_written: AtomicU64,
 }
 
 impl Refusals {
-    fn may_pass(&self) -> bool {
-        let mut second = self.second.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if second.0.elapsed() >= Duration::from_secs(1) {
-            *second = (Instant::now(), 0);
+    fn new(now: Instant) -> Refusals {
+        Refusals {
+            known: Mutex::new(Pace::new(KNOWN_EVERY, now)),
+            strangers: Mutex::new(Pace::new(STRANGERS_EVERY, now)),
+            not_written: AtomicU64::new(0),
         }
-        second.1 += 1;
-        second.1 <= REFUSALS_PER_SECOND
+    }
+
+    fn may_pass(&self, line: &Line) -> bool {
+        let pace = if line.is_of_stranger() { &self.strangers } else { &self.known };
+        lock(pace).may_pass(Instant::now())
+    }
+}
+
+/// Some at once, and then one in a while.
+struct Pace {
+    every: Duration,
+    left: u32,
+    /// Up to when `left` says it.
+    at: Instant,
+}
+
+impl Pace {
+    fn new(every: Duration, now: Instant) -> Pace {
+        Pace { every, left: REFUSALS_AT_ONCE, at: now }
+    }
+
+    fn may_pass(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at);
+        if passed >= self.every * REFUSALS_AT_ONCE {
+            (self.left, self.at) = (REFUSALS_AT_ONCE, now);
+        } else {
+            let more = (passed.as_nanos() / self.every.as_nanos()) as u32;
+            self.left = (self.left + more).min(REFUSALS_AT_ONCE);
+            self.at += self.every * more;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
     }
 }
 
@@ -93,10 +137,7 @@ impl Audit {
         let size = file.metadata()?.len();
         let (lines, inbox) = sync_channel(QUEUE_MAX);
         let failed = Arc::new(AtomicBool::new(false));
-        let refusals = Arc::new(Refusals {
-            second: Mutex::new((Instant::now(), 0)),
-            not_written: AtomicU64::new(0),
-        });
+        let refusals = Arc::new(Refusals::new(Instant::now()));
         let writer = Writer {
             path: path.to_owned(),
             file,
@@ -116,14 +157,15 @@ impl Audit {
     /// Somebody changed something, or tried to. Waits only if the disk is far behind: such a line
     /// is never dropped.
     pub fn note(&self, line: Line) {
-        if self.lines.send(line.cut()).is_err() {
+        if self.lines.send(line.cut(TEXT_MAX)).is_err() {
             tracing::error!("the audit thread is gone");
         }
     }
 
     /// Somebody was turned away. Never waits.
     pub fn refused(&self, line: Line) {
-        if !self.refusals.may_pass() || self.lines.try_send(line.cut()).is_err() {
+        let max = if line.is_of_stranger() { STRANGERS_TEXT_MAX } else { TEXT_MAX };
+        if !self.refusals.may_pass(&line) || self.lines.try_send(line.cut(max)).is_err() {
             self.refusals.not_written.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -178,7 +220,7 @@ impl Writer {
                     return self.sync();
                 }
             }
-            if self.counted_at.elapsed() >= SYNC_EVERY {
+            if self.counted_at.elapsed() >= COUNT_EVERY {
                 self.tell_count();
             }
             if self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_EVERY) {
@@ -210,7 +252,7 @@ impl Writer {
             peer: None,
             uid: None,
             action: "refuse".to_owned(),
-            target: format!("{count} refusals not written"),
+            target: format!("{count} more were refused"),
             result: "denied".to_owned(),
         };
         let mut buffer = Vec::new();
@@ -288,24 +330,57 @@ mod tests {
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
+    fn stranger() -> Line {
+        Line { user: None, peer: Some("192.0.2.7:50123".into()), ..line(0) }
+    }
+
     #[test]
     fn refusals_beyond_some_are_counted_and_texts_are_cut() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.log");
-        let (audit, thread) = Audit::open(&path).unwrap();
-        let long = Line { target: "/é".repeat(500), ..line(0) };
-        (0..5_000).for_each(|_| audit.refused(long.clone()));
-        drop(audit);
-        thread.join().unwrap();
-        let (counts, written): (Vec<_>, Vec<_>) =
-            lines_of(&path).into_iter().partition(|l| l["action"] == "refuse");
-        assert!(written.iter().all(|l| l["target"].as_str().unwrap().len() <= TEXT_MAX));
-        let count = |l: &serde_json::Value| {
-            l["target"].as_str().unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
-        };
-        let dropped: usize = counts.iter().map(count).sum();
-        assert!(dropped > 0 && written.len() >= REFUSALS_PER_SECOND as usize);
-        assert_eq!(dropped + written.len(), 5_000);
+        for (who, most) in [(line(0), TEXT_MAX), (stranger(), STRANGERS_TEXT_MAX)] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("audit.log");
+            let (audit, thread) = Audit::open(&path).unwrap();
+            let long = Line { target: "/é".repeat(500), ..who };
+            (0..5_000).for_each(|_| audit.refused(long.clone()));
+            drop(audit);
+            thread.join().unwrap();
+            let (counts, written): (Vec<_>, Vec<_>) =
+                lines_of(&path).into_iter().partition(|l| l["action"] == "refuse");
+            assert!(written.iter().all(|l| l["target"].as_str().unwrap().len() <= most));
+            let count = |l: &serde_json::Value| {
+                l["target"].as_str().unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
+            };
+            let dropped: usize = counts.iter().map(count).sum();
+            assert!(dropped > 0 && written.len() >= REFUSALS_AT_ONCE as usize);
+            assert_eq!(dropped + written.len(), 5_000);
+        }
+    }
+
+    #[test]
+    fn strangers_do_not_fill_the_log_in_a_month() {
+        let began = Instant::now();
+        let long =
+            Line { target: "/x".repeat(500), time: now(), ..stranger() }.cut(STRANGERS_TEXT_MAX);
+        let size = serde_json::to_vec(&long).unwrap().len() as u64 + 1;
+        let mut pace = Pace::new(STRANGERS_EVERY, began);
+        let day = 24 * 3600;
+        let tries = (0..day * 10).map(|n| began + Duration::from_millis(100) * n);
+        let written = tries.filter(|at| pace.may_pass(*at)).count() as u64;
+        let counts = u64::from(day) / COUNT_EVERY.as_secs();
+        assert!(written >= 17_000, "{written}");
+        let month = 30 * size * (written + counts);
+        assert!(month < FILE_MAX * u64::from(OLD_FILES), "{} MiB", month >> 20);
+    }
+
+    #[test]
+    fn strangers_do_not_take_the_place_of_people_who_are_known() {
+        let refusals = Refusals::new(Instant::now());
+        let passed = (0..1000).filter(|_| refusals.may_pass(&stranger())).count();
+        assert!(passed < 200, "{passed}");
+        assert!(refusals.may_pass(&line(0)));
+        let mut pace = Pace::new(STRANGERS_EVERY, Instant::now());
+        let later = Instant::now() + STRANGERS_EVERY * 1000;
+        assert_eq!((0..1000).filter(|_| pace.may_pass(later)).count(), REFUSALS_AT_ONCE as usize);
     }
 
     #[test]

@@ -256,6 +256,23 @@ async fn no_plain_text_from_elsewhere() {
 
 /// The socket of the data dir has no address: the log names the user of the machine instead.
 #[tokio::test(flavor = "multi_thread")]
+async fn strangers_push_nothing_out_of_the_audit_log() {
+    let cluster = Cluster::start().await;
+    let path = format!("/api/v1/{}", "x".repeat(4000));
+    let form = "x".repeat(5000);
+    for _ in 0..150 {
+        let refused = cluster.raw("GET", &path, &[], None).await;
+        let unread = cluster.raw("POST", "/login", &[], Some(&form)).await;
+        assert_eq!((refused.status, unread.status), (401, 413));
+    }
+    cluster.access("ada", "user").await;
+    let dir = cluster.stop().await;
+    let log = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+    assert!(log.lines().count() < 150 && log.len() < 40_000, "{log}");
+    assert!(log.contains("more were refused") && log.contains("POST /api/v1/tokens"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_says_who_came_over_the_socket() {
     let cluster = Cluster::start().await;
     let path = cluster.dir.path().join(tutti_wire::client::SOCKET_FILE);

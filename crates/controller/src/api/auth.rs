@@ -318,5 +318,7 @@ pub(crate) fn audit(app: &App, method: &Method, mut line: Line, response: &Respo
     } else if !response.status().is_success() {
         line.result = response.status().as_str().to_owned();
     }
-    if denied { app.audit.refused(line) } else { app.audit.note(line) }
+    // What strangers send is turned away in other words too, such as a form that is too large.
+    let turned_away = denied || line.token.is_none();
+    if turned_away { app.audit.refused(line) } else { app.audit.note(line) }
 }
