@@ -5,6 +5,7 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use support::*;
@@ -118,8 +119,17 @@ struct Neighbour(std::process::Child);
 
 impl Neighbour {
     fn start(program: &str, port: u16) -> Neighbour {
+        Neighbour::said(Command::new("python3").args(["-c", program, &port.to_string()]))
+    }
+
+    /// As a user that no part of these tests runs as.
+    fn start_as_other(program: &str, port: u16) -> Neighbour {
         let mut command = Command::new("python3");
-        command.args(["-c", program, &port.to_string()]).stdout(Stdio::piped());
+        Neighbour::said(command.args(["-c", program, &port.to_string()]).uid(1).gid(1))
+    }
+
+    fn said(command: &mut Command) -> Neighbour {
+        command.stdout(Stdio::piped());
         let mut neighbour = Neighbour(command.spawn().unwrap());
         let mut said = String::new();
         BufReader::new(neighbour.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -159,6 +169,79 @@ fn a_neighbour_for_ipv6_alone_takes_nothing_away() {
     }
     node.end(&launch);
     node.end(&second);
+}
+
+/// Is bound to the port, and lets others have it too that ask for it, as most servers do.
+const BOUND: &str = "import socket, sys, time; s = socket.socket(); \
+     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind((\"127.0.0.1\", int(sys.argv[1])))\n";
+const SAYS_SO: &str = "print(\"listens\", flush=True); time.sleep(1000)";
+/// On its way to one who has no room for it, as to a router that has not connected yet.
+const CONNECTS: &str = "far = socket.create_server((\"127.0.0.1\", 0), backlog=0)\n\
+     fill = [socket.socket() for _ in range(3)]\n\
+     for each in [*fill, s]:\n\
+     \x20 each.setblocking(False); each.connect_ex(far.getsockname())\n\
+     assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == b\"\\x02\"\n";
+const CONNECTED: &str =
+    "far = socket.create_server((\"127.0.0.1\", 0)); s.connect(far.getsockname())\n";
+
+/// Listens once a file is there.
+fn late_server(file: &std::path::Path, port: u16) -> String {
+    let server = SERVER.replace("SO_REUSEPORT", "SO_REUSEADDR");
+    format!("until [ -e {} ]; do sleep 0.05; done; {server} 127.0.0.1 {port}", file.display())
+}
+
+#[test]
+fn who_has_bound_the_port_without_listening_is_found_and_the_replica_is_not_started() {
+    if !is_root() {
+        return;
+    }
+    let mut node = Node::new();
+    let _agent = node.agent(&[]);
+    let port = free_port();
+    let thief = Neighbour::start_as_other(&format!("{BOUND}{SAYS_SO}"), port);
+    let mut launch = replica("1", 1, "sleep 1000", Some(port));
+    launch.user = "nobody".into();
+    node.controller.run(&launch);
+    let error = node.controller.wait_until_done(launch.lease).1.expect("it can't start");
+    assert_eq!(error.blame, Blame::Job);
+    let taken = format!("port {port} of n1 (127.0.0.1) is taken: ");
+    let who = error.message.strip_prefix(&taken).unwrap_or_else(|| panic!("{}", error.message));
+    let named = format!("process {} (python3) of user daemon has a socket there; ", thief.0.id());
+    // Before Linux 6.8 the kernel does not tell.
+    assert!(who.starts_with(&named) || who.starts_with("somebody has a socket"), "{who}");
+}
+
+/// The kernel would hand it what a router sends to the replica (simultaneous open).
+#[test]
+fn who_connects_from_the_port_of_a_replica_makes_it_not_ready() {
+    if !is_root() {
+        return;
+    }
+    for how in [CONNECTS, CONNECTED] {
+        let mut node = Node::new();
+        let _agent = node.agent(&[]);
+        let (port, dir) = (free_port(), TempDir::new());
+        let begin = dir.path().join("begin");
+        let mut launch = replica("1", 1, &late_server(&begin, port), Some(port));
+        launch.user = "nobody".into();
+        node.controller.run(&launch);
+        node.wait_owner(&launch, |owner| *owner == PortOwner::Nobody);
+        let thief = Neighbour::start_as_other(&format!("{BOUND}{how}{SAYS_SO}"), port);
+        std::fs::write(&begin, "").unwrap();
+        node.controller.wait_for_log(launch.lease.task, 0, "listens");
+        let who = node.wait_owner(&launch, |owner| *owner != PortOwner::Nobody);
+        let PortOwner::Stranger { who } = who else { panic!("{who:?}") };
+        let named = format!("process {} (python3) of user daemon (with", thief.0.id());
+        assert!(who.starts_with(&named), "{who}");
+        node.controller.forget_past();
+        for _ in 0..3 {
+            let owner = node.wait_owner(&launch, |_| true);
+            assert!(matches!(owner, PortOwner::Stranger { .. }), "{owner:?}");
+        }
+        drop(thief);
+        node.wait_owner(&launch, |owner| *owner == PortOwner::Part);
+        node.end(&launch);
+    }
 }
 
 /// The environment of a process is its own to write.

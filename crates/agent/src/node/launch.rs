@@ -1,6 +1,6 @@
 //! From an order to a plan that a shim can carry out.
 
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::mps;
 use crate::network::{self, Network};
 use crate::parts::Record;
 use crate::plan::{Plan, Workdir};
+use crate::port_owner;
 use crate::private::Rooms;
 use crate::shim::tree;
 use crate::user::Account;
@@ -93,8 +94,9 @@ impl Node {
         };
         let at = self.lookups.address().ok_or_else(|| node(&"it has no address"))?;
         for _ in 0..PORT_TRIES {
-            let listener = TcpListener::bind((at, 0)).map_err(|e| node(&e))?;
-            let port = listener.local_addr().map_err(|e| node(&e))?.port();
+            // Free of all others' sockets, also of those that don't listen.
+            let (_, port) =
+                port_owner::bound_alone(SocketAddr::new(at, 0)).map_err(|e| node(&e))?;
             if !self.ports.values().any(|&taken| taken == port) {
                 return Ok(port);
             }

@@ -209,18 +209,21 @@ impl Node {
 
     /// The user that a part runs as. An agent that has just adopted its parts finds that out.
     fn uid_of(&mut self, lease: LeaseId) -> Option<u32> {
+        let user = &self.machine.launch(lease)?.user;
+        let uid = self.known_uid(user);
+        if uid.is_none() {
+            self.lookups.want(user);
+        }
+        uid
+    }
+
+    fn known_uid(&self, user: &str) -> Option<u32> {
         let me = nix::unistd::Uid::effective();
         if !me.is_root() {
             return Some(me.as_raw());
         }
-        let user = &self.machine.launch(lease)?.user;
-        match self.lookups.account(user) {
-            Ok(account) => Some(account.identity.map_or(me.as_raw(), |identity| identity.uid)),
-            Err(_) => {
-                self.lookups.want(user);
-                None
-            }
-        }
+        let account = self.lookups.account(user).ok()?;
+        Some(account.identity.map_or(me.as_raw(), |identity| identity.uid))
     }
 
     /// An agent that has just started and adopted its parts has looked up nothing yet.
@@ -241,19 +244,19 @@ impl Node {
         self.changed.extend(changed.then_some(lease));
         let complained = std::mem::replace(&mut self.port_watch.complained, failed.is_some());
         if let Some(error) = failed.filter(|_| !complained) {
-            log_error("the kernel's list of listening sockets can't be read", &error);
+            log_error("the kernel's list of sockets can't be read", &error);
         }
     }
 
-    /// Nothing of the part runs yet, so whoever listens on its port is somebody else.
+    /// Nothing of the part runs yet, so whoever has its port is somebody else.
     pub(super) fn port_objection(&self, launch: &Launch) -> Option<PartError> {
         let service = launch.spec.service.as_deref().filter(|_| is_asked(launch))?;
         let at = SocketAddr::new(self.own_address()?, service.port?);
         // What can't be listed now is looked at again before the part is said to be ready.
-        let taken = port_owner::taken_by(at).ok()??;
-        let who = port_owner::describe(&taken, &self.shims.pids());
+        let taken = port_owner::taken(at, self.known_uid(&launch.user)).ok()??;
+        let who = taken.words(&self.shims.pids());
         let message = format!(
-            "port {} of {} ({}) is taken: {who} listens there; write another 'port', or leave the key \
+            "port {} of {} ({}) is taken: {who}; write another 'port', or leave the key \
              out and let the server listen on $PORT",
             at.port(),
             self.config.name,

@@ -1,5 +1,5 @@
-//! Sockets that listen, as the kernel tells over netlink (`sock_diag(7)`). Unlike `/proc/net/tcp6` this says which
-//! are for IPv6 alone, and it is asked for one port.
+//! Sockets on a port, as the kernel tells over netlink (`sock_diag(7)`). Unlike `/proc/net/tcp6` this says which
+//! are for IPv6 alone, it is asked for one port, and from Linux 6.8 on it names those that are bound and no more.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,28 +13,38 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::Listener;
+use super::{Socket, Which};
 
 /// `linux/sock_diag.h` and `linux/inet_diag.h`, which libc does not have.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_SKV6ONLY: u16 = 11;
+const INET_DIAG_REQ_BYTECODE: u16 = 1;
+const INET_DIAG_BC_NOP: u8 = 0;
+const INET_DIAG_BC_S_GE: u8 = 2;
+const INET_DIAG_BC_S_LE: u8 = 3;
+const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
+/// Every state, also that of a socket that is bound and no more: older kernels know no such bit, and pass it over.
+const ALL_STATES: u32 = (1 << 14) - 1;
 
 const HEADER: usize = 16;
 /// Of `inet_diag_req_v2` and `inet_diag_msg`.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
+/// Of a filter that lets one port through.
+const FILTER: usize = 4 + 16;
 /// More than the kernel says at once.
 const BUFFER: usize = 64 << 10;
 
 /// Hands on all that are on this port.
 pub fn on_port(
     port: u16,
+    which: Which,
     until: Instant,
-    mut take: impl FnMut(Listener) -> io::Result<()>,
+    mut take: impl FnMut(Socket) -> io::Result<()>,
 ) -> io::Result<()> {
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let kernel = ask(&request(family as u8, port), until)?;
+        let kernel = ask(&request(family as u8, port, which), until)?;
         let mut buffer = vec![0; BUFFER];
         while !hear(&kernel, &mut buffer, &mut take)? {}
     }
@@ -52,17 +62,40 @@ fn ask(request: &[u8], until: Instant) -> io::Result<OwnedFd> {
     Ok(kernel)
 }
 
-fn request(family: u8, port: u16) -> Vec<u8> {
+fn states(which: Which) -> u32 {
+    match which {
+        Which::Owned => ALL_STATES & !(1 << TCP_TIME_WAIT),
+        Which::All => ALL_STATES,
+    }
+}
+
+fn request(family: u8, port: u16, which: Which) -> Vec<u8> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let mut out = Vec::with_capacity(HEADER + REQUEST);
-    out.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+    let mut out = Vec::with_capacity(HEADER + REQUEST + FILTER);
+    out.extend(((HEADER + REQUEST + FILTER) as u32).to_ne_bytes());
     out.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     out.extend(flags.to_ne_bytes());
     out.extend([0; 8]);
     out.extend([family, libc::IPPROTO_TCP as u8, 0, 0]);
-    out.extend((1_u32 << TCP_LISTEN).to_ne_bytes());
+    out.extend(states(which).to_ne_bytes());
     out.extend(port.to_be_bytes());
     out.resize(HEADER + REQUEST, 0);
+    out.extend(filter(port));
+    out
+}
+
+/// The port in the request does not hold for sockets that are bound and no more, of which anybody may have many.
+fn filter(port: u16) -> Vec<u8> {
+    let mut out = Vec::with_capacity(FILTER);
+    out.extend((FILTER as u16).to_ne_bytes());
+    out.extend(INET_DIAG_REQ_BYTECODE.to_ne_bytes());
+    // What to do, how far to go on where that holds, and where it does not: beyond the end is a no.
+    for (code, beyond) in [(INET_DIAG_BC_S_GE, 20_u16), (INET_DIAG_BC_S_LE, 12)] {
+        out.extend([code, 8]);
+        out.extend(beyond.to_ne_bytes());
+        out.extend([INET_DIAG_BC_NOP, 0]);
+        out.extend(port.to_ne_bytes());
+    }
     out
 }
 
@@ -70,7 +103,7 @@ fn request(family: u8, port: u16) -> Vec<u8> {
 fn hear(
     kernel: &OwnedFd,
     buffer: &mut [u8],
-    take: &mut impl FnMut(Listener) -> io::Result<()>,
+    take: &mut impl FnMut(Socket) -> io::Result<()>,
 ) -> io::Result<bool> {
     let (length, from) = recvfrom::<NetlinkAddr>(kernel.as_raw_fd(), buffer)?;
     // Other processes have numbers.
@@ -80,10 +113,7 @@ fn hear(
     read(&buffer[..length], take)
 }
 
-fn read(
-    mut messages: &[u8],
-    take: &mut impl FnMut(Listener) -> io::Result<()>,
-) -> io::Result<bool> {
+fn read(mut messages: &[u8], take: &mut impl FnMut(Socket) -> io::Result<()>) -> io::Result<bool> {
     while let Some(length) = u32_at(messages, 0) {
         let length = length as usize;
         let (Some(kind), Some(body)) = (u16_at(messages, 4), messages.get(HEADER..length)) else {
@@ -96,7 +126,7 @@ fn read(
                 return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
             }
             _ if kind == SOCK_DIAG_BY_FAMILY => {
-                take(listener(body).ok_or(io::ErrorKind::InvalidData)?)?;
+                take(parse(body).ok_or(io::ErrorKind::InvalidData)?)?;
             }
             _ => {}
         }
@@ -105,7 +135,7 @@ fn read(
     Ok(false)
 }
 
-fn listener(body: &[u8]) -> Option<Listener> {
+fn parse(body: &[u8]) -> Option<Socket> {
     let attributes = body.get(ANSWER..)?;
     let port = u16::from_be_bytes(body[4..6].try_into().ok()?);
     let ip: IpAddr = match i32::from(body[0]) {
@@ -113,8 +143,9 @@ fn listener(body: &[u8]) -> Option<Listener> {
         libc::AF_INET6 => Ipv6Addr::from(<[u8; 16]>::try_from(&body[8..24]).ok()?).into(),
         _ => return None,
     };
-    Some(Listener {
+    Some(Socket {
         at: SocketAddr::new(ip, port),
+        listens: u32::from(body[1]) == TCP_LISTEN,
         uid: u32_at(body, 64)?,
         inode: u64::from(u32_at(body, 68)?),
         ipv6_alone: attribute(attributes, INET_DIAG_SKV6ONLY).is_some_and(|value| value != [0]),
@@ -156,10 +187,10 @@ mod tests {
         out
     }
 
-    fn heard(messages: &[u8]) -> io::Result<(bool, Vec<Listener>)> {
+    fn heard(messages: &[u8]) -> io::Result<(bool, Vec<Socket>)> {
         let mut all = Vec::new();
-        let done = read(messages, &mut |listener| {
-            all.push(listener);
+        let done = read(messages, &mut |socket| {
+            all.push(socket);
             Ok(())
         })?;
         Ok((done, all))
@@ -180,13 +211,10 @@ mod tests {
         }
         let one = message(SOCK_DIAG_BY_FAMILY, &body);
         let at = "[::]:8080".parse().unwrap();
-        let listener = Listener { at, uid: 1001, inode: 77, ipv6_alone: true };
-        assert_eq!(
-            heard(&[one.clone(), one.clone()].concat()).unwrap(),
-            (false, vec![listener; 2])
-        );
+        let socket = Socket { at, listens: true, uid: 1001, inode: 77, ipv6_alone: true };
+        assert_eq!(heard(&[one.clone(), one.clone()].concat()).unwrap(), (false, vec![socket; 2]));
         let done = message(libc::NLMSG_DONE as u16, &[0; 4]);
-        assert_eq!(heard(&[one.clone(), done].concat()).unwrap(), (true, vec![listener]));
+        assert_eq!(heard(&[one.clone(), done].concat()).unwrap(), (true, vec![socket]));
         let refused = message(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
         assert_eq!(heard(&refused).unwrap_err().kind(), io::ErrorKind::NotFound);
         // Whatever is cut off, nothing is read beyond it.
