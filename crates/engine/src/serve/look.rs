@@ -136,7 +136,7 @@ fn port_words(owner: Option<&PortOwner>, at: &str, node: &str) -> Option<String>
             addresses.join(", ")
         )),
         Some(PortOwner::Stranger { who }) => Some(format!(
-            "{who} listens on {at} on {node} and was not found among its processes: routers send nothing there"
+            "{who} has a socket on {at} on {node} and was not found among its processes: routers send nothing there"
         )),
         None => Some(format!("nothing of it listens on {at} yet, as far as {node} has said")),
     }
