@@ -15,13 +15,15 @@ pub struct Aligned {
 impl Aligned {
     /// In seconds since 1970, by our clock.
     pub fn second(&mut self, at: Time, now: Time) -> u64 {
-        let offset = now.0 as i64 - at.0 as i64;
+        // A node may say that it is any time at all.
+        let millis = |time: Time| i64::try_from(time.0).unwrap_or(i64::MAX);
+        let offset = millis(now).saturating_sub(millis(at));
         let best = match self.offset {
-            Some(best) if offset - best < JUMP_MS => best.min(offset),
+            Some(best) if offset.saturating_sub(best) < JUMP_MS => best.min(offset),
             _ => offset,
         };
         self.offset = Some(best);
-        (at.0 as i64 + best).max(0) as u64 / 1000
+        millis(at).saturating_add(best).max(0) as u64 / 1000
     }
 }
 
@@ -39,6 +41,12 @@ mod tests {
         // The node's clock is 100 s behind; the third sample waits 900 ms on its way.
         let samples = [(5_500, 105_550), (6_500, 106_550), (7_500, 108_450), (8_500, 108_550)];
         assert_eq!(seconds(&samples), [105, 106, 107, 108]);
+    }
+
+    #[test]
+    fn a_clock_may_say_anything() {
+        let samples = [(u64::MAX, 50_000), (0, 51_000), (1 << 63, 52_000), (1, 53_000)];
+        assert_eq!(seconds(&samples), [50, 51, 52, 53]);
     }
 
     #[test]
