@@ -89,11 +89,13 @@ impl Demand {
             (None, _) => RankRule::PerNode(1),
         };
         let cpus_per_gpu = spec.cpus_per_gpu.unwrap_or(0);
+        let without_gpus = matches!(spread, Spread::Nodes { gpus_each: 0, .. });
+        // A job that says nothing of CPUs still needs one to run on.
+        let least_cpus = u32::from(cpus_per_gpu == 0 || without_gpus);
         Demand {
             gpu_model: per_node.and_then(|g| g.model.clone()),
             spread,
-            // A job that says nothing of CPUs still needs one to run on.
-            cpus_per_node: spec.cpus_per_node.unwrap_or(if cpus_per_gpu == 0 { 1 } else { 0 }),
+            cpus_per_node: spec.cpus_per_node.unwrap_or(least_cpus),
             cpus_per_gpu,
             mem_per_node: spec.mem_per_node.unwrap_or_default(),
             mem_per_gpu: spec.mem_per_gpu.unwrap_or_default(),

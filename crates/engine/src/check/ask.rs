@@ -60,7 +60,7 @@ fn part_is_whole(spec: &JobSpec, part: &PartPlacement) -> Result<(), String> {
     let gpus = part.gpus.len() as u32;
     let cpus = match (spec.cpus_per_node, spec.cpus_per_gpu) {
         (Some(n), per_gpu) => n + per_gpu.unwrap_or(0) * gpus,
-        (None, Some(per_gpu)) if per_gpu > 0 => per_gpu * gpus,
+        (None, Some(per_gpu)) if per_gpu > 0 && gpus > 0 => per_gpu * gpus,
         (None, _) => 1,
     };
     let mem = spec.mem_per_node.unwrap_or_default().0

@@ -1,8 +1,8 @@
 //! What can be known to be wrong with a job spec, whatever the cluster.
 
 use tutti_model::{
-    Command as Run, JobSpec, JobUpdate, Launcher, NAME_CHARS_MAX, PreemptMode, SubmissionRule,
-    Topology, name_problem, variable_name_problem,
+    Command as Run, Demand, JobSpec, JobUpdate, Launcher, NAME_CHARS_MAX, PreemptMode, Spread,
+    SubmissionRule, Topology, name_problem, variable_name_problem,
 };
 
 use super::bad;
@@ -186,6 +186,21 @@ fn check_counts(spec: &JobSpec) -> Result<(), Rejected> {
     if model.is_some_and(|m| m.len() > NAME_CHARS_MAX) {
         let problem = format!("names a model of more than {NAME_CHARS_MAX} letters");
         return Err(bad("gpus_per_node", problem));
+    }
+    check_cpus(spec)
+}
+
+/// What takes nothing of a node would fit there any number of times.
+fn check_cpus(spec: &JobSpec) -> Result<(), Rejected> {
+    let demand = Demand::of(spec);
+    let gpus = match demand.spread {
+        Spread::Nodes { gpus_each, .. } => gpus_each,
+        Spread::Gpus { .. } => 1,
+    };
+    if demand.cpus_for(gpus) == 0 {
+        let problem = "comes to 0 CPUs on a node with what cpus_per_gpu gives, and everything runs on at \
+                       least one: ask for 1, or leave both out";
+        return Err(bad("cpus_per_node", problem));
     }
     Ok(())
 }

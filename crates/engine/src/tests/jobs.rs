@@ -257,6 +257,24 @@ fn an_array_may_end_at_the_largest_index() {
     assert_eq!(last, Some(JobState::Pending));
 }
 
+/// A million tasks that take nothing would all start at once on one node.
+#[test]
+fn what_takes_no_cpu_is_refused() {
+    let mut world = World::new(&[8]);
+    let none = JobSpec { cpus_per_node: Some(0), ..JobSpec::shell("train") };
+    let per_gpu = JobSpec { cpus_per_gpu: Some(2), ..JobSpec::shell("train") };
+    let share = JobSpec { gpu_share: Some(0.001), cpus_per_node: Some(0), ..none.clone() };
+    for spec in [none, share] {
+        let refused = world.try_submit(spec).unwrap_err().to_string();
+        assert!(refused.contains("comes to 0 CPUs on a node"), "{refused}");
+    }
+    let gpus = JobSpec { gpus: Some(1), cpus_per_node: Some(0), ..per_gpu.clone() };
+    assert!(world.try_submit(gpus).is_ok());
+    let job = world.submit(per_gpu);
+    let job = world.engine.state().job(job).unwrap();
+    assert_eq!(job.task(None).unwrap().attempt().unwrap().parts[0].cpus, 1);
+}
+
 #[test]
 fn higher_priority_goes_first_then_the_older() {
     let mut world = World::new(&[8]);

@@ -76,7 +76,7 @@ fn pod(row: &Row<'_>) -> Result<OpenbPod, BadLine> {
     let mut spec = JobSpec::shell("pod");
     spec.name = Some("pod".to_owned());
     spec.nodes = Some(1);
-    spec.cpus_per_node = Some(row.count("cpu_milli")?);
+    spec.cpus_per_node = Some(row.count("cpu_milli")?.max(1));
     spec.mem_per_node = Some(mebibytes(row, "memory_mib")?);
     if gpus > 0 {
         let model = (!models.is_empty()).then_some(models);
