@@ -167,9 +167,11 @@ async fn a_key_in_a_trailer_over_http2_reaches_no_replica() {
 #[tokio::test]
 async fn a_long_upload_streams_over_http2() {
     let (seen, mut pieces) = mpsc::unbounded_channel();
-    let address = replica(move |mut stream, _| {
+    let address = replica(move |mut stream, request| {
         let seen = seen.clone();
         async move {
+            // What has come with the head already.
+            seen.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
             let mut bytes = [0; 1024];
             loop {
                 let n = stream.read(&mut bytes).await.unwrap();
